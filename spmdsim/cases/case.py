@@ -1,4 +1,4 @@
-"""One case of the main job: an operator, a strategy, and the reference that judges it."""
+"""Cases of the main job: an operator, a strategy, and the reference that judges the result."""
 
 from __future__ import annotations
 
@@ -28,44 +28,78 @@ Block = Callable[[tuple[slice, ...]], Any]
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """A case that is ready to run in a world."""
+    """Case whose operands exist in a world.
+
+    Attributes:
+        operands: the operands.
+        run: function of the operands that returns the result.
+        reference: function of an index that returns a block of the reference: ``(function, operands)`` for rounded
+            results, or an array for exact ones.
+        depth: number of rounded operators in a row; 0 for copied results, which must be equal.
+        ids: function of an index that returns ids, if received bytes depend on them; else None.
+    """
 
     operands: tuple[Tensor, ...]
     run: Callable[..., Tensor]
-    reference: Block  # of an index: a function and its operands, or an array where nothing is rounded
-    depth: int = 1  # 0 where results are copied, and have to be equal
-    ids: Block | None = None  # what it depends on what is received, if it does
+    reference: Block
+    depth: int = 1
+    ids: Block | None = None
 
 
 @dataclass(frozen=True)
 class Case:
-    """A declared case: its operator, operands and reference."""
+    """Declared case.
+
+    Attributes:
+        op: name of the operator.
+        mesh: the mesh.
+        strategy: description of the strategy.
+        build: function of a world and inputs that creates operands and reference.
+        inputs: the data.
+    """
 
     op: str
     mesh: Mesh
-    strategy: str  # in words
+    strategy: str
     build: Callable[[World, Inputs], PreparedCase]
     inputs: Inputs
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case; equal on all ranks except for ``slices``."""
+    """Outcome of a case; equal on all ranks except for ``slices``.
+
+    Attributes:
+        case: the case.
+        inputs: layouts of the operands.
+        output: layout of the result.
+        local_shapes: shapes of rank 0's shards, operands first.
+        collectives: collectives of rank 0.
+        counted: bytes that each rank received.
+        sent: bytes that each rank sent.
+        predicted: bytes that each rank should receive, from the layouts alone.
+        as_due: True if every step moved its algorithm's bytes, and they add up to the prediction.
+        seconds: time of the slowest rank.
+        on_data: verdict on the data.
+        on_whole_numbers: verdict on integers, for which rounding hides no error.
+        injection: the injected fault, or None.
+        slices: per rank the bounds of its shards; empty unless verbose.
+    """
 
     case: Case
     inputs: tuple[Layout, ...]
     output: Layout
-    local_shapes: tuple[tuple[int, ...], ...]  # of rank 0, operands first
-    collectives: tuple[CollectiveEvent, ...]  # of rank 0
-    counted: tuple[int, ...]  # bytes each rank received
+    local_shapes: tuple[tuple[int, ...], ...]
+    collectives: tuple[CollectiveEvent, ...]
+    counted: tuple[int, ...]
     sent: tuple[int, ...]
-    predicted: tuple[int, ...]  # from the layouts alone
-    as_due: bool  # every step moved what its way moves, and amounts to what was predicted
-    seconds: float  # of the slowest rank
+    predicted: tuple[int, ...]
+    as_due: bool
+    seconds: float
     on_data: Verdict
-    on_whole_numbers: Verdict  # where no rounding hides anything
+    on_whole_numbers: Verdict
     injection: Injection | None = None
-    slices: list[list[Any]] = field(default_factory=list)  # per rank the bounds of its pieces
+    slices: list[list[Any]] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
@@ -73,7 +107,7 @@ class Outcome:
         return self.on_data if self.on_whole_numbers.ok or not self.on_data.ok else self.on_whole_numbers
 
     @property
-    def noticed(self) -> list[str]:
+    def failed_checks(self) -> list[str]:
         """The names of the comparisons that fail."""
         both = {"data": self.on_data, "whole numbers": self.on_whole_numbers}
         return [name for name, verdict in both.items() if not verdict.ok]
@@ -81,7 +115,7 @@ class Outcome:
     @property
     def word(self) -> str:
         """The verdict's word, or ``"BYTES DIFFER"``; for an injected fault ``"no effect"`` or ``"MISSED"``."""
-        if self.injection is not None and not self.noticed:
+        if self.injection is not None and not self.failed_checks:
             return "no effect" if self.injection.place is None else "MISSED"
         return self.verdict.word if self.as_due or not self.verdict.ok else "BYTES DIFFER"
 
@@ -121,9 +155,10 @@ class Outcome:
             "why": self.verdict.why,
             "whole_numbers": self.on_whole_numbers.word,
             "ok": self.ok,
-        } | self._injected()
+        } | self._injection_entries()
 
-    def _injected(self) -> dict[str, Any]:
+    def _injection_entries(self) -> dict[str, Any]:
+        """Return the entries of an injected fault; empty without one."""
         if self.injection is None:
             return {}
         verdict, has_effect = self.verdict, self.injection.place is not None
@@ -134,33 +169,40 @@ class Outcome:
             "injected": self.injection.fault.name,
             "broken": self.injection.text,
             "effect": has_effect,
-            "noticed_by": self.noticed,
-            "element": element if self.noticed else None,
+            "noticed_by": self.failed_checks,
+            "element": element if self.failed_checks else None,
         }
 
 
 def run_case(case: Case, world: World, verbose: bool = False, inject: str | None = None) -> Outcome:
-    """Run a case, broken by a kind of fault if one is named, and judge it. All ranks call it and return the same."""
+    """Run a case and judge it; all ranks must call it, and all return equal outcomes.
+
+    Args:
+        case: the case.
+        world: the world.
+        verbose: also list the bounds of all shards.
+        inject: kind of fault to inject, or None.
+    """
     injection = None if inject is None else find(case, world, inject)
     runner = Runner(world, injection)
     program = case.build(runner.world, case.inputs)
     operands = runner.operands(program)
     world.barrier()
-    # A file's nan and inf are values like others: the verdict says whether they are where they should be.
+    # NaN and inf of a file are ordinary values: the verdict reports whether they are in the right places.
     with np.errstate(invalid="ignore", over="ignore"), record() as trace:
         start = time.perf_counter()
         result = program.run(*operands)
         elapsed = time.perf_counter() - start
     with np.errstate(invalid="ignore", over="ignore"):
         verdict = check(runner.result(result), program.reference, depth=program.depth)
-    verdict = next(filter(None, (_lost(operand) for operand in program.operands)), verdict)
-    exact = _on_whole_numbers(case, Runner(world, injection))
+    verdict = next(filter(None, (_check_coverage(operand) for operand in program.operands)), verdict)
+    exact = _judge_whole_numbers(case, Runner(world, injection))
     predicted, as_due = predict(case, world.size), all(e.nbytes == e.due for e in trace.collectives)
-    mine = [
+    own_counts = [
         (trace.nbytes(rank), trace.sent(rank), as_due and trace.planned(rank) == predicted[rank], elapsed)
         for rank in world.ranks
     ]
-    counted, sent, due, times = zip(*world.gather_objects(mine))
+    counted, sent, due, times = zip(*world.gather_objects(own_counts))
     tensors = (*program.operands, result)
     slices = [[t.layout.bounds(t.shape, r) for t in tensors] for r in range(world.size)] if verbose else []
     return Outcome(
@@ -181,15 +223,18 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
     )
 
 
-def _on_whole_numbers(case: Case, runner: Runner) -> Verdict:
-    """Run the case again on numbers whose sums are exact in every order, so that any difference is an error."""
+def _judge_whole_numbers(case: Case, runner: Runner) -> Verdict:
+    """Run the case again on integers whose sums are exact in every order; return the verdict.
+
+    Any difference from the reference is an error.
+    """
     program, result = runner.run(case, ExactInputs(case.inputs))
     verdict = check(result, lambda index: exact_block(program.reference(index), result.dtype), depth=0)
     why = "whole numbers, exact in any order" if verdict.index is not None else verdict.why
     return replace(verdict, why=why, compared="")
 
 
-def _lost(operand: Tensor) -> Verdict | None:
+def _check_coverage(operand: Tensor) -> Verdict | None:
     """Return the verdict on an operand whose shards are misplaced, or None if they are not."""
     problem = describe_misplaced(operand.layout, operand.shape, range(operand.world.size))
     return (
@@ -203,12 +248,17 @@ def predict(case: Case, size: int) -> tuple[int, ...]:
         program = case.build(ShapeOnly(size), case.inputs)
         program.run(*program.operands)
     return tuple(
-        sum(_nbytes(event, rank, program.ids) for event in trace.collectives if rank in event.step.dst.mesh)
+        sum(
+            _predict_bytes(event, rank, program.ids)
+            for event in trace.collectives
+            if rank in event.step.dst.mesh
+        )
         for rank in range(size)
     )
 
 
-def _nbytes(event: CollectiveEvent, rank: int, ids: Block | None) -> int:
+def _predict_bytes(event: CollectiveEvent, rank: int, ids: Block | None) -> int:
+    """Return the bytes that a rank receives in a step; for rows, they depend on its ids."""
     step, itemsize = event.step, parse_dtype(event.dtype).itemsize
     if ids is None or not isinstance(step, RowStep):
         return step.nbytes(rank, itemsize)

@@ -1,4 +1,4 @@
-"""All cases for a number of ranks: the meshes that fit, and each operator's strategies on them."""
+"""Catalogue of all cases for a number of ranks: the meshes that fit, and each operator's strategies on them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from spmdsim.worlds.base import World
 
 # ---------------------------------------------------------------- matmul: each mesh axis splits m, k or n, or repeats the work
 
-
 FACTORS = ("m", "k", "n")
 
-#: What each axis does, by the number of axes; ``-`` repeats. A trailing ``>m`` scatters the sum over m.
+#: Factor that each axis splits, by number of axes; ``-`` repeats the work. A trailing ``>m`` scatters the sum over m.
 KINDS: dict[int, tuple[str, ...]] = {
     1: ("m", "n", "k", "k >m", "-"),
     2: ("m n", "n m", "m k", "k n", "m k >m", "k n >m", "k k", "m m", "m -", "- k", "n -"),
@@ -40,7 +39,7 @@ def matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 
 
 def all_matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Return every assignment of axes to factors, with all_reduce and with reduce_scatter."""
+    """Yield a case per assignment of axes to factors, with all_reduce and with reduce_scatter."""
     for words in itertools.product((*FACTORS, "-"), repeat=len(mesh.axes)):
         yield matmul_case(mesh, words, False, inputs)
         if "k" in words:
@@ -48,34 +47,52 @@ def all_matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 
 
 def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs) -> Case:
-    """Return the case in which axis i of the mesh has the role ``words[i]``."""
+    """Return the case in which axis i of the mesh has the role ``words[i]``.
+
+    Args:
+        mesh: the mesh.
+        words: per axis the factor that it splits, ``m``, ``k`` or ``n``, or ``-`` for repeated work.
+        scatter: scatter the sum over m.
+        inputs: the data.
+    """
     axes = {f: tuple(a for a, w in zip(mesh.axes, words) if w == f) for f in FACTORS}
     rows = (*axes["m"], *axes["k"]) if scatter else axes["m"]
     layouts = (mesh(axes["m"], axes["k"]), mesh(axes["k"], axes["n"]), mesh(rows, axes["n"]))
-    return layout_case(layouts[0], layouts[1], layouts[2], _label(axes, scatter), inputs)
+    return layout_case(layouts[0], layouts[1], layouts[2], _describe_strategy(axes, scatter), inputs)
 
 
 def layout_case(
     x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs, op: str = "matmul"
 ) -> Case:
-    """Return the MatMul of operands in given layouts; without ``out`` only pending reductions are done."""
+    """Return the product of operands in given layouts.
+
+    Args:
+        x: layout of the left operand.
+        w: layout of the right operand.
+        out: layout of the result; None only completes pending reductions.
+        label: description of the strategy.
+        inputs: the data.
+        op: name of the operator in the table.
+    """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
         def run(left: Tensor, right: Tensor) -> Tensor:
             y = matmul(left, right)
             return y.to(y.layout.reduced if out is None else out)
 
-        operands = _placed(world, (inputs.x, x), (inputs.w, w))
+        operands = _create_operands(world, (inputs.x, x), (inputs.w, w))
         return PreparedCase(operands, run, Product(inputs.x, inputs.w))
 
     return Case(op, x.mesh, label, build, inputs)
 
 
-def _placed(world: World, *operands: tuple[Source, Layout]) -> tuple[Tensor, ...]:
+def _create_operands(world: World, *operands: tuple[Source, Layout]) -> tuple[Tensor, ...]:
+    """Return the tensors of ``(source, layout)`` pairs."""
     return tuple(Tensor.from_global(source, layout, world) for source, layout in operands)
 
 
-def _label(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
+def _describe_strategy(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
+    """Return the description of a strategy: kinds of splits, collective, and axes per factor."""
     names = {"m": "row", "n": "column", "k": "contraction"}
     kinds = [names[f] for f in FACTORS if axes[f]]
     text = " x ".join(kinds) or "replicated"
@@ -101,7 +118,14 @@ class Product:
 
 
 def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
-    """Parse ``"m:dp k:tp >m"``; return each axis's factor (``-`` for none), and True if ``>m`` scatters the sum."""
+    """Parse ``"m:dp k:tp >m"``.
+
+    Returns:
+        The factor of each mesh axis (``-`` for none), and True if ``>m`` scatters the sum.
+
+    Raises:
+        InputError: If a word is malformed, or an axis is unknown or used twice.
+    """
     words = text.split()
     scatter = ">m" in words
     factors: dict[str, str] = {}
@@ -125,43 +149,54 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
 
 
 def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Return cases with a table split by rows (zeros and a reduction, owned rows, padding rows) or columns, and split ids."""
+    """Yield cases with a table split by rows or by columns, and split ids.
+
+    Rows use zeros and a reduction, owned rows, or padding rows.
+    """
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     ids = mesh(others or None)
     out = mesh(others or None, None)
-    yield _lookup("vocabulary-split, all_reduce", mesh, ids, mesh(axis, None), out, inputs)
+    yield _lookup_case("vocabulary-split, all_reduce", mesh, ids, mesh(axis, None), out, inputs)
     if not others:
         scattered = mesh(axis, None)
-        yield _lookup("vocabulary-split, reduce_scatter", mesh, ids, mesh(axis, None), scattered, inputs)
-    yield _lookup("vocabulary-split, owned rows", mesh, ids, mesh(axis, None), out, inputs, owned=True)
+        yield _lookup_case("vocabulary-split, reduce_scatter", mesh, ids, mesh(axis, None), scattered, inputs)
+    yield _lookup_case("vocabulary-split, owned rows", mesh, ids, mesh(axis, None), out, inputs, owned=True)
     split = mesh((*others, axis), None)
-    yield _lookup(
+    yield _lookup_case(
         "vocabulary-split, owned rows, scattered", mesh, ids, mesh(axis, None), split, inputs, owned=True
     )
-    yield _padded(mesh, ids, mesh(axis, None), out, inputs)
+    yield _padded_case(mesh, ids, mesh(axis, None), out, inputs)
     column = mesh(None, axis)
-    yield _lookup("column-split", mesh, ids, column, mesh(others or None, axis), inputs)
-    yield _lookup("column-split, gather_out", mesh, ids, column, out, inputs)
+    yield _lookup_case("column-split", mesh, ids, column, mesh(others or None, axis), inputs)
+    yield _lookup_case("column-split, gather_out", mesh, ids, column, out, inputs)
 
 
-def _lookup(
+def _lookup_case(
     label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs, owned: bool = False
 ) -> Case:
+    """Return the case of an embedding in these layouts.
+
+    ``owned`` makes ranks exchange the rows they own; by default they reduce rows and zeros.
+    """
+
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = _placed(world, (inputs.ids, ids), (inputs.table, table))
+        operands = _create_operands(world, (inputs.ids, ids), (inputs.table, table))
         if owned:
             run = partial(embedding, layout=out, rows="owned")
-            return PreparedCase(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
-        return PreparedCase(operands, lambda *tensors: embedding(*tensors).to(out), _rows(inputs), 0)
+            return PreparedCase(operands, run, _lookup_reference(inputs), 0, ids=inputs.ids.__getitem__)
+        return PreparedCase(
+            operands, lambda *tensors: embedding(*tensors).to(out), _lookup_reference(inputs), 0
+        )
 
     return Case("embedding", mesh, label, build, inputs)
 
 
-def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
+def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
     """Return the case in which every rank's shard ends in a zero row, which other ranks' ids select."""
     parts = mesh.axis_size(mesh.axes[-1])
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
+        """Create a table whose shards end in a zero row each."""
         rows, width = largest_block(inputs.table.shape[0], parts), inputs.table.shape[1]
 
         def padded(index: tuple[slice, ...]) -> np.ndarray:
@@ -177,13 +212,15 @@ def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs
         tokens, shape = Tensor.from_global(inputs.ids, ids, world), (parts * (rows + 1), width)
         table = Tensor.from_global(padded, layout, world, shape=shape, dtype=inputs.dtype)
         return PreparedCase(
-            (tokens, table), lambda *tensors: padded_embedding(*tensors).to(out), _rows(inputs), 0
+            (tokens, table), lambda *tensors: padded_embedding(*tensors).to(out), _lookup_reference(inputs), 0
         )
 
     return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build, inputs)
 
 
-def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
+def _lookup_reference(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
+    """Return a reference that looks up rows of the whole table with NumPy."""
+
     def block(index: tuple[slice, ...]) -> np.ndarray:
         ids = inputs.ids[(index[0],)]
         table = inputs.table[slice(0, inputs.table.shape[0]), index[1]]
@@ -194,27 +231,40 @@ def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
 
 
 def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Return column- and row-parallel Linear with bias, with and without ``gather_out``, and the chain of both."""
+    """Yield column- and row-parallel Linear with bias, with and without ``gather_out``, and their chain."""
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     batch = others or None
-    whole, split = mesh(batch, None), mesh(batch, axis)
+    replicated, split = mesh(batch, None), mesh(batch, axis)
     column, row = mesh(None, axis), mesh(axis, None)
     biases = mesh(axis), mesh(None)
-    yield _linear("column, gather_out", whole, column, biases[0], whole, inputs)
-    yield _linear("column, gather_out=False", whole, column, biases[0], split, inputs)
-    yield _linear("row, gather_out", split, row, biases[1], whole, inputs)
-    yield _linear("row, input not split yet", whole, row, biases[1], whole, inputs, take=split)
+    yield _linear_case("column, gather_out", replicated, column, biases[0], replicated, inputs)
+    yield _linear_case("column, gather_out=False", replicated, column, biases[0], split, inputs)
+    yield _linear_case("row, gather_out", split, row, biases[1], replicated, inputs)
+    yield _linear_case("row, input not split yet", replicated, row, biases[1], replicated, inputs, take=split)
     partial_sums = mesh(batch, None, partial=axis)
     yield layout_case(split, row, partial_sums, "row, gather_out=False (partial, no bias)", inputs, "linear")
     if inputs.x.dtype.kind != "c":  # complex numbers have no ReLU
-        yield _chain(whole, column, biases[0], row, inputs)
+        yield _chain_case(replicated, column, biases[0], row, inputs)
 
 
-def _linear(
+def _linear_case(
     label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
 ) -> Case:
+    """Return the case of a Linear with bias.
+
+    Args:
+        label: description of the strategy.
+        x: layout of the input.
+        w: layout of the weight.
+        b: layout of the bias.
+        out: layout of the result.
+        inputs: the data.
+        take: layout to which the input is redistributed first, or None.
+    """
+
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = _placed(world, (inputs.x, x), (inputs.w, w), (inputs.bias, b))
+        """Create the operands and the reference."""
+        operands = _create_operands(world, (inputs.x, x), (inputs.w, w), (inputs.bias, b))
 
         def run(batch: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             return linear(batch if take is None else batch.to(take), weight, bias).to(out)
@@ -229,11 +279,14 @@ def _linear(
     return Case("linear", x.mesh, label, build, inputs)
 
 
-def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
-    """Return the chain column-parallel, ReLU, row-parallel, whose split intermediate value is never gathered."""
+def _chain_case(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
+    """Return the chain column-parallel, ReLU, row-parallel; its split intermediate is never gathered."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = _placed(world, (inputs.x, x), (inputs.w, column), (inputs.bias, bias), (inputs.w2, row))
+        """Create the operands and the reference."""
+        operands = _create_operands(
+            world, (inputs.x, x), (inputs.w, column), (inputs.bias, bias), (inputs.w2, row)
+        )
 
         def run(a: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
             return linear(relu(linear(a, w1, b1)), w2).to(x)
@@ -251,11 +304,13 @@ def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs)
 
 
 def _affine(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Compute ``x @ w + b``."""
     array: np.ndarray = x @ w + b
     return array
 
 
 def _two_layers(x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray) -> np.ndarray:
+    """Compute two layers with a ReLU between them."""
     array: np.ndarray = np.maximum(_affine(x, w1, b1), 0) @ w2
     return array
 
@@ -268,7 +323,9 @@ AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}
 
 
 def meshes(size: int) -> list[Mesh]:
-    """Return one mesh with one axis, all with two axes, and the most cubic one with three, if the number has factors.
+    """Return meshes with one axis, with two axes (all), and with three axes (the most cubic one).
+
+    Numbers of ranks without enough factors have fewer meshes.
 
     >>> [mesh.shape for mesh in meshes(8)]
     [(8,), (2, 4), (4, 2), (2, 2, 2)]
@@ -288,7 +345,14 @@ def meshes(size: int) -> list[Mesh]:
 def catalogue(
     meshes: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
 ) -> Iterator[Case]:
-    """Return the cases of the main job for some operators or all; for matmul every assignment of axes or one of each kind."""
+    """Yield the cases of the main job.
+
+    Args:
+        meshes: meshes to run on.
+        inputs: the data.
+        only: names of operators; empty for all.
+        every: for matmul, every assignment of axes to factors, and not only one of each kind.
+    """
     makers = {
         "matmul": all_matmul_cases if every else matmul_cases,
         "embedding": embedding_cases,

@@ -1,13 +1,13 @@
-"""Faults put into a case on purpose: what broke, whether that changes the result, and whether it is noticed.
+"""Inject faults into a case: find a place where the fault changes the result, and check that it is noticed.
 
-A fault is one edit of the arrays of one rank (or of two) at one place of a run: what it gives to a collective, what it
-gets from it, its piece of an operand, or its piece of the result. Any case and any world can be broken like this, since
-collectives pass through :class:`~spmdsim.cases.injection.Intercepted` and tensors through the runner's hands.
+A fault is one edit of the arrays of one rank (or of two) at one place of a run: the array that it passes to a
+collective or gets from it, its shard of an operand, or its shard of the result. Any case and any world can be broken
+like this, since collectives pass through :class:`~spmdsim.cases.injection.Intercepted` and tensors through the
+runner.
 
-The place is found by trial, on whole numbers (:mod:`spmdsim.cases.inputs`): the first one, of those that the kind of fault
-can happen at, where the result becomes another. On whole numbers order changes nothing, so if all of them leave the
-result as it was (ranks that hold the same swap it, a sum of parts in another order) the fault has **no effect** in this
-case, and nobody could notice it.
+Trials on integers (:mod:`spmdsim.cases.inputs`) find the place: the first possible place for the kind of fault where
+the result changes. Order does not matter for integers. So if no place changes the result (ranks with equal shards
+swap them, or a sum gets another order), the fault has **no effect** in this case, and no check can notice it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from spmdsim.cases.case import Case, PreparedCase
     from spmdsim.cases.inputs import Inputs
 
-#: Given ``"before"`` or ``"after"``, the step and one array per owned rank, the arrays to go on with.
+#: Function of ``"before"`` or ``"after"``, a step and one array per rank; returns the arrays to continue with.
 Hook = Callable[[str, Step, list[Any]], list[Any]]
 
 
 class Intercepted(World):
-    """A world that passes the arrays of each step of another world through a function before and after it.
+    """World that passes the arrays of each step of another world through a function before and after it.
 
     Args:
         inner: the world that runs the steps.
-        hook: told ``"before"`` or ``"after"``, the step, and an array per owned rank; returns those to go on with. It
-            must not write into them. Steps of rows pass the rows.
+        hook: function of ``"before"`` or ``"after"``, the step, and one array per rank that this process plays. It
+            returns the arrays to continue with, and must not write into its arguments. Steps of rows pass the rows.
 
     >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -62,16 +62,17 @@ class Intercepted(World):
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step in the other world; see :meth:`World.run`."""
-        return self._passed(step, shards, lambda arrays: self.inner.run(step, arrays, algorithm))
+        return self._pass_shards(step, shards, lambda arrays: self.inner.run(step, arrays, algorithm))
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
         """Run a step of rows in the other world; see :meth:`World.run_rows`."""
-        return self._passed(step, values, lambda arrays: self.inner.run_rows(step, ids, arrays))
+        return self._pass_shards(step, values, lambda arrays: self.inner.run_rows(step, ids, arrays))
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         return self.inner._run_parts(step, dtype, outgoing)
 
-    def _passed(self, step: Step, shards: list[Any], run: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    def _pass_shards(self, step: Step, shards: list[Any], run: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """Run a step between two calls of the hook."""
         return self.hook("after", step, run(self.hook("before", step, shards)))
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
@@ -93,60 +94,83 @@ class Intercepted(World):
         return self.inner.empty(shape, dtype)
 
 
-#: By how many units in the last place an element is off.
+#: Error of an element in fault ``ulp``, in units in the last place.
 ULPS = 64
 
-#: Another array for a rank, from its own and another rank's.
+#: Function of a rank's array, another rank's array and the element type; returns the wrong array.
 Edit = Callable[[np.ndarray, np.ndarray, np.dtype], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault."""
+    """Kind of fault.
+
+    Attributes:
+        name: its name.
+        about: its description.
+        sites: places where it can be injected, the most telling first.
+        edit: function of a rank's own array, another rank's array and the element type, which returns the wrong
+            array.
+        phrase: format of the message, with fields rank, other and place.
+        both: also edit the other rank's array, with the roles swapped.
+    """
 
     name: str
     about: str
-    sites: tuple[str, ...]  # where it can happen, most telling first
-    edit: Edit  # the array that a rank goes on with
-    phrase: str  # of {rank}, {other} and the {place}
-    both: bool = False  # whether the other rank is hit in the same way
+    sites: tuple[str, ...]
+    edit: Edit
+    phrase: str
+    both: bool = False
 
 
 @dataclass(frozen=True)
 class InjectionPlace:
-    """A point of a run at which a fault can be injected."""
+    """Place of a run at which a fault can be injected.
 
-    site: str  # "before" or "after" a collective, an "operand", or the "result"
+    Attributes:
+        site: ``"before"`` or ``"after"`` a collective, ``"operand"``, or ``"result"``.
+        number: number of the place among those of this site.
+        text: description.
+    """
+
+    site: str
     number: int
     text: str
 
 
 @dataclass(frozen=True)
 class Injection:
-    """A fault at a point of a run on some ranks, or a fault without effect in this case."""
+    """Fault at a place of a run.
+
+    Attributes:
+        fault: the kind of fault.
+        place: the place; None if the fault has no effect in this case.
+        ranks: the rank that is hit, and the rank whose array it may get instead.
+    """
 
     fault: Fault
-    place: InjectionPlace | None = None  # None if it changes the result nowhere
-    ranks: tuple[int, int] | None = None  # who is hit, and whose data that rank may have instead
+    place: InjectionPlace | None = None
+    ranks: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
-        """The description of the fault."""
+        """Description of the fault."""
         if self.place is None or self.ranks is None:
             return "nothing: the result is the same wherever it happens"
-        rank, other = self.ranks
-        return self.fault.phrase.format(rank=rank, other=other, place=self.place.text)
+        rank, other_rank = self.ranks
+        return self.fault.phrase.format(rank=rank, other=other_rank, place=self.place.text)
 
 
-def _like(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _resize(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array in a shape; its elements are repeated or cut off if necessary."""
     return array if array.shape == shape else np.resize(array, shape)
 
 
-def _off(mine: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return the array with its middle element changed by :data:`ULPS` units in the last place."""
-    if not mine.size:
-        return mine
-    array = np.array(mine.astype(dtype), order="C")
+    if not own_array.size:
+        return own_array
+    array = np.array(own_array.astype(dtype), order="C")
     flat = array.reshape(-1)
     middle = flat[len(flat) // 2 :][:1]
     parts = middle.view(middle.real.dtype) if dtype.kind == "c" else middle
@@ -156,7 +180,7 @@ def _off(mine: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
         parts[:1].view(f"i{parts.itemsize}")[...] += ULPS
     else:
         parts[:1] += ULPS * np.spacing(parts[:1])
-    return array.astype(mine.dtype)
+    return array.astype(own_array.dtype)
 
 
 _CONTRIBUTION = ("before", "operand", "result", "after")
@@ -167,47 +191,51 @@ FAULTS: dict[str, Fault] = {
     for fault in (
         Fault(
             "drop", "a rank's contribution is lost", _CONTRIBUTION,
-            lambda mine, _, __: np.zeros_like(mine), "rank {rank} loses its {place}",
+            lambda array, _, __: np.zeros_like(array), "rank {rank} loses its {place}",
         ),
         Fault(
             "double", "a rank's contribution is added twice", _CONTRIBUTION,
-            lambda mine, _, __: mine + mine, "rank {rank}'s {place} counts twice",
+            lambda array, _, __: array + array, "rank {rank}'s {place} counts twice",
         ),
         Fault(
             "root", "a rank's data is taken from the wrong rank", _CONTRIBUTION,
-            lambda mine, theirs, _: _like(theirs, mine.shape), "rank {rank} has rank {other}'s {place}",
+            lambda array, other_array, _: _resize(other_array, array.shape), "rank {rank} has rank {other}'s {place}",
         ),
         Fault(
             "swap", "two ranks have each other's shard", _POSITION,
-            lambda mine, theirs, _: _like(theirs, mine.shape),
+            lambda array, other_array, _: _resize(other_array, array.shape),
             "ranks {rank} and {other} have each other's {place}", both=True,
         ),
         Fault(
             "shift", "a shard is shifted by one element", _POSITION,
-            lambda mine, _, __: np.roll(mine, 1), "rank {rank}'s {place} is shifted by one element",
+            lambda array, _, __: np.roll(array, 1), "rank {rank}'s {place} is shifted by one element",
         ),
         Fault(
             "ulp", f"one element is off by {ULPS} units in the last place", ("result",),
-            _off, f"one element of rank {{rank}}'s {{place}} is off by {ULPS} units in the last place",
+            _change_ulps, f"one element of rank {{rank}}'s {{place}} is off by {ULPS} units in the last place",
         ),
     )
 }  # fmt: skip
 
 
 def fault(name: str) -> Fault:
-    """Find a kind of fault by its name."""
+    """Return a kind of fault by name. InputError: it is unknown."""
     if name not in FAULTS:
         raise unknown(f"no fault is called {name!r}", name, FAULTS)
     return FAULTS[name]
 
 
 class Runner:
-    """A runner of a case's program, as it is or broken by an injection."""
+    """Runner of a case's program, intact or with an injected fault.
+
+    Attributes:
+        places: places of the last run at which a fault can be injected.
+    """
 
     def __init__(self, world: World, injection: Injection | None = None) -> None:
         self.outer, self.injection = world, injection
         self.ranks = None if injection is None else injection.ranks
-        self.world = world if injection is None else Intercepted(world, self._at)
+        self.world = world if injection is None else Intercepted(world, self._record_place)
         self.places: list[InjectionPlace] = []
 
     def run(self, case: Case, inputs: Inputs) -> tuple[PreparedCase, Tensor]:
@@ -224,65 +252,84 @@ class Runner:
         return self._tensor("result", 0, result.detach().to(result.layout.reduced))
 
     def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
-        if self.injection is None or tensor.ndim < 2:  # ids and biases are left alone
+        """Record an operand or the result as a place; inject the fault if it is the chosen place.
+
+        Ids and biases (fewer than 2 dims) are returned unchanged.
+        """
+        if self.injection is None or tensor.ndim < 2:  # ids and biases stay unchanged
             return tensor
         text = "piece of the result" if site == "result" else f"piece of operand {number}"
-        shards = self._passed(InjectionPlace(site, number, text), list(tensor.shards), tensor.dtype)
+        shards = self._pass_shards(InjectionPlace(site, number, text), list(tensor.shards), tensor.dtype)
         return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
 
-    def _at(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
+    def _record_place(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
         """Record a place of a step where a fault can be injected; inject the fault if it is the chosen place."""
         if step.collective in LOCAL_STEPS:
             return shards
-        number = sum(place.site == site for place in self.places)
+        number = sum(recorded_place.site == site for recorded_place in self.places)
         name = (
             f"{step.collective}({','.join(step.axes)}: {group_size(step)})" if step.axes else step.collective
         )
         text = f"{'part' if site == 'before' else 'result'} of {name}"
-        return self._passed(InjectionPlace(site, number, text), shards, shards[0].dtype)
+        return self._pass_shards(InjectionPlace(site, number, text), shards, shards[0].dtype)
 
-    def _passed(self, place: InjectionPlace, shards: list[Any], dtype: np.dtype) -> list[Any]:
-        self.places.append(place)
+    def _pass_shards(self, current: InjectionPlace, shards: list[Any], dtype: np.dtype) -> list[Any]:
+        """Record a place; return one array per rank, with the fault if it is the chosen place."""
+        self.places.append(current)
         assert self.injection is not None
-        if place != self.injection.place:
+        if current != self.injection.place:
             return shards
         everybody = self.outer.gather_objects(shards)
-        ranks = self.ranks = self.ranks or _hit(self.injection.fault, everybody, dtype)
-        return [self._edited(rank, ranks, everybody, dtype) for rank in self.outer.ranks]
+        ranks = self.ranks = self.ranks or _choose_ranks(self.injection.fault, everybody, dtype)
+        return [self._edit_shard(rank, ranks, everybody, dtype) for rank in self.outer.ranks]
 
-    def _edited(self, rank: int, ranks: tuple[int, int], everybody: Sequence[Any], dtype: np.dtype) -> Any:
+    def _edit_shard(
+        self, rank: int, ranks: tuple[int, int], everybody: Sequence[Any], dtype: np.dtype
+    ) -> Any:
+        """Return the array of a rank, edited if the fault hits it.
+
+        Args:
+            rank: the rank.
+            ranks: the rank that is hit, and the other rank.
+            everybody: arrays of all ranks.
+            dtype: element type.
+        """
         assert self.injection is not None
-        one, other = ranks
-        if rank == one:
-            return self.injection.fault.edit(everybody[one], everybody[other], dtype)
-        if rank == other and self.injection.fault.both:
-            return self.injection.fault.edit(everybody[other], everybody[one], dtype)
+        hit_rank, other_rank = ranks
+        if rank == hit_rank:
+            return self.injection.fault.edit(everybody[hit_rank], everybody[other_rank], dtype)
+        if rank == other_rank and self.injection.fault.both:
+            return self.injection.fault.edit(everybody[other_rank], everybody[hit_rank], dtype)
         return everybody[rank]
 
 
 def find(case: Case, world: World, name: str) -> Injection:
-    """Find where a kind of fault changes the result of a case. All ranks must call it; all return equal values."""
+    """Find a place where a kind of fault changes the result of a case.
+
+    All ranks must call it; all return equal values. If no place changes the result, the injection has none.
+    """
     kind, inputs = fault(name), ExactInputs(case.inputs)
-    whole = Runner(world, Injection(kind))
-    _, right = whole.run(case, inputs)
-    for place in (place for site in kind.sites for place in whole.places if place.site == site):
-        broken = Runner(world, Injection(kind, place))
+    intact = Runner(world, Injection(kind))
+    _, right = intact.run(case, inputs)
+    candidates = [point for site in kind.sites for point in intact.places if point.site == site]
+    for candidate in candidates:
+        broken = Runner(world, Injection(kind, candidate))
         _, result = broken.run(case, inputs)
         changed = [not np.array_equal(a, b) for a, b in zip(result.shards, right.shards)]
         if any(world.gather_objects(changed)):
-            return Injection(kind, place, broken.ranks)
+            return Injection(kind, candidate, broken.ranks)
     return Injection(kind)
 
 
-def _hit(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
+def _choose_ranks(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
     """Return the first rank, from the middle on, whose array the fault changes, and the rank after it.
 
     Returns the middle rank and the rank after it if the fault changes no array.
     """
     size = len(everybody)
     pairs = [(rank % size, (rank + 1) % size) for rank in range(size // 2, size // 2 + size)]
-    for one, other in pairs:
-        mine, theirs = everybody[one], everybody[other]
-        if not np.array_equal(kind.edit(mine, theirs, dtype), mine):
-            return one, other
+    for hit_rank, next_rank in pairs:
+        own_array, theirs = everybody[hit_rank], everybody[next_rank]
+        if not np.array_equal(kind.edit(own_array, theirs, dtype), own_array):
+            return hit_rank, next_rank
     return pairs[0]

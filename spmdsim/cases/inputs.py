@@ -1,4 +1,4 @@
-"""Inputs of the main job: the user's files, data that the package ships, or small whole numbers instead."""
+"""Inputs of the main job: the user's files, data that the package ships, or small integers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from spmdsim.arrays.random import normal_block
 from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import element_type
 
-#: Rows of hidden features that stand for a weight where the user gives none.
+#: Default sizes: columns of a weight without a file, tokens, and width of the embedding.
 DEFAULT_COLUMNS = 40
 DEFAULT_TOKENS = 512
 DEFAULT_WIDTH = 32
-#: Every rank of some cases holds a row per token; a whole library would not fit.
+#: Maximum number of tokens: in some cases every rank owns a row per token, so a large text would not fit.
 MOST_TOKENS = 2**18
 VOCABULARY = 256
 
 
 @dataclass(frozen=True)
 class Source:
-    """An array that is read block by block: ``read`` returns the block at an index."""
+    """Array that is read block by block: ``read`` returns the block at an index."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,8 +38,8 @@ class Source:
     def __getitem__(self, index: Any) -> np.ndarray:
         return self.read(index)
 
-    def cropped(self, shape: tuple[int, ...]) -> Source:
-        """Return the leading block of a shape."""
+    def crop(self, shape: tuple[int, ...]) -> Source:
+        """Return the leading block of a shape. InputError: the source is smaller."""
         if len(shape) != len(self.shape) or any(n > m for n, m in zip(shape, self.shape)):
             raise InputError(f"{self.name} has shape {self.shape}, which does not hold a block of {shape}")
         return Source(self.name, shape, self.dtype, self.read)
@@ -50,7 +50,10 @@ class Source:
 
 
 def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
-    """Return the array in a file as a matrix; trailing dims of images are joined to one row each."""
+    """Return the array in a file as a matrix; trailing dims of images are joined to one row each.
+
+    ``what`` names the array in errors. InputError: the array has fewer than 2 dims.
+    """
     array = open_array(path, dtype=dtype)
     if len(array.shape) < 2:
         raise InputError(f"{what} needs a matrix, but {path!r} holds an array of shape {array.shape}")
@@ -58,27 +61,27 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
         return Source(Path(path).name, array.shape, array.dtype, array.read)
     width = math.prod(array.shape[1:])
 
-    def read(index: Index) -> np.ndarray:
+    def read_block(index: Index) -> np.ndarray:
         rows, columns = index
-        whole = tuple(slice(0, n) for n in array.shape[1:])
-        block = array.read((rows, *whole))
+        every_pixel = tuple(slice(0, n) for n in array.shape[1:])
+        block = array.read((rows, *every_pixel))
         return block.reshape(len(block), width)[:, columns]
 
-    return Source(Path(path).name, (array.shape[0], width), array.dtype, read)
+    return Source(Path(path).name, (array.shape[0], width), array.dtype, read_block)
 
 
 def digits() -> Source:
     """Return handwritten digits: 1797 images of 8 x 8 pixels, one row each, as float32 from 0 to 1."""
     records = digit_records()
 
-    def read(index: Index) -> np.ndarray:
+    def read_block(index: Index) -> np.ndarray:
         return records.read(index).astype(np.float32) / np.float32(16)
 
-    return Source("handwritten digits", (records.shape[0], 64), np.dtype(np.float32), read)
+    return Source("handwritten digits", (records.shape[0], 64), np.dtype(np.float32), read_block)
 
 
 def digit_records() -> FileArray:
-    """Return the bytes ``[1797, 65]`` of the digits that the package ships: per image 64 pixels (0 to 16) and its label."""
+    """Return the digits' bytes ``[1797, 65]``: per image 64 pixels (0 to 16) and a label."""
     return open_array(Path(__file__).resolve().parent.parent / "documents" / "digits.npy")
 
 
@@ -87,20 +90,23 @@ def project_text() -> Path:
     return Path(__file__).resolve().parent.parent / "documents" / "primer.md"
 
 
-def _transposed(source: Source, columns: int) -> Source:
+def _transpose(source: Source, columns: int) -> Source:
     """Return the first ``columns`` rows as the columns of a weight."""
 
-    def read(index: Index) -> np.ndarray:
+    def read_block(index: Index) -> np.ndarray:
         return np.ascontiguousarray(source.read((index[1], index[0])).T)
 
     name = f"first {many(columns, 'row')} of {source.name}, as columns"
-    return Source(name, (source.shape[1], columns), source.dtype, read)
+    return Source(name, (source.shape[1], columns), source.dtype, read_block)
 
 
 def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
-    """Return a source of random numbers by seed and index: normal ones, or integers from 0 to 9 for exact types."""
+    """Return a source of random numbers by seed and index.
 
-    def read(index: Index) -> np.ndarray:
+    Floats are normally distributed; integer types get numbers from 0 to 9.
+    """
+
+    def read_block(index: Index) -> np.ndarray:
         if dtype.kind in "iu":
             small = np.floor(normal_block(index, shape, np.float32, seed) * 2 + 4).clip(0, 9)
             array: np.ndarray = small.astype(dtype)
@@ -108,11 +114,19 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> S
         block = normal_block(index, shape, np.float64 if dtype.itemsize >= 8 else np.float32, seed)
         return block.astype(dtype)
 
-    return Source(name, shape, dtype, read)
+    return Source(name, shape, dtype, read_block)
 
 
 class Inputs:
-    """The data of one run, opened on first use: cropped to ``(m, k, n)``, in the files' element type or another."""
+    """Data of one run, opened on first use.
+
+    Args:
+        x: file of the left operand; None for digits, or for random numbers if only ``shape`` is given.
+        w: file of the right operand; None for the first rows of x, as columns.
+        text: file whose bytes are the token ids; None for the package's text.
+        shape: ``(m, k, n)`` to which the operands are cropped.
+        dtype: element type; by default that of the files, float32 for integers.
+    """
 
     def __init__(
         self,
@@ -130,8 +144,8 @@ class Inputs:
         """The element type in which operators compute."""
         if self._dtype is not None:
             return self._dtype
-        own = self._raw_x.dtype
-        return own if own.kind in "fcV" else np.dtype(np.float32)
+        file_type = self._raw_x.dtype
+        return file_type if file_type.kind in "fcV" else np.dtype(np.float32)
 
     @cached_property
     def _raw_x(self) -> Source:
@@ -145,7 +159,7 @@ class Inputs:
     @cached_property
     def x(self) -> Source:
         """The left operand ``[m, k]``."""
-        raw = self._raw_x if self._shape is None else self._raw_x.cropped(self._shape[:2])
+        raw = self._raw_x if self._shape is None else self._raw_x.crop(self._shape[:2])
         return raw.astype(self.dtype)
 
     @cached_property
@@ -156,8 +170,8 @@ class Inputs:
         elif self._shape is not None and self._x is None:
             operand = _numbers("random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2)
         else:
-            operand = _transposed(self._raw_x, min(DEFAULT_COLUMNS, self._raw_x.shape[0]))
-        operand = operand if self._shape is None else operand.cropped(self._shape[1:])
+            operand = _transpose(self._raw_x, min(DEFAULT_COLUMNS, self._raw_x.shape[0]))
+        operand = operand if self._shape is None else operand.crop(self._shape[1:])
         if operand.shape[0] != self.x.shape[1]:
             raise InputError(
                 f"x has shape {self.x.shape} and w {operand.shape}: their inner sizes {self.x.shape[1]} and "
@@ -198,7 +212,7 @@ class Inputs:
 
 
 def parse_dtype(name: str) -> np.dtype:
-    """Parse the name of an element type."""
+    """Parse the name of an element type. InputError: it is no type of numbers."""
     dtype = element_type(name)
     if dtype.kind not in "fciu" and dtype.name != "bfloat16":
         raise InputError(f"operators compute in numbers, not in {name!r}")
@@ -208,14 +222,17 @@ def parse_dtype(name: str) -> np.dtype:
 # ---------------------------------------------------------------- whole numbers
 
 
-#: Numbers other than zero in a column of a weight: sums of so many terms of at most 2, twice in a row, are exact.
+#: Nonzero numbers in a column of a weight: two successive sums of this number of terms of at most 2 are exact.
 MOST = 1022
-#: The same for floats of 16 bits: results up to 256, which bfloat16 holds, and 32,512 after a second layer.
+#: Like `MOST`, for floats of 16 bits: results up to 256, which bfloat16 can represent, and 32,512 after a second layer.
 MOST_HALF = 126
 
 
-def _like(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
-    """Return a cached property: whole numbers in the shape of one source of the data."""
+def _whole_number_source(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
+    """Return a cached property: a source of integers in the shape of source ``name`` of the data.
+
+    See `ExactInputs._numbers` for the other arguments.
+    """
 
     def source(self: ExactInputs) -> Source:
         data: Source = getattr(self.data, name)
@@ -225,13 +242,13 @@ def _like(name: str, seed: int, most: int, sparse: bool = False) -> cached_prope
 
 
 class ExactInputs(Inputs):
-    """Inputs with the shapes and types of others, filled with small whole numbers whose sums are exact in any order.
+    """Inputs like others in shapes and types, but with small integers, whose sums are exact in any order.
 
-    Rounding hides small faults: an element may be off by as much as an honest sum of such terms could be. So each case is
-    run a second time on whole numbers so small that every product, every sum of some of the products and every result is
-    a number of its type. Then there is one right result, to the last bit, for every strategy and every order, and what is
-    off by anything is wrong. No number is zero where a rank's part would vanish with it, and neighbours differ. Integers
-    wrap around in the same way in every order, so for them any numbers do.
+    Rounding hides small faults: an element may be off by as much as a correct sum of such terms. So each case runs a
+    second time on integers so small that every product, every partial sum and every result is exact in its type.
+    Every strategy and every order then has the same result, and any difference is an error. No number is zero where a
+    rank's addend would vanish with it, and neighbours differ. Integer types wrap around equally in every order, so
+    any numbers are suitable for them.
     """
 
     def __init__(self, data: Inputs) -> None:
@@ -243,48 +260,57 @@ class ExactInputs(Inputs):
         """The element type of the data."""
         return self.data.dtype
 
-    #: 1 and 2, positive and negative; of weights 1 and -1, of a long column only so many that a sum stays exact.
-    x = _like("x", 11, 2)
-    w = _like("w", 12, 1, sparse=True)
-    bias = _like("bias", 13, 2)
-    w2 = _like("w2", 14, 1, sparse=True)
-    table = _like("table", 16, 2)
+    #: Operands have +-1 and +-2, weights +-1; long columns of weights have zeros, so that sums stay exact.
+    x = _whole_number_source("x", 11, 2)
+    w = _whole_number_source("w", 12, 1, sparse=True)
+    bias = _whole_number_source("bias", 13, 2)
+    w2 = _whole_number_source("w2", 14, 1, sparse=True)
+    table = _whole_number_source("table", 16, 2)
 
     @cached_property
     def ids(self) -> Source:
         """Random row numbers of the table, as many as the data has ids."""
         data = self.data.ids
 
-        def read(index: Index) -> np.ndarray:
+        def read_block(index: Index) -> np.ndarray:
             large = np.abs(normal_block(index, data.shape, np.float64, 15)) * 1e6
             array: np.ndarray = large.astype(data.dtype) % VOCABULARY
             return array
 
-        return Source("whole numbers", data.shape, data.dtype, read)
+        return Source("whole numbers", data.shape, data.dtype, read_block)
 
     def _numbers(self, shape: tuple[int, ...], seed: int, most: int, sparse: bool) -> Source:
+        """Return a source of integers up to ``most`` in absolute value.
+
+        Args:
+            shape: shape of the source.
+            seed: seed of the numbers.
+            most: largest absolute value.
+            sparse: set elements of long columns to zero, so that at most ``MOST`` of them are summed.
+        """
         dtype, longest = self.dtype, MOST_HALF if self.dtype.itemsize <= 2 else MOST
         stride = -(-shape[0] // longest) if sparse and dtype.kind not in "iu" else 1
 
-        def read(index: Index) -> np.ndarray:
-            block = _whole(normal_block(index, shape, np.float64, seed), most)
+        def read_block(index: Index) -> np.ndarray:
+            block = _small_integers(normal_block(index, shape, np.float64, seed), most)
             if dtype.kind == "c":
-                block = block + 1j * _whole(normal_block(index, shape, np.float64, seed + 100), most)
+                block = block + 1j * _small_integers(normal_block(index, shape, np.float64, seed + 100), most)
             if stride > 1:
-                rows, columns = (np.arange(part.start, part.stop) for part in index)
+                rows, columns = (np.arange(s.start, s.stop) for s in index)
                 block = np.where((rows[:, None] + columns) % stride == 0, block, 0)
             return block.astype(np.int64).astype(dtype) if dtype.kind in "iu" else block.astype(dtype)
 
-        return Source("whole numbers", shape, dtype, read)
+        return Source("whole numbers", shape, dtype, read_block)
 
 
-def _whole(normal: np.ndarray, most: int) -> np.ndarray:
+def _small_integers(normal: np.ndarray, most: int) -> np.ndarray:
+    """Return +-1 or +-most for normal numbers: ``most`` where the absolute value is over 0.7."""
     size = np.where(np.abs(normal) > 0.7, most, 1)
     return np.where(normal < 0, -size, size)
 
 
 def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a reference's block, computed in a type in which it is exact, then converted to its own type."""
+    """Return a block of a reference, computed in a type in which it is exact, in its own type."""
     if not isinstance(block, tuple):
         return np.asarray(block)
     function, operands = block
@@ -292,5 +318,5 @@ def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
     return np.asarray(function(*wide)).astype(dtype)
 
 
-#: bfloat16 is of kind V.
+#: Wide type per kind of element type; bfloat16 has kind V.
 _WIDE: dict[str, Any] = {"f": np.float64, "V": np.float64, "c": np.complex128}

@@ -1,4 +1,4 @@
-"""The tutorial's network: images and labels, its layers with their strategies, and the same training in one process."""
+"""Network of MindSpore's tutorial: images and labels, layers with strategies, and a reference in one process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,20 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- images: MNIST's IDX files, or the handwritten digits of the package, enlarged
 
 
-#: Mean and deviation of MNIST's pixels, as the tutorial normalises them.
+#: Mean and standard deviation of MNIST's pixels, with which the tutorial normalises.
 MEAN, DEVIATION = 0.1307, 0.3081
 SIDE = 28
 
 
 @dataclass(frozen=True)
 class Images:
-    """A labelled set of 28 x 28 images, normalised."""
+    """Labelled set of normalised 28 x 28 images.
+
+    Attributes:
+        name: description.
+        pixels: numbers ``[count, 784]``.
+        labels: classes ``[count]`` from 0 to 9.
+    """
 
     name: str
     pixels: Source  # [count, 784]
@@ -47,7 +53,11 @@ class Images:
 
 
 def load(path: str | None) -> Images:
-    """Load the images of a folder with MNIST's files (``DATA_PATH`` if None), or handwritten digits if there is none."""
+    """Load the images of a folder with MNIST's files; without a folder, handwritten digits.
+
+    ``path`` None reads the folder from the variable ``DATA_PATH``. InputError: files are missing or a label is over
+    9.
+    """
     folder = path or os.environ.get("DATA_PATH")
     if not folder:
         return enlarged_digits()
@@ -59,7 +69,10 @@ def load(path: str | None) -> Images:
 
 
 def mnist(folder: Path) -> Images:
-    """Load ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not, from a folder or its ``train/``."""
+    """Load ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not.
+
+    They are in ``folder`` or its ``train/``. InputError: files are missing or do not fit.
+    """
     images = open_array(find(folder, "train-images", "idx3-ubyte"))
     labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
     if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
@@ -75,9 +88,12 @@ def mnist(folder: Path) -> Images:
 
 
 def find(folder: Path, name: str, kind: str) -> Path:
-    """Find one of MNIST's files, gzipped or not, in a folder or its ``train/``."""
-    for place, separator, suffix in itertools.product((folder, folder / "train"), "-.", ("", ".gz")):
-        if (path := place / f"{name}{separator}{kind}{suffix}").is_file():
+    """Find one of MNIST's files, gzipped or not, in a folder or its ``train/``.
+
+    InputError: it does not exist. The name and the kind are joined by ``-`` or ``.``.
+    """
+    for directory, separator, suffix in itertools.product((folder, folder / "train"), "-.", ("", ".gz")):
+        if (path := directory / f"{name}{separator}{kind}{suffix}").is_file():
             return path
     raise InputError(f"there is no {name}-{kind} (or .gz) in {str(folder)!r}")
 
@@ -88,16 +104,16 @@ Rows = Callable[[slice], np.ndarray]
 def _pixels(name: str, count: int, images: Rows) -> Source:
     """Return images of bytes as rows of normalised numbers."""
 
-    def read(index: tuple[slice, ...]) -> np.ndarray:
+    def read_block(index: tuple[slice, ...]) -> np.ndarray:
         rows, columns = index
         block = images(rows).reshape(-1, SIDE * SIDE)[:, columns].astype(np.float32) / np.float32(255)
         return (block - np.float32(MEAN)) / np.float32(DEVIATION)
 
-    return Source(name, (count, SIDE * SIDE), np.dtype(np.float32), read)
+    return Source(name, (count, SIDE * SIDE), np.dtype(np.float32), read_block)
 
 
 def enlarged_digits() -> Images:
-    """Return the package's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
+    """Return the package's 8 x 8 digits, each pixel enlarged to 3 x 3, in a border of two pixels."""
     images, labels_of, count = small_digits()
     labels = Source("labels", (count,), np.dtype(np.int64), lambda index: labels_of(index[0]))
     name = "handwritten digits of 8 x 8 pixels, enlarged to 28 x 28"
@@ -105,7 +121,7 @@ def enlarged_digits() -> Images:
 
 
 def small_digits() -> tuple[Rows, Rows, int]:
-    """Return functions of a row slice that read the enlarged digits and their labels, and the number of digits.
+    """Return functions that read enlarged digits and labels for a row slice, and the number of digits.
 
     Digits are bytes ``[rows, 28, 28, 1]``, labels int64.
     """
@@ -130,58 +146,59 @@ def small_digits() -> tuple[Rows, Rows, int]:
 WIDTHS = (784, 512, 512, 10)
 
 
-def like_eight(ranks: int, count: int) -> tuple[int, ...]:
-    """Factor a number of ranks into several axes, the smallest primes first, as the tutorial's 8 ranks are.
+def factor_ranks(ranks: int, count: int) -> tuple[int, ...]:
+    """Factor a number of ranks into ``count`` axes, the smallest primes first, like the tutorial's 8.
 
-    >>> like_eight(8, 2), like_eight(8, 3), like_eight(12, 2), like_eight(7, 2), like_eight(1, 3)
+    >>> factor_ranks(8, 2), factor_ranks(8, 3), factor_ranks(12, 2), factor_ranks(7, 2), factor_ranks(1, 3)
     ((2, 4), (2, 2, 2), (2, 6), (1, 7), (1, 1, 1))
     """
     factors: list[int] = []
-    rest = ranks
+    remaining = ranks
     while len(factors) < count - 1:
-        prime = next((p for p in range(2, math.isqrt(rest) + 1) if rest % p == 0), 0)
+        prime = next((p for p in range(2, math.isqrt(remaining) + 1) if remaining % p == 0), 0)
         if not prime:
             break
         factors.append(prime)
-        rest //= prime
-    return (*(1,) * (count - 1 - len(factors)), *factors, rest)
+        remaining //= prime
+    return (*(1,) * (count - 1 - len(factors)), *factors, remaining)
 
 
-def simple(ranks: int) -> list[Any]:
-    """Return the cuts per operator in the order matmul1, relu1, matmul2, relu2, matmul3; the last is data parallel."""
-    rows, inner = like_eight(ranks, 2)
+def simple_cuts(ranks: int) -> list[Any]:
+    """Return the tutorial's cuts for matmul1, relu1, matmul2, relu2 and data-parallel matmul3."""
+    rows, inner = factor_ranks(ranks, 2)
     first = ((rows, inner), (inner, 1))
     return [first, ((inner, 1),), ((1, ranks), (ranks, 1)), ((ranks, 1),), ((ranks, 1), (1, 1))]
 
 
-def advanced(ranks: int) -> list[Any]:
-    """Return layouts on two device matrices, (2, 2, 2) and (8,) on 8 ranks, with one dim split over two axes."""
-    cube, line = Mesh(like_eight(ranks, 3), ("dp", "sp", "mp")), Mesh((ranks,), ("tp",))
+def advanced_layouts(ranks: int) -> list[Any]:
+    """Return layouts on two device matrices, (2, 2, 2) and (8,) on 8 ranks; two axes split one dim."""
+    cube, line = Mesh(factor_ranks(ranks, 3), ("dp", "sp", "mp")), Mesh((ranks,), ("tp",))
     return [
         (cube("mp", ("sp", "dp")), cube(("sp", "dp"), None)),
-        ((like_eight(ranks, 2)[1], 1),),
+        ((factor_ranks(ranks, 2)[1], 1),),
         (line(None, "tp"), line("tp", None)),
         ((ranks, 1),),
         ((ranks, 1), (1, 1)),
     ]
 
 
-def data_parallel(ranks: int) -> list[Any]:
+def data_parallel_cuts(ranks: int) -> list[Any]:
     """Return strategies that split every operator over the batch."""
     product, each = ((ranks, 1), (1, 1)), ((ranks, 1),)
     return [product, each, product, each, product]
 
 
 STRATEGIES: dict[str, Callable[[int], list[Any]]] = {
-    "simple": simple, "advanced": advanced, "data": data_parallel,
+    "simple": simple_cuts, "advanced": advanced_layouts, "data": data_parallel_cuts,
 }  # fmt: skip
 
 
-def _adapted(strategies: str, ranks: int, batch: int) -> str:
+def _describe_adaptation(strategies: str, ranks: int, batch: int) -> str:
+    """Return a text on how the strategies differ from the tutorial's; empty on its 8 ranks."""
     words = []
     if strategies != "data" and ranks != 8:
         matrices = {"simple": (2,), "advanced": (3, 1)}[strategies]
-        shapes = " and ".join("x".join(map(str, like_eight(ranks, count))) for count in matrices)
+        shapes = " and ".join("x".join(map(str, factor_ranks(ranks, count))) for count in matrices)
         words.append(f"the tutorial has 8 ranks, so on {ranks} its strategies become {shapes}")
     uneven = [str(size) for size in (batch, *dict.fromkeys(WIDTHS[:-1])) if size % ranks]
     if uneven:
@@ -190,7 +207,17 @@ def _adapted(strategies: str, ranks: int, batch: int) -> str:
 
 
 class Network(Module):
-    """The tutorial's network: flatten, three products with ReLU, each operator with a strategy of :data:`STRATEGIES`."""
+    """Network of the tutorial: flatten, and three products with ReLU.
+
+    Args:
+        strategies: key of :data:`STRATEGIES`.
+        ranks: number of ranks.
+        batch: rows of a batch, at least one per rank.
+        dtype: element type of the weights.
+
+    Raises:
+        InputError: If the batch has fewer rows than ranks.
+    """
 
     def __init__(self, strategies: str, ranks: int, batch: int, dtype: Any = np.float32) -> None:
         if batch < ranks:
@@ -203,8 +230,8 @@ class Network(Module):
         shapes = list(itertools.pairwise(WIDTHS))
         layouts = [self._layouts(p, (batch, n), (n, m), ranks) for p, (n, m) in zip(self.products, shapes)]
         self.input_layout = layouts[0][0]
-        #: How the strategies differ from the tutorial's, in words; empty on its 8 ranks.
-        self.adapted = _adapted(strategies, ranks, batch)
+        #: Text on how the strategies differ from the tutorial's; empty on its 8 ranks.
+        self.adaptation = _describe_adaptation(strategies, ranks, batch)
         self.fc1, self.fc2, self.fc3 = (
             Parameter(shape, layout, Normal(0.01), dtype) for shape, (_, layout) in zip(shapes, layouts)
         )
@@ -213,6 +240,7 @@ class Network(Module):
     def _layouts(
         product: ShardedOp, x: tuple[int, int], w: tuple[int, int], ranks: int
     ) -> tuple[Layout, ...]:
+        """Return the layouts of a product's operands ``x`` and ``w``, given by shape."""
         bound = product.op.bind([x, w], {})
         return bind(bound.rule, (x, w)).input_layouts(product.strategy(bound, ranks))
 
@@ -225,11 +253,11 @@ class Network(Module):
         return self.products[2](x, self.fc3.value)
 
 
-# ---------------------------------------------------------------- what it is compared with
+# ---------------------------------------------------------------- references
 
 
 class Reference:
-    """The reference network in plain NumPy: three products with ReLU, softmax cross entropy, gradient descent."""
+    """Reference network in plain NumPy: three products with ReLU, softmax cross entropy, gradient descent."""
 
     def __init__(self, weights: list[np.ndarray], rate: float) -> None:
         self.weights = [weight.copy() for weight in weights]
@@ -261,14 +289,15 @@ class Reference:
         return loss
 
 
-class Beside:
-    """A reference training in one process that takes each step from the ranks' weights before it.
+class StepwiseReference:
+    """Reference training in one process that starts each step from the ranks' weights.
 
-    Two right trainings part: once rounding has put a unit on the other side of ReLU's kink, weights differ by a gradient,
-    and more kinks are met. So each step begins with the weights that the ranks have, is taken in float64 and again and
-    again in the network's own type, and the changes of all steps are added up. What the ranks' weights have changed by may
-    differ from the sum in float64 by a small factor times what those of one process do. A step that is wrong, once or by a
-    hundredth of its gradient, stays in the sum. The world's processes share these runs (:mod:`spmdsim.arrays.rounding`).
+    Two correct trainings diverge: if rounding moves a unit to the other side of ReLU's kink, weights differ by a
+    gradient, and more kinks follow. So each step starts from the ranks' weights. It is computed in float64, and
+    repeatedly in the network's own type. The changes of all steps are summed. The change of the ranks' weights may
+    differ from the sum in float64 by a small factor times the differences of the runs in one process. A wrong step,
+    even by a hundredth of its gradient, stays in the sum. The world's processes share these runs
+    (:mod:`spmdsim.arrays.rounding`).
     """
 
     def __init__(self, world: World, weights: list[np.ndarray], rate: float) -> None:
@@ -278,7 +307,7 @@ class Beside:
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
-        """Train one step from these weights; return the true loss before it on all ranks."""
+        """Train one step from these weights; return the true loss before it, on all ranks."""
         for number, losses in self.losses.items():
             salt = 4 * len(losses)
             before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
@@ -286,15 +315,22 @@ class Beside:
             losses.append(alone.step(operand(x, number - 1, salt + 3), labels))
             for change, old, new in zip(self.changes[number], before, alone.weights):
                 change += new - old
-        told = [losses[-1] for losses in self.losses.values()] or [float("nan")]
-        return float(self.world.gather_objects(told[:1] * len(self.world.ranks))[0])
+        own_losses = [losses[-1] for losses in self.losses.values()] or [float("nan")]
+        return float(self.world.gather_objects(own_losses[:1] * len(self.world.ranks))[0])
 
-    def measured(self) -> tuple[Measured, list[Measured]]:
-        """Return all losses and the last weights, their true values, and the rounding allowed. All ranks call it."""
+    def measure_rounding(self) -> tuple[Measured, list[Measured]]:
+        """Return all losses and the last weights with true values and allowed rounding; all ranks must call."""
         parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
-        (losses, changes), *own = gather_runs(self.world, parts)
+        (losses, changes), *repetitions = gather_runs(self.world, parts)
         weights = [
-            Measured.of(first + change, [first + part[1][i] for part in own], first.dtype, self.dtype)
+            Measured.of(
+                first + change,
+                [first + repetition[1][i] for repetition in repetitions],
+                first.dtype,
+                self.dtype,
+            )
             for i, (first, change) in enumerate(zip(self.first, changes))
         ]
-        return Measured.of(losses, [part[0] for part in own], np.float64, self.dtype), weights
+        return Measured.of(
+            losses, [repetition[0] for repetition in repetitions], np.float64, self.dtype
+        ), weights

@@ -350,7 +350,7 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
     rows = [
         [
             o.case.op, str(o.case.mesh), o.case.strategy, o.injection.text if o.injection else "",
-            " and ".join(o.noticed) or "-", o.verdict.element if o.noticed else "-", o.word,
+            " and ".join(o.failed_checks) or "-", o.verdict.element if o.failed_checks else "-", o.word,
         ]
         for o in outcomes
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
-    from spmdsim.cases.network import Beside, Images, Network
+    from spmdsim.cases.network import Images, Network, StepwiseReference
     from spmdsim.worlds.base import World
     from spmdsim.worlds.trace import Trace
 
@@ -120,8 +120,8 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
         f"{images.name}: {many(images.count, 'image')}; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
         f"on {many(world.size, 'rank')} ({type(world).__name__})"
     )
-    if network.adapted:
-        output.say(network.adapted)
+    if network.adaptation:
+        output.say(network.adaptation)
     mesh = network.input_layout.mesh
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {"input x": ((args.batch, 784), network.input_layout)}
     shapes |= {f"{name}_weight": (p.shape, p.layout) for name, p in network.named_parameters()}
@@ -144,12 +144,14 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     """
     import numpy as np
 
-    from spmdsim.cases.network import Beside
+    from spmdsim.cases.network import StepwiseReference
     from spmdsim.worlds.trace import Trace, record
 
     dtype = np.dtype(args.dtype)
     beside = (
-        Beside(world, [p.value.full() for p in network.parameters()], args.rate) if args.compare else None
+        StepwiseReference(world, [p.value.full() for p in network.parameters()], args.rate)
+        if args.compare
+        else None
     )
     losses: list[float] = []
     differences, count, trace = [], 0, Trace()
@@ -226,7 +228,7 @@ def _step(
 
 
 def _compare(
-    args: argparse.Namespace, network: Network, beside: Beside, losses: list[float]
+    args: argparse.Namespace, network: Network, beside: StepwiseReference, losses: list[float]
 ) -> dict[str, Any]:
     """Compare losses and weights with the training in one process; print and return the verdicts."""
     import numpy as np
@@ -235,7 +237,7 @@ def _compare(
     from spmdsim.arrays.check import check
     from spmdsim.core import Mesh
 
-    true_losses, weights = beside.measured()
+    true_losses, weights = beside.measure_rounding()
     loss_tensor = Tensor.from_global(
         np.array(losses), Mesh((beside.world.size,), ("dp",))(None), beside.world
     )

@@ -121,7 +121,7 @@ def test_real_ranks_are_broken_in_the_same_way(world, kind):
     for case in cases:
         outcome, again = run_case(case, world, inject=kind), run_case(case, LockStep(world.size), inject=kind)
         assert outcome.word == again.word == "WRONG"
-        assert outcome.injection.text == again.injection.text and outcome.noticed == again.noticed
+        assert outcome.injection.text == again.injection.text and outcome.failed_checks == again.failed_checks
         assert outcome.on_whole_numbers == again.on_whole_numbers
 
 

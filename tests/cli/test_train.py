@@ -284,8 +284,8 @@ def test_strategies_adapt_to_any_number_of_ranks(ranks, strategies, words, capsy
 
 
 def test_on_eight_ranks_the_strategies_are_the_tutorials():
-    assert not Network("simple", 8, 32).adapted and not Network("advanced", 8, 32).adapted
-    assert "12" in Network("simple", 8, 12).adapted
+    assert not Network("simple", 8, 32).adaptation and not Network("advanced", 8, 32).adaptation
+    assert "12" in Network("simple", 8, 12).adaptation
 
 
 def test_files_that_are_not_mnist(tmp_path):
