@@ -74,7 +74,9 @@ class Answer:
 
 @contextmanager
 def run_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
-    """Run a student's program in separate processes; yield a callable that runs one of its functions there.
+    """Run a student's program in separate processes.
+
+    Yields a callable that runs one function of the program there.
 
     Args:
         program: function that returns the names of the program.
@@ -116,6 +118,10 @@ def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any
     rounds = Rounds(function)
 
     def serve(question: list[Any]) -> Any:
+        """Answer a question: ``["call", arguments, stand-ins]``, or a question for `Rounds`.
+
+        The answer to a call is ``[is_implemented, recorded steps, result]``.
+        """
         if question[0] != "call":
             return rounds(question)
         stand_ins = StandIns(question[2])

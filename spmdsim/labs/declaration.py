@@ -55,7 +55,7 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class LabTask:
-    """One function that a student writes.
+    """Task of a lab: a function that a student writes.
 
     Attributes:
         name: name of the function.
@@ -87,7 +87,7 @@ class LabTask:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab: the student's material, and the teacher's material where it was read.
+    """Lab: the student's material, and the teacher's material if it was read.
 
     Attributes:
         number: number from 1 on.

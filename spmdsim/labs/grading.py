@@ -150,7 +150,7 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
 
 
 def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
-    """Like :func:`score`, but run the program in a child process with limits.
+    """Score a program as :func:`score` does, but run it in a child process with limits.
 
     A program that exits, hangs or runs out of memory scores 0.
     """
@@ -180,7 +180,7 @@ def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> S
 
 @cache
 def _prepare_simulations() -> None:
-    """Let the simulator scan the loaded modules once, because the processes of all tasks are forks of this one."""
+    """Let the simulator scan the loaded modules before the processes of tasks are forked from this one."""
     with suppress(SpmdError):  # without greenlet the first simulation of a task reports the error
         simulate(len, 1, (), check=False)
 

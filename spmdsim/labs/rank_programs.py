@@ -101,7 +101,10 @@ def _raise_error(error: Any) -> Any:
 
 
 def _place_at_line(file: Any, line: Any, function: Any) -> Callable[..., Any]:
-    """Return a copy of ``_call_function`` or ``_raise_error`` that tracebacks show at a line of the user's file."""
+    """Return a copy of a function that tracebacks show at a line of the user's file.
+
+    ``function`` is ``_call_function`` or ``_raise_error``.
+    """
     name, number = str(file)[:MOST_WORDS], min(max(int(line), 1), 1 << 20)
     code = function.__code__.replace(co_filename=name, co_firstlineno=number - 1)
     return types.FunctionType(code, {})
@@ -337,7 +340,7 @@ class _Player:
         return None
 
     def _locate(self, array: np.ndarray) -> list[Any]:
-        """Return the position of an array in memory: number of its block, offset, shape, strides, element type."""
+        """Return the position of an array: number of its block, offset, shape, strides, element type."""
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -374,12 +377,12 @@ def _remote_error(kind: str, text: str, reason: str) -> BaseException:
 
 def _innermost_place(error: BaseException) -> tuple[str, int]:
     """Return file and line of the innermost user's frame in the traceback of an error."""
-    place, trace = ("?", 1), error.__traceback__
+    location, trace = ("?", 1), error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename != __file__:
-            place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+            location = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
-    return place
+    return location
 
 
 class RemoteObject:
@@ -405,7 +408,10 @@ class RemoteObject:
 
 
 class _StandIn(types.ModuleType):
-    """The module that a rank imports as ``mpi4py.MPI``: it has the constants; the judge has all other names."""
+    """The module that a rank imports as ``mpi4py.MPI``: it has the constants.
+
+    The judge has all other names.
+    """
 
     def __init__(self, player: _Player) -> None:
         super().__init__("mpi4py.MPI")

@@ -99,7 +99,7 @@ class OperatorRecording(Watcher):
         Raises:
             NoAnswer: If the library does not declare the operator.
         """
-        kind = next((k for k, other in enumerate(list_operators()) if other is op), None)
+        kind = next((k for k, operator in enumerate(list_operators()) if operator is op), None)
         if kind is None:
             raise NoAnswer(f"{op.name} must be an operator of the library, because only those are graded")
         numbers = [self.number(tensor) for tensor in tensors]

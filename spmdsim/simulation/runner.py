@@ -228,24 +228,24 @@ def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> No
     task.exit_code = code if isinstance(code, int) else int(code is not None)
     task.finished = True
     if task.exit_code:
-        place = _user_place(task, exit_error, "sys.exit")
-        text = f"rank {task.rank} leaves with sys.exit({code!r}) at {place.where}"
-        scheduler.record_failure(Problem("exit", ERROR, text, (task.rank,), (place,)))
+        location = _user_place(task, exit_error, "sys.exit")
+        text = f"rank {task.rank} leaves with sys.exit({code!r}) at {location.where}"
+        scheduler.record_failure(Problem("exit", ERROR, text, (task.rank,), (location,)))
 
 
 def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
     """Return the innermost line of the user's program in the traceback of an exception."""
-    place = ProgramPlace(task.rank, call, "?", 0)
+    location = ProgramPlace(task.rank, call, "?", 0)
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
         if not is_ours(frame) and not name.startswith("<frozen"):
-            place = ProgramPlace(task.rank, call, name, line)
-    return place
+            location = ProgramPlace(task.rank, call, name, line)
+    return location
 
 
 def _describe_exception(task: Task, error: BaseException) -> Problem:
     """Return the finding on an exception of the program, with a traceback of the user's frames only."""
-    place = _user_place(task, error, type(error).__name__)
+    location = _user_place(task, error, type(error).__name__)
     trace = traceback.TracebackException.from_exception(error)
     user_frames = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
     for frame in user_frames:
@@ -255,8 +255,8 @@ def _describe_exception(task: Task, error: BaseException) -> Problem:
     name = type(error).__name__
     what = str(error) if str(error).startswith("MPI_") else f"{name}: {error}" if str(error) else name
     what += describe_memory_limit() if isinstance(error, MemoryError) else ""
-    text = f"rank {task.rank} raises {what} at {place.where}"
-    return Problem("exception", ERROR, text, (task.rank,), (place,), details=tuple(lines))
+    text = f"rank {task.rank} raises {what} at {location.where}"
+    return Problem("exception", ERROR, text, (task.rank,), (location,), details=tuple(lines))
 
 
 def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:

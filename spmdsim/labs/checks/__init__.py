@@ -1,1 +1,1 @@
-"""One module per lab, with a checker for each of its tasks."""
+"""Checkers of the labs: a module per lab, with a function per task."""

@@ -1,4 +1,4 @@
-"""Where does my tensor live?"""
+"""Checkers of lab 1, "Where does my tensor live?"."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
             is_grid = has_three and all(isinstance(extent, int) for extent in grid)
             expect(is_grid, f"{call} gives {grid!r}, but a grid of three whole numbers is asked for")
             expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
-            best = min(_grids(ranks), key=lambda other: grid_words(m, k, n, other))
+            best = min(_grids(ranks), key=lambda candidate: grid_words(m, k, n, candidate))
             moved_words, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
             moves = f"which moves {moved_words:,.0f} words, but {least:,.0f} would do"
             expect(moved_words <= least * (1 + 1e-9), f"{call} gives {tuple(grid)}, {moves}")

@@ -30,7 +30,7 @@ RULE = Rule.parse("m k, k n -> m n", linear="each")
 
 
 def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the state of a matrix product on each axis by the library's rule; None if the operands do not fit.
+    """Return the state of a matrix product on each axis, or None if the operands do not fit.
 
     Args:
         mesh: the mesh.

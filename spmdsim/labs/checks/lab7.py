@@ -1,4 +1,4 @@
-"""From data parallelism to ZeRO."""
+"""Checkers of lab 7, "From data parallelism to ZeRO"."""
 
 from __future__ import annotations
 

@@ -48,7 +48,10 @@ def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
 
 
 def _chain(length: int, states: int, seed: int) -> tuple[list[list[float]], list[Any]]:
-    """Return random costs and moves, as in ``_least``, of ``length`` operators with ``states`` strategies each."""
+    """Return random costs and moves of ``length`` operators with ``states`` strategies each.
+
+    Both are arguments of ``_least``.
+    """
     draw = np.random.default_rng(seed)
     costs = draw.integers(1, 20, (length, states)).astype(float).tolist()
     return costs, draw.integers(0, 20, (length - 1, states, states)).astype(float).tolist()
@@ -136,7 +139,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
         work = sum(x[0] * x[1] * w[1] for x, w, *_ in products)
         eighth = 2 * batch * width * width // RANKS
         expect(work <= eighth, f"with {words} a rank does {work} products, but an eighth is {eighth}")
-        least = min(_run_step(other, batch, width).planned() for other in candidates)
+        least = min(_run_step(layouts, batch, width).planned() for layouts in candidates)
         traces.append((trace.planned(), least, words))
     yield
     for nbytes, least, words in traces:

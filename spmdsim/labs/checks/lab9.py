@@ -133,8 +133,8 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
 
     def swapped(rank: int, size: int) -> np.ndarray:
-        other = rank ^ 1
-        return np.full(3, (rank if other >= size else other) + 1)
+        partner = rank ^ 1
+        return np.full(3, (rank if partner >= size else partner) + 1)
 
     return _check_each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
 
@@ -148,6 +148,8 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
     by_rank_0: list[int] = []
 
     def make_body(tasks: list[int]) -> Body:
+        """Return the program of a rank that farms ``tasks`` out and notes the tasks that rank 0 computes."""
+
         def run_rank(comm: Any) -> Any:
             def work(task: int) -> int:
                 if comm.rank == 0:
@@ -189,6 +191,7 @@ def _expect_busy(answer: Callable[..., Any]) -> None:
     tasks, others, missing = list(range(12)), set(range(1, 12)), []
 
     def body(comm: Any) -> Any:
+        """Run the student's farm on a rank; the first task waits for all others, up to 600 probes."""
         others_done = comm.Dup()
 
         def work(task: int) -> int:

@@ -21,19 +21,19 @@ BYTE_DTYPE = np.dtype(np.uint8)
 def data_nbytes(dtype: np.dtype) -> int:
     """Return the bytes of data in one basic value, without the padding of pairs."""
     fields = dtype.fields
-    return dtype.itemsize if fields is None else sum(part[0].itemsize for part in fields.values())
+    return dtype.itemsize if fields is None else sum(field[0].itemsize for field in fields.values())
 
 
 def data_bytes(dtype: np.dtype) -> Any:
     """Return the positions of the data bytes in one basic value, without the padding of pairs."""
     parts = [(0, dtype.itemsize)]
     if dtype.fields is not None:
-        parts = [(part[1], part[0].itemsize) for part in dtype.fields.values()]
+        parts = [(field[1], field[0].itemsize) for field in dtype.fields.values()]
     return np.concatenate([np.arange(start, start + size) for start, size in parts])
 
 
 class Datatype(Handle):
-    """One MPI datatype.
+    """MPI datatype.
 
     Attributes:
         word: the printed name, without the MPI prefix.
@@ -82,7 +82,7 @@ class Datatype(Handle):
         return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
 
     def Get_true_extent(self) -> tuple[int, int]:
-        """Return the position of the first data byte, and the number of bytes from there to the last data byte."""
+        """Return the position of the first data byte, and the extent up to the last data byte, in bytes."""
         if self.offsets is None or not len(self.offsets):
             return 0, int(data_bytes(self.dtype)[-1]) + 1 if self.elements else 0
         low, high = int(self.offsets.min()) * self.dtype.itemsize, int(self.offsets.max())
@@ -162,13 +162,13 @@ class Datatype(Handle):
         return count * self.Get_size()
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
-        """Like ``Pack``, in the portable format "external32"."""
+        """Pack values as ``Pack`` does, in the portable format "external32"."""
         from spmdsim.simulation.data.packing import check_external, pack
 
         return pack(check_external(self, datarep), inbuf, outbuf, position, swapped=True)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-        """Like ``Unpack``, from the portable format "external32"."""
+        """Unpack values as ``Unpack`` does, from the portable format "external32"."""
         from spmdsim.simulation.data.packing import check_external, unpack
 
         return unpack(check_external(self, datarep), inbuf, position, outbuf, swapped=True)
@@ -198,12 +198,15 @@ class Datatype(Handle):
         If a type was resized, only resized types count. Otherwise the extent is rounded up to the alignment.
         """
         size = self.dtype.itemsize
-        self.resized = any(part.resized for _, part in parts)
-        self.alignment = max((part.alignment for _, part in parts), default=1)
+        self.resized = any(member.resized for _, member in parts)
+        self.alignment = max((member.alignment for _, member in parts), default=1)
         parts = [pair for pair in parts if (pair[1].resized if self.resized else pair[1].elements)]
         bounds = [
-            (start + part.lower * part.dtype.itemsize // size, part.stride * part.dtype.itemsize // size)
-            for start, part in parts
+            (
+                start + member.lower * member.dtype.itemsize // size,
+                member.stride * member.dtype.itemsize // size,
+            )
+            for start, member in parts
         ]
         self.lower = min((low for low, _ in bounds), default=0)
         self.stride = max((low + extent for low, extent in bounds), default=0) - self.lower
@@ -222,12 +225,15 @@ class Datatype(Handle):
         return self._repeat_at("contiguous", np.arange(count) * self.stride)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """Return a type of ``count`` blocks of ``blocklength`` values; block starts are ``stride`` values apart."""
+        """Return a type of ``count`` blocks of ``blocklength`` values.
+
+        Starts of neighbouring blocks are ``stride`` values apart.
+        """
         starts = np.arange(count)[:, None] * stride + np.arange(blocklength)[None, :]
         return self._repeat_at("vector", starts * self.stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """Like ``Create_vector``, with the stride in bytes."""
+        """Return a type of blocks as ``Create_vector`` does, with the stride in bytes."""
         step = self._count_elements(stride, "a stride")
         starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * self.stride
         return self._repeat_at("hvector", starts)

@@ -212,18 +212,20 @@ def _as_type(value: Any) -> Datatype | None:
 
 def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
     """Return memory, count (None if omitted), first element and datatype of a message to one rank."""
-    memory, count, place, datatype = _parse_spec(spec, "[data, count, displacement, datatype]", (list, tuple))
+    memory, count, displacement, datatype = _parse_spec(
+        spec, "[data, count, displacement, datatype]", (list, tuple)
+    )
     stride = datatype.stride if datatype is not None else 1
-    return memory, None if count is None else int(count), int(place or 0) * stride, datatype
+    return memory, None if count is None else int(count), int(displacement or 0) * stride, datatype
 
 
-def _parse_spec(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype | None]:
+def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, Datatype | None]:
     """Return memory, counts, displacements and datatype of a buffer; omitted items are None.
 
     Args:
         spec: the caller's argument.
         form: the right form, for the error.
-        together: types in which one item can have both counts and displacements, as a pair.
+        pair_types: types in which one item can have both counts and displacements, as a pair.
     """
     if spec is None:
         raise TypeError(
@@ -238,7 +240,7 @@ def _parse_spec(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Dat
     if len(items) > 2:
         raise ValueError(f"a message must be {form}, got {many(len(spec), 'item')}")
     counts, displacements = [*items, None, None][:2]
-    if len(items) == 1 and isinstance(counts, together) and len(counts) == 2:
+    if len(items) == 1 and isinstance(counts, pair_types) and len(counts) == 2:
         counts, displacements = counts
     return memory, counts, displacements, datatype
 

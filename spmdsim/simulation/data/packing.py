@@ -18,10 +18,10 @@ _OTHER_SIZE = "lLgG"
 def check_external(datatype: Datatype, datarep: str) -> Datatype:
     """Return the type; raise an MPI error if its values cannot be packed in the format "external32"."""
     dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
-    parts = [dtype] if dtype.fields is None else [part[0] for part in dtype.fields.values()]
+    parts = [dtype] if dtype.fields is None else [field[0] for field in dtype.fields.values()]
     if datarep != "external32":
         raise MPIError("ERR_ARG", f"datarep must be 'external32', got {datarep!r}")
-    if mixed or any(part.char in _OTHER_SIZE for part in parts):
+    if mixed or any(field.char in _OTHER_SIZE for field in parts):
         why = (
             "it has parts of several types"
             if mixed
@@ -76,7 +76,10 @@ def _complete_values(datatype: Datatype, memory: Any) -> MessageBuffer:
 
 
 def _section(packed: MessageBuffer, position: int, nbytes: int) -> MessageBuffer:
-    """Return ``nbytes`` bytes of a packed buffer from ``position`` on; raise an MPI error if it is too small."""
+    """Return ``nbytes`` bytes of a packed buffer from ``position`` on.
+
+    Raises an MPI error if the buffer is too small.
+    """
     last = position + nbytes
     if position < 0 or last > packed.nbytes:
         reason = f"the packed buffer has {packed.nbytes} bytes, but bytes {position} to {last} are needed"

@@ -12,7 +12,7 @@ from spmdsim.simulation.data.derived_types import datatype_of
 
 
 class Op(Handle):
-    """One reduce operation.
+    """Reduce operation.
 
     Args:
         name: the printed name, without the MPI prefix.
@@ -52,7 +52,10 @@ class Op(Handle):
         return self._objects(x, y)
 
     def identity(self) -> Any:
-        """Return a value that is equal on ranks with the same operation: its name, or the place of its function."""
+        """Return a value that is equal on ranks with equal operations.
+
+        It is the name of a predefined operation, file and line of a function, or a callable without source.
+        """
         function = self._function or self._objects
         if NAMED.get(self.name) is self:
             return self.name
@@ -149,7 +152,7 @@ def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
 
 def _choose_located_object(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """Like ``_choose_located``, for Python pairs (value, index)."""
+    """Return a function that chooses as ``_choose_located`` does, for Python pairs (value, index)."""
 
     def choose(x: Any, y: Any) -> Any:
         if x[0] == y[0]:

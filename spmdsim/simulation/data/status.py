@@ -60,9 +60,9 @@ class Status:
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
-        """Return the number of basic elements of a datatype in the message; UNDEFINED if they do not fit evenly.
+        """Return the number of basic elements of a datatype in the message.
 
-        A pair is one element, as in Open MPI.
+        It is UNDEFINED if the message does not have a whole number of elements. A pair is one element, as in Open MPI.
         """
         size = data_nbytes(datatype.dtype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED

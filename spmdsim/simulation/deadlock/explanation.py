@@ -54,21 +54,21 @@ class Relief:
         """Report a released message that was received; buffer later messages of its call site at once."""
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
-        place = place_of(message.task.rank, message.name, message.site)
-        text = f"{place} only works because the library buffers the message: without a buffer "
-        self._report(scheduler, "needs_buffering", message, place, text)
+        location = place_of(message.task.rank, message.name, message.site)
+        text = f"{location} only works because the library buffers the message: without a buffer "
+        self._report(scheduler, "needs_buffering", message, location, text)
 
     def confirm_early(self, scheduler: Scheduler, call: CollectiveCall) -> None:
         """Report a collective that a rank left early and that is complete now."""
-        place = place_of(call.task.rank, call.name, call.site)
+        location = place_of(call.task.rank, call.name, call.site)
         text = (
-            f"{place} only works because the library lets rank {place.rank} leave before the others "
+            f"{location} only works because the library lets rank {location.rank} leave before the others "
             "have come: otherwise "
         )
-        self._report(scheduler, "early_leave", call, place, text)
+        self._report(scheduler, "early_leave", call, location, text)
 
     def _report(
-        self, scheduler: Scheduler, kind: str, operation: Any, place: ProgramPlace, text: str
+        self, scheduler: Scheduler, kind: str, operation: Any, location: ProgramPlace, text: str
     ) -> None:
         """Add a warning about the released operations of one call site, unless it has one."""
         if not is_new(scheduler, kind, site_key(operation.site)):
@@ -78,22 +78,24 @@ class Relief:
         )
         others = len(self.ranks_of_site[site_key(operation.site)] - set(ranks))
         more = f", and {others} more rank{'s' if others > 1 else ''} likewise" if others else ""
-        text += f"{self._waiting_words(place, operation, ranks)}{more}"
-        scheduler.problems.append(Problem(kind, WARNING, text, tuple(ranks), (place,), self.cycle))
+        text += f"{self._waiting_words(location, operation, ranks)}{more}"
+        scheduler.problems.append(Problem(kind, WARNING, text, tuple(ranks), (location,), self.cycle))
 
-    def _waiting_words(self, place: ProgramPlace, operation: Any, ranks: list[int]) -> str:
+    def _waiting_words(self, location: ProgramPlace, operation: Any, ranks: list[int]) -> str:
         """Describe the ranks that would wait forever without the release."""
         if len(self.cycle) == 1:
-            return f"rank {place.rank} waits for itself"
+            return f"rank {location.rank} waits for itself"
         if len(self.cycle) > 1:
             waiting = ranks if len(ranks) > 1 else sorted(self.cycle)
             return f"{ranks_text(waiting)} wait for each other ({arrows(self.cycle)})"
         awaited = ranks_text(awaited_ranks(operation)[0]) if isinstance(operation, Message) else "others"
-        return f"rank {place.rank} waits for {awaited} too early"
+        return f"rank {location.rank} waits for {awaited} too early"
 
 
 def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
-    """Release the standard sends of a stall, or if there is none the collectives that a rank may leave early.
+    """Release the standard sends of a stall, or the collectives that a rank may leave early.
+
+    Collectives are released only if the stall has no standard sends.
 
     Operations on a cycle are released first, others only if no cycle has one. Returns True if a rank can continue
     now; always False in strict mode.

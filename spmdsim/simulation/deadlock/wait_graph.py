@@ -83,14 +83,14 @@ def wait_of(task: Task, toward: int | None = None) -> Wait:
         task: the rank.
         toward: if the rank waits for several operations, describe the one first that this rank could complete.
     """
-    place = place_in_stack(task.rank, task.greenlet.gr_frame)
+    location = place_in_stack(task.rank, task.greenlet.gr_frame)
     operations = open_operations(task.waiting)
     if toward is not None:
         operations.sort(key=lambda operation: toward not in awaited_ranks(operation)[0])
     every = all(awaited_ranks(operation)[1] for operation in operations)
     if isinstance(task.waiting, JointWait):
         every = every and task.waiting.every
-    return Wait(task.rank, place, _union_awaited(operations), every, _wait_text(place, operations))
+    return Wait(task.rank, location, _union_awaited(operations), every, _wait_text(location, operations))
 
 
 def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
@@ -98,15 +98,15 @@ def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(rank for operation in operations for rank in awaited_ranks(operation)[0]))
 
 
-def _wait_text(place: ProgramPlace, operations: list[Any]) -> str:
+def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
     """Describe the wait for some operations in a call at a place."""
     first = operations[0]
-    if first.name == place.call or place.call.lower().startswith("sendrecv"):
-        is_only = first.name == place.call or len(operations) == 1
-        return f"{'' if is_only else f'{place.call}: '}{describe_operation(first)} at {place.where}"
+    if first.name == location.call or location.call.lower().startswith("sendrecv"):
+        is_only = first.name == location.call or len(operations) == 1
+        return f"{'' if is_only else f'{location.call}: '}{describe_operation(first)} at {location.where}"
     started = f" of line {line_of(*first.site)}" if hasattr(first, "site") else ""
     more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
-    return f"{place} for {describe_operation(first)}{started}{more}"
+    return f"{location} for {describe_operation(first)}{started}{more}"
 
 
 class WaitGraph:
@@ -125,17 +125,17 @@ class WaitGraph:
         """
         waited_for: dict[int, list[int]] = {rank: [] for rank in self.edges}
         for rank, awaited in self.edges.items():
-            for other in awaited:
-                if other in waited_for:
-                    waited_for[other].append(rank)
+            for awaited_rank in awaited:
+                if awaited_rank in waited_for:
+                    waited_for[awaited_rank].append(rank)
         order: dict[int, None] = {}
         for root in self.edges:
             order |= dict.fromkeys(_reachable_ranks(root, self.edges, order))
         numbers: dict[int, int] = {}
-        seen: dict[int, None] = {}
+        numbered_ranks: dict[int, None] = {}
         for root in reversed(order):
-            members = _reachable_ranks(root, waited_for, seen)
-            seen |= dict.fromkeys(members)
+            members = _reachable_ranks(root, waited_for, numbered_ranks)
+            numbered_ranks |= dict.fromkeys(members)
             if len(members) > 1 or root in self.edges[root]:
                 numbers.update(dict.fromkeys(members, root))
         return numbers
@@ -146,15 +146,15 @@ class WaitGraph:
         queue = deque([start])
         while queue:
             node = queue.popleft()
-            for other in self.edges.get(node, ()):
-                if other == start:
+            for awaited_rank in self.edges.get(node, ()):
+                if awaited_rank == start:
                     path = [node]
                     while path[-1] != start:
                         path.append(predecessor[path[-1]])
                     return tuple(reversed(path))
-                if other in self.edges and other not in predecessor:
-                    predecessor[other] = node
-                    queue.append(other)
+                if awaited_rank in self.edges and awaited_rank not in predecessor:
+                    predecessor[awaited_rank] = node
+                    queue.append(awaited_rank)
         return ()
 
     def find_cycle(self) -> tuple[int, ...]:
@@ -167,12 +167,12 @@ def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Cont
     """Return a rank and all ranks reachable from it, except ``before``, in post-order."""
     if root in before:
         return []
-    post_order, seen, stack = [], {root}, [(root, iter(edges[root]))]
+    post_order, visited, stack = [], {root}, [(root, iter(edges[root]))]
     while stack:
-        for other in stack[-1][1]:
-            if other in edges and other not in seen and other not in before:
-                seen.add(other)
-                stack.append((other, iter(edges[other])))
+        for awaited_rank in stack[-1][1]:
+            if awaited_rank in edges and awaited_rank not in visited and awaited_rank not in before:
+                visited.add(awaited_rank)
+                stack.append((awaited_rank, iter(edges[awaited_rank])))
                 break
         else:
             post_order.append(stack.pop()[0])
@@ -221,16 +221,16 @@ def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
         shared = first.comm
         senders = {message.comm.ranks[message.source] for message in messages}
         receivers = {message.comm.ranks[message.dest] for message in messages}
-        place = place_of(min(senders), first.name, site)
+        location = place_of(min(senders), first.name, site)
         count_words = "a message" if len(messages) == 1 else f"{len(messages)} messages"
         verb_phrase = "never receives" if len(receivers) == 1 else "never receive"
         communicator = "" if shared.name == "COMM_WORLD" else f" in {shared.name}"
         text = (
             f"{ranks_text(receivers)} {verb_phrase} {count_words} with tag {tag}{communicator} that {ranks_text(senders)} "
-            f"sent with {place}"
+            f"sent with {location}"
         )
         ranks = tuple(sorted(senders | receivers))
-        yield Problem("unreceived", ERROR, text, ranks, (place,))
+        yield Problem("unreceived", ERROR, text, ranks, (location,))
 
 
 def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
@@ -240,11 +240,11 @@ def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
             calls = meeting.present()
             missing = [shared.ranks[r] for r, call in enumerate(meeting.calls) if call is None]
             arrived = [shared.ranks[call.rank] for call in calls]
-            place = place_of(arrived[0], calls[0].name, calls[0].site)
+            location = place_of(arrived[0], calls[0].name, calls[0].site)
             verb_phrase = "never calls" if len(missing) == 1 else "never call"
-            text = f"{ranks_text(missing)} {verb_phrase} {place}, which {ranks_text(arrived)} began"
+            text = f"{ranks_text(missing)} {verb_phrase} {location}, which {ranks_text(arrived)} began"
             ranks = tuple(sorted({*missing, *arrived}))
-            yield Problem("collective_mismatch", ERROR, text, ranks, (place,))
+            yield Problem("collective_mismatch", ERROR, text, ranks, (location,))
 
 
 def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
@@ -257,13 +257,13 @@ def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
                 groups.setdefault((operation.name, operation.site), []).append(operation)
     for (name, site), operations in groups.items():
         ranks = sorted({operation.task.rank for operation in operations})
-        place: ProgramPlace = place_of(ranks[0], name, site)
+        location: ProgramPlace = place_of(ranks[0], name, site)
         count_words = "a request" if len(operations) == 1 else f"{len(operations)} requests"
         subject = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
         state = "" if all(operation.done for operation in operations) else ", not even complete"
         calls_text = "" if isinstance(operations[0], CollectiveCall) else f" ({_calls_text(operations)})"
-        text = f"{subject} {count_words} of {place}{calls_text}{state}"
-        yield Problem("not_waited", ERROR, text, tuple(ranks), (place,))
+        text = f"{subject} {count_words} of {location}{calls_text}{state}"
+        yield Problem("not_waited", ERROR, text, tuple(ranks), (location,))
 
 
 #: Number of different calls of one line that a finding lists.
@@ -286,7 +286,7 @@ def _find_unfinalized(scheduler: Scheduler) -> Iterator[Problem]:
     open_ranks = [task.rank for task in initialized if not task.finalized]
     if not open_ranks:
         return
-    place = scheduler.tasks[open_ranks[0]].initialized
+    location = scheduler.tasks[open_ranks[0]].initialized
     ends = "ends" if len(open_ranks) == 1 else "end"
-    text = f"{ranks_text(open_ranks)} {ends} without MPI.Finalize() after {place}"
-    yield Problem("not_finalized", ERROR, text, tuple(open_ranks), (place,))
+    text = f"{ranks_text(open_ranks)} {ends} without MPI.Finalize() after {location}"
+    yield Problem("not_finalized", ERROR, text, tuple(open_ranks), (location,))

@@ -100,6 +100,7 @@ def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
     original = time.sleep
 
     def sleep(seconds: Any) -> None:
+        """Advance the clock of the running rank and let other ranks run; other threads sleep really."""
         if get_ident() != scheduler.thread:
             return original(seconds)
         if seconds < 0:
@@ -115,19 +116,20 @@ def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
 
 
 def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``os._exit`` in a rank ends the simulation with a finding, not the process."""
+    """Return a context in which ``os._exit`` in a rank ends the simulation with a finding."""
     original, process = os._exit, os.getpid()
 
     def end_simulation(status: int) -> NoReturn:
+        """End the simulation with a finding; in other processes and threads, end the process."""
         if os.getpid() != process or get_ident() != scheduler.thread:
             original(status)
         task = scheduler.current
-        place = replace(place_in_stack(task.rank, sys._getframe(1)), call="os._exit")
+        location = replace(place_in_stack(task.rank, sys._getframe(1)), call="os._exit")
         text = (
-            f"rank {task.rank} ends its process with os._exit({status}) at {place.where}: MPI was not finalized, so a "
+            f"rank {task.rank} ends its process with os._exit({status}) at {location.where}: MPI was not finalized, so a "
             "launcher ends the job, or the other ranks wait forever"
         )
         task.exit_code = status or 1
-        scheduler.fail(Problem("exit", ERROR, text, (task.rank,), (place,)))
+        scheduler.fail(Problem("exit", ERROR, text, (task.rank,), (location,)))
 
     return _replace_attribute(os, "_exit", end_simulation)

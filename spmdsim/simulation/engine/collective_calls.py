@@ -44,7 +44,7 @@ class CollectiveRule:
 
 @dataclass(slots=True, eq=False)
 class CollectiveCall:
-    """One rank's call of a collective.
+    """Call of a collective by a rank.
 
     Attributes:
         send: the buffers or objects to send: one, or one per rank.
@@ -97,7 +97,7 @@ class CollectiveCall:
 
     def leave_early(self) -> None:
         """Copy what this rank sends, so that the rank can continue before the others have called."""
-        self.send = [_copy_operand(part) for part in self.send]
+        self.send = [_copy_operand(operand) for operand in self.send]
         self.end = self.entered
         if self.rule.answer is _scatter:
             self.blocks = [_copy_block(self.send[self.rank])]
@@ -118,7 +118,7 @@ class CollectiveCall:
 
 
 class Meeting:
-    """One collective operation of a communicator, with the calls of the ranks that arrived."""
+    """Collective operation of a communicator, with the calls of the ranks that arrived."""
 
     __slots__ = ("calls", "index", "missing")
 
@@ -144,7 +144,7 @@ class Meeting:
             problem = faults.find_block_difference(shared, calls)
             if problem is not None:
                 scheduler.fail(problem)
-            orders = {part.order for call in calls for part in (*call.send, *(call.receive or ()))}
+            orders = {block.order for call in calls for block in (*call.send, *(call.receive or ()))}
             if {ROWS, COLUMNS} <= orders:
                 faults.report_collective_order(scheduler, calls)
         first.rule.answer(calls)
@@ -314,9 +314,9 @@ def _neighbours(calls: list[CollectiveCall]) -> None:
 
     ``call.value`` lists ``(rank, block number)`` for each source; a rank below 0 is missing.
     """
-    copies = [[_copy_block(part) for part in call.send] for call in calls]
+    copies = [[_copy_block(block) for block in call.send] for call in calls]
     for call in calls:
-        call.blocks = [copies[rank][part] if rank >= 0 else None for rank, part in call.value]
+        call.blocks = [copies[rank][number] if rank >= 0 else None for rank, number in call.value]
 
 
 RULES: dict[str, CollectiveRule] = {

@@ -24,28 +24,32 @@ _ExitFunction = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class _RankEnvironment(MutableMapping[Any, Any]):
-    """The environment variables of the running rank, looked up at each access because ranks switch at every message."""
+    """The environment variables of the running rank.
+
+    Each access looks the rank up, because ranks switch at every message.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def _own(self) -> dict[Any, Any]:
+    def _variables(self) -> dict[Any, Any]:
+        """Return the variables of the running rank."""
         return self._process.environments[self._process.rank]
 
     def __getitem__(self, key: Any) -> Any:
-        return self._own()[key]
+        return self._variables()[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._own()[key] = value
+        self._variables()[key] = value
 
     def __delitem__(self, key: Any) -> None:
-        del self._own()[key]
+        del self._variables()[key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._own())
+        return iter(self._variables())
 
     def __len__(self) -> int:
-        return len(self._own())
+        return len(self._variables())
 
 
 class Process:
@@ -78,12 +82,12 @@ class Process:
             function(*args, **kwargs)
 
     @contextmanager
-    def installed(self, own: Callable[[str], bool]) -> Iterator[None]:
+    def installed(self, has_copies: Callable[[str], bool]) -> Iterator[None]:
         """Replace functions of ``os`` and ``atexit`` inside a ``with`` block; restore the process afterwards.
 
         Args:
-            own: predicate: does every rank have its own copy of a module? Exit functions of shared modules run when
-                the process ends.
+            has_copies: returns True if every rank has its own copy of the module of this name. Exit functions of other
+                modules run when the process ends.
         """
         self._chdir, register, unregister = os.chdir, atexit.register, atexit.unregister
         start = working_folder()
@@ -97,7 +101,7 @@ class Process:
             self._folders[self.rank] = os.getcwd()
 
         def own_register(func: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not own(sys._getframe(1).f_globals.get("__name__", "")):
+            if not has_copies(sys._getframe(1).f_globals.get("__name__", "")):
                 return register(func, *args, **kwargs)
             self._exit_functions[self.rank].append((func, args, kwargs))
             return func

@@ -31,7 +31,7 @@ STANDARD, SYNCHRONOUS, BUFFERED, READY = "standard", "synchronous", "buffered", 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One sent message.
+    """Message that a rank has sent.
 
     Attributes:
         comm: the state of the communicator.
@@ -77,7 +77,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Receive:
-    """One posted receive.
+    """Receive that a rank has posted.
 
     Attributes:
         target: the buffer to fill, or OBJECT_TARGET.
@@ -291,7 +291,7 @@ class Mailbox:
         return min(candidates, key=lambda message: message.number)
 
     def take(self, source: int, tag: int, random: Any = None) -> Message | None:
-        """Like ``find``, but remove the message."""
+        """Find a message as ``find`` does, and remove it; return None if there is none."""
         message = self.find(source, tag, random)
         if message is not None:
             self.remove(message)
@@ -387,11 +387,11 @@ class Endpoint:
     def _fail_foreign_handle(self) -> NoReturn:
         """End the run, because a rank uses the handle of another rank."""
         running_task, task = self.scheduler.current, self.task
-        place = place_in_stack(running_task.rank, sys._getframe(1))
+        location = place_in_stack(running_task.rank, sys._getframe(1))
         text = (
-            f"rank {running_task.rank} uses rank {task.rank}'s handle of {self.shared.name} in {place}: the handle is in "
+            f"rank {running_task.rank} uses rank {task.rank}'s handle of {self.shared.name} in {location}: the handle is in "
             "a variable that virtual ranks share; in a real run each rank has its own variable"
         )
         self.scheduler.fail(
-            Problem("shared_communicator", ERROR, text, (running_task.rank, task.rank), (place,))
+            Problem("shared_communicator", ERROR, text, (running_task.rank, task.rank), (location,))
         )

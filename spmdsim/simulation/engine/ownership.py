@@ -85,7 +85,9 @@ def find_module(name: str, path: Any, skipped: Any) -> ModuleSpec | None:
 
 
 class Ownership:
-    """A decision, for each package, if every rank has its own copy or if ranks share it; valid for one simulation.
+    """A decision, for each package, if every rank has its own copy or if ranks share it.
+
+    Valid for one simulation.
 
     Args:
         finder: the finder that asks; searches skip it.
@@ -136,8 +138,8 @@ class Ownership:
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Return True if a package, or a package that it imports, names mpi4py or imports a module of the user."""
-        seen, waiting = {top}, [top]
+        """Return True if a package names mpi4py or imports a module of the user, itself or indirectly."""
+        visited, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
             if name in self._clean or self._is_python(name):
@@ -148,9 +150,9 @@ class Ownership:
             names_mpi, imports = _scan_package(_locations(self._spec(name)))
             if names_mpi:
                 return True
-            waiting += imports - seen
-            seen |= imports
-        self._clean |= seen
+            waiting += imports - visited
+            visited |= imports
+        self._clean |= visited
         return False
 
     def _spec(self, top: str) -> ModuleSpec | None:
@@ -214,7 +216,7 @@ def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
 
 
 def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """Yield for each Python file of a folder, file or archive whether it names mpi4py, and the modules it imports."""
+    """Yield for each Python file of a folder, file or archive True if it names mpi4py, and its imports."""
     if os.path.isdir(location):
         for folder, _, files in os.walk(location):
             if not folder.endswith("__pycache__"):  # its files repeat the sources
@@ -247,7 +249,7 @@ def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
     for package, modules in _IMPORTS.findall(
         b"\n".join(line for line in source.split(b"\n") if b"import" in line)
     ):
-        imports.update(part.strip().partition(b".")[0].split(b" ")[0] for part in modules.split(b","))
+        imports.update(module.strip().partition(b".")[0].split(b" ")[0] for module in modules.split(b","))
         imports.add(package)
     return _names_mpi(source), frozenset(name.decode() for name in imports if _NAME.fullmatch(name))
 
@@ -370,11 +372,11 @@ class Variables:
                 Global variables that the function does not use are not checked.
         """
         used = self.program.__code__.co_names
-        own = {
+        own_values = {
             key: self._own_value(task, value, names[key] if names else key, names is not None or key in used)
             for key, value in values.items()
         }
-        return {key: value for key, value in own.items() if value is not None}
+        return {key: value for key, value in own_values.items() if value is not None}
 
     def _own_value(self, task: Task, value: Any, name: str, used: bool) -> Any:
         """Return the value of a variable on a rank, or None if ranks share the value."""

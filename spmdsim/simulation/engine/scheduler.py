@@ -56,7 +56,7 @@ def load_greenlet() -> Any:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One virtual rank: its greenlet, modelled clock, current wait and message counts."""
+    """Virtual rank: its greenlet, modelled clock, current wait and message counts."""
 
     rank: int
     scheduler: Scheduler
@@ -288,12 +288,12 @@ class Scheduler:
 
     def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
         """End the run, because another thread of the program calls MPI, and only the main thread can wait."""
-        name, rank, place = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
+        name, rank, location = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
-            f"rank {rank} calls {place} in a thread of its own ({name}): all virtual ranks share one thread, so only "
+            f"rank {rank} calls {location} in a thread of its own ({name}): all virtual ranks share one thread, so only "
             "the thread in which a rank starts can be simulated"
         )
-        self.record_failure(Problem("thread", ERROR, text, (rank,), (place,)))
+        self.record_failure(Problem("thread", ERROR, text, (rank,), (location,)))
         raise SystemExit
 
     def _pop_ready(self) -> Task:

@@ -59,7 +59,9 @@ def are_on_one_node(machine: Machine, ranks: Sequence[int]) -> bool:
 
 
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
-    """Return the link, seconds per message and per byte, of a message of ``nbytes`` between ranks of the program.
+    """Return the link of a message of ``nbytes`` between ranks of the program.
+
+    A link has ``alpha``, the seconds per message, and ``beta``, the seconds per byte.
 
     >>> message_link(_PLAIN, (0, 1), 8)
     Link(alpha=1e-06, beta=1e-10)

@@ -149,7 +149,7 @@ def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) ->
 
 def _ranks(*places: ProgramPlace) -> tuple[int, ...]:
     """Return the distinct ranks of some places, in ascending order."""
-    return tuple(sorted({place.rank for place in places}))
+    return tuple(sorted({location.rank for location in places}))
 
 
 #: Phrases for a differing argument if the calls are at different lines.
@@ -210,7 +210,7 @@ def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
 
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
     """Describe the value that each group of ranks passes, if all call from one line."""
-    place = _call_place(shared, meeting, groups[0][0])
+    location = _call_place(shared, meeting, groups[0][0])
     shown = sorted(groups[:5], key=lambda ranks: ranks[0])
     phrases = [
         f"{_ranks_words(shared, ranks)} {'passes' if len(ranks) == 1 else 'pass'} {_fact_value(meeting, fact, ranks)}"
@@ -218,7 +218,7 @@ def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[li
     ]
     more = sum(map(len, groups[5:]))
     ending = f", and {many(more, 'rank')} in other ways" if more else ""
-    return f"the ranks do not agree on the {fact} of {place}: {', '.join(phrases)}{ending}"
+    return f"the ranks do not agree on the {fact} of {location}: {', '.join(phrases)}{ending}"
 
 
 def _fact_value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
@@ -231,10 +231,12 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
     """Describe the call, or the argument ``fact`` of the call, of a group of ranks."""
     call: Any = meeting.calls[ranks[0]]
     does = f"{_ranks_words(shared, ranks)} {'calls' if len(ranks) == 1 else 'call'}"
-    place = _call_place(shared, meeting, ranks[0])
+    location = _call_place(shared, meeting, ranks[0])
     if fact == "call":
-        return f"{does} {place}"
-    return f"{does} {call.name} {_PHRASES[fact].format(_fact_value(meeting, fact, ranks))} at {place.where}"
+        return f"{does} {location}"
+    return (
+        f"{does} {call.name} {_PHRASES[fact].format(_fact_value(meeting, fact, ranks))} at {location.where}"
+    )
 
 
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:

@@ -119,7 +119,7 @@ WARNING = "warning"
 
 @dataclass(frozen=True, repr=False)
 class Problem(ShortRepr):
-    """One finding about the program.
+    """Finding about the program.
 
     Attributes:
         kind: a stable word for programs, such as ``deadlock`` or ``collective_mismatch``.
@@ -160,7 +160,7 @@ class Problem(ShortRepr):
             "severity": self.severity,
             "message": self.message,
             "ranks": list(self.ranks),
-            "places": [place.to_dict() for place in self.places],
+            "places": [location.to_dict() for location in self.places],
             "cycle": list(self.cycle),
             "details": list(self.details),
         }

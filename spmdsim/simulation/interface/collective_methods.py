@@ -97,7 +97,16 @@ def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveC
 
 
 def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
-    """Like ``_gather_call``, for a scatter; ``split`` splits the root's ``sendbuf``."""
+    """Return the call of a scatter.
+
+    Args:
+        self: the communicator.
+        sendbuf: the buffer of the root.
+        recvbuf: the block of this rank, or IN_PLACE on the root.
+        root: the root.
+        split: function that splits the root's buffer in one block per rank.
+        even: True if all blocks must be equal in type and size.
+    """
     root = check_root(self, root)
     blocks = split(sendbuf, self.size) if self._rank == root else []
     keeps_block = is_in_place(recvbuf) and self._rank == root
@@ -371,7 +380,7 @@ def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
 def describe_method(
     method: Callable[..., Any], name: str, prepare: Callable[..., Any], about: str | None = None
 ) -> Callable[..., Any]:
-    """Give a generated method the name, signature and docstring of the function from which it is generated.
+    """Give a generated method the name, signature and docstring of the function behind it.
 
     ``about`` replaces the docstring. The code object gets the name, too, because findings read it from the stack.
     """

@@ -240,12 +240,18 @@ _MODES = {
 
 
 def _buffer_arguments(self: Any, buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
-    """Return payload, destination and tag of a send of a buffer; has the signature of the generated methods."""
+    """Return payload, destination and tag of a send of a buffer.
+
+    The generated methods get the signature of this function.
+    """
     return send_buffer(buf, dest), dest, tag
 
 
 def _object_arguments(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
-    """Like ``_buffer_arguments``, for a Python object."""
+    """Return payload, destination and tag of a send of a Python object.
+
+    The generated methods get the signature of this function.
+    """
     return ObjectPayload(obj), dest, tag
 
 
@@ -260,6 +266,7 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send, or return a request, as the name says."""
         payload, dest, tag = prepare(self, *args, **kwargs)
         details = (
             self._check_attached(payload) if mode is BUFFERED else payload,

@@ -155,7 +155,7 @@ class Cartcomm(Topocomm):
         coords = self.Get_coords(self._rank)
         color = rank_at([1 if k else d for d, k in zip(dims, remains)], _masked(coords, remains, False))
         key = rank_at([d if k else 1 for d, k in zip(dims, remains)], _masked(coords, remains, True))
-        comm = self._split(color, key, "Sub", _frame(1))
+        comm = self._split_by_color(color, key, "Sub", _frame(1))
         comm._shared.grid = grid
         comm._shared.name = f"{self._shared.name}.Sub"
         return Cartcomm.make(comm._shared, comm._rank, self._task)

@@ -266,7 +266,10 @@ class Prequest(Request):
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
-    """Complete an operation on its rank: write data, fill the status; return the object of a lower-case call."""
+    """Complete an operation on its rank: write the received data and fill the status.
+
+    Returns the object that a lower-case call receives; None for other operations.
+    """
     task = operation.task
     if isinstance(operation, Message):
         if operation.end > task.clock:

@@ -217,7 +217,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         call.value = value
         return meet(self, call, name, frame)
 
-    def _split(self, color: int, key: int, name: str, frame: Any) -> Any:
+    def _split_by_color(self, color: int, key: int, name: str, frame: Any) -> Any:
         state = self._agree(name, (color, key), _partition, frame)
         return COMM_NULL if state is None else Intracomm.make(state[0], state[1], self._task)
 
@@ -225,13 +225,13 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         """Create a communicator of the ranks with equal color, ordered by key."""
         if color < 0 and color != c.UNDEFINED:
             raise MPIError("ERR_ARG", f"color must be 0 or more, or UNDEFINED, got {color}")
-        return self._split(color, key, "Split", _frame(1))
+        return self._split_by_color(color, key, "Split", _frame(1))
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
         """Create a communicator of the ranks that share a node."""
         node = self._task.rank // self._scheduler.ranks_per_node
         color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
-        return self._split(color, key, "Split_type", _frame(1))
+        return self._split_by_color(color, key, "Split_type", _frame(1))
 
     def _copy(self, name: str, frame: Any) -> Any:
         return type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
@@ -241,11 +241,11 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return self._copy("Dup", _frame(1))
 
     def Clone(self) -> Any:
-        """Like ``Dup``."""
+        """Create a communicator as ``Dup`` does."""
         return self._copy("Clone", _frame(1))
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
-        """Like ``Dup``; return the communicator and a null request, because nothing is left to wait for."""
+        """Create a communicator as ``Dup`` does; return it and a null request, which is complete."""
         return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
@@ -279,10 +279,10 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """Stop all ranks at once."""
         frame = _frame(1)
-        place = ProgramPlace(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
+        location = ProgramPlace(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
         self._task.exit_code = errorcode or 1
-        text = f"rank {place.rank} calls Abort({errorcode}) at {place.where}"
-        problem = Problem("abort", ERROR, text, (place.rank,), (place,))
+        text = f"rank {location.rank} calls Abort({errorcode}) at {location.where}"
+        problem = Problem("abort", ERROR, text, (location.rank,), (location,))
         raise self._scheduler.fail(problem)
 
     def Get_attr(self, keyval: int) -> Any:
@@ -348,10 +348,10 @@ class DisabledComm(Intracomm):
         if fatal and not name.startswith("_"):
             frame = _frame(1)
             task = self.__dict__["_end"].task
-            place = ProgramPlace(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
-            text = f"rank {task.rank} uses {place}, but {reason}"
+            location = ProgramPlace(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
+            text = f"rank {task.rank} uses {location}, but {reason}"
             kind = "not_initialized" if "Init" in reason else "finalized"
-            task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (place,)))
+            task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (location,)))
         raise MPIError("ERR_COMM", reason)
 
     def __bool__(self) -> bool:

@@ -121,7 +121,10 @@ class StandIn:
                     setattr(sys.modules[parent], child, module)
 
     def _lookup(self, name: str) -> Any:
-        """Return an attribute of ``MPI`` that depends on the running rank; raise AttributeError for other names."""
+        """Return an attribute of ``MPI`` that depends on the running rank.
+
+        Raises AttributeError for other names.
+        """
         if name == "COMM_WORLD":
             task = _task()
             self._check_initialized(task)
@@ -149,7 +152,7 @@ class StandIn:
         enable(task.world)
 
     def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:
-        """Like ``Init``; every thread level is granted."""
+        """Initialise MPI as ``Init`` does; return the required thread level, which is always provided."""
         self.Init()
         return required
 
