@@ -316,7 +316,10 @@ class Canvas:
 
 
 def _title_element(title: str) -> str:
-    """Return the ``<title>`` element of a shape, which a pointer or a screen reader shows; empty without a title."""
+    """Return the ``<title>`` element of a shape, or "" without a title.
+
+    A pointer or a screen reader shows it.
+    """
     return f"<title>{escape(title)}</title>" if title else ""
 
 

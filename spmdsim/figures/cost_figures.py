@@ -88,7 +88,10 @@ def crossover_words(crossover: Crossover) -> str:
 
 
 def measured_words(prediction: Prediction) -> list[str]:
-    """Return a line about predicted sizes above the measured ones of the library's own call; else an empty list."""
+    """Return a line about predicted sizes that exceed the measured ones, or an empty list.
+
+    Only measurements of the library's own call of the collective count.
+    """
     ranks = {point.ranks for point in prediction.points if "native" in point.seconds}
     largest = max(
         (
@@ -222,7 +225,9 @@ def topology_figure(topology: Topology) -> Figure:
 
 
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
-    """Return the positions of ranks and switches in pixels, all at least 0; None for a torus of more than three dims.
+    """Return the positions of ranks and switches in pixels, all at least 0.
+
+    Returns None for a torus of more than three dimensions.
 
     >>> from spmdsim.cost.topology import Flat
     >>> list(positions(Flat(2, 1e9)).values())
@@ -237,11 +242,14 @@ def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
     if points is None:
         return None
     left, upper = (min(point[k] for point in points.values()) for k in (0, 1))
-    return {place: (round(x - left, 1), round(y - upper, 1)) for place, (x, y) in points.items()}
+    return {location: (round(x - left, 1), round(y - upper, 1)) for location, (x, y) in points.items()}
 
 
 def _place_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
-    """Place a torus of one dim on a circle, of two dims on a grid, of three dims on grids behind each other."""
+    """Return positions of a torus: on a circle (one dim), a grid (two) or grids behind each other (three).
+
+    Returns None for more dimensions.
+    """
     if len(torus.dims) == 1:
         count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
         return {TopologyPlace(0, k): _point_on_circle((0, 0), radius, k, count) for k in range(count)}
@@ -270,9 +278,9 @@ def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
     distance = (outer + 16) / sin(pi / max(fly.groups, 2))  # so that circles of neighbours do not touch
     centres = [_point_on_circle((0, 0), distance, k, fly.groups) for k in range(fly.groups)]
     for router in range(fly.groups * fly.routers):
-        group, place = divmod(router, fly.routers)
+        group, position = divmod(router, fly.routers)
         centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
-        turned = place + 0.5 + fly.routers * group / fly.groups
+        turned = position + 0.5 + fly.routers * group / fly.groups
         points[TopologyPlace(1, router)] = _point_on_circle(centre, inner, turned, fly.routers)
         for host in range(fly.hosts):
             aside = turned + (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
@@ -284,14 +292,14 @@ def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
 
 def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
     """Place ranks at the bottom and switches above, each tier as wide as the ranks."""
-    all_places = {place for link in range(len(topology.capacity)) for place in topology.ends(link)}
-    tiers = Counter(place.tier for place in all_places)
+    all_places = {location for link in range(len(topology.capacity)) for location in topology.ends(link)}
+    tiers = Counter(location.tier for location in all_places)
     pitch, top_tier = 34.0, max(tiers)
 
-    def x_of(place: TopologyPlace) -> float:
-        return ((place.number + 0.5) / tiers[place.tier] * tiers[0] - 0.5) * pitch
+    def x_of(location: TopologyPlace) -> float:
+        return ((location.number + 0.5) / tiers[location.tier] * tiers[0] - 0.5) * pitch
 
-    return {place: (x_of(place), 80.0 * (top_tier - place.tier)) for place in sorted(all_places)}
+    return {location: (x_of(location), 80.0 * (top_tier - location.tier)) for location in sorted(all_places)}
 
 
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
@@ -314,11 +322,11 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
         style = f' style="stroke:{colour};stroke-width:{1 + capacity / fastest:.1f}"'
         bend = 20.0 if isinstance(topology, Torus) and _closes_ring(topology, a, b) else 0.0
         out.line(x1 + margin, y1 + top, x2 + margin, y2 + top, "edge", style, pointer_text, bend)
-    for place, (x, y) in places.items():
-        words = str(place.number) if place.tier == 0 else ""
+    for location, (x, y) in places.items():
+        words = str(location.number) if location.tier == 0 else ""
         width, height = (max(width_of(words) + 8, 22), HIGH) if words else (14, 14)
         box = (x + margin - width / 2, y + top - height / 2, width, height)
-        out.cell(*box, [words] if words else [], None if place.tier else 0, str(place))
+        out.cell(*box, [words] if words else [], None if location.tier else 0, str(location))
     out.reach(out.width + 20, out.height + 14)
     return out
 

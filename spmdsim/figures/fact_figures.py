@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import many
 from spmdsim.figures.canvas import Canvas, width_of
-from spmdsim.figures.figures import Figure, fact_rows, facts_of, short
+from spmdsim.figures.figures import Figure, fact_rows, facts_of, shorten_value
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def _terms(rule: Rule) -> Canvas:
 def rule_figure(rule: Rule) -> Figure:
     """Draw the rule of an operator: dims that share a factor have one colour."""
     facts = facts_of(rule).items()
-    rows = [(key, short(fact)) for key, fact in facts if fact and key not in ("inputs", "outputs", "text")]
+    rows = [
+        (key, shorten_value(fact)) for key, fact in facts if fact and key not in ("inputs", "outputs", "text")
+    ]
     notes = ("dims of one colour are one factor: an axis splits it in all of them",)
     return Figure(f"rule {rule}", (_terms(rule), *([fact_rows(rows)] if rows else ())), notes)
 
@@ -57,7 +59,7 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
     facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
     rule = facts.pop("rule", None)
     drawn = () if rule is None or callable(rule) else (_terms(rule),)
-    rows = [(key, short(value)) for key, value in facts.items() if key != "name"]
+    rows = [(key, shorten_value(value)) for key, value in facts.items() if key != "name"]
     about = (operator.__doc__ or "").strip().partition("\n")[0].replace("``", "")
     title = f"operator {operator.name}" + (f": {rule}" if drawn else "")
     return Figure(title, (*drawn, *([fact_rows(rows)] if rows else ())), (about,))
@@ -143,6 +145,6 @@ def verdict_figure(verdict: Verdict) -> Figure:
         canvas.line(allowed, 60, allowed, 90, "edge")
         canvas.text(max(allowed, width_of("allowed") / 2), 104, "allowed", "faint", "middle")
     facts = (("rank", str(verdict.rank)), ("element", str(verdict.index)))
-    rows = (*facts, ("expected", short(verdict.expected)), ("got", short(verdict.got)))
+    rows = (*facts, ("expected", shorten_value(verdict.expected)), ("got", shorten_value(verdict.got)))
     notes = tuple(note for note in (verdict.why, verdict.compared) if note)
     return Figure(f"verdict: {verdict.word}", (canvas, fact_rows(rows)), notes)

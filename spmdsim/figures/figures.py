@@ -65,14 +65,14 @@ class Figure(ShortRepr):
         """Return the parts of the text for lines of ``width`` characters."""
         if self.written is not None:
             return [*self.written(width)]
-        tables = [part.shorten(self.most_rows) for part in self.parts if isinstance(part, Table)]
+        tables = [item.shorten(self.most_rows) for item in self.parts if isinstance(item, Table)]
         return [self.title, *self.notes, *tables]
 
     @property
     def text(self) -> str:
         """The figure as text without colours."""
         return strip_lines(
-            join_text(part if isinstance(part, (str, Table)) else part.plain for part in self.words())
+            join_text(item if isinstance(item, (str, Table)) else item.plain for item in self.words())
         )
 
     @property
@@ -83,12 +83,12 @@ class Figure(ShortRepr):
             image.text(0, y, line, _kind(line) if k else "title")
             y += ROW
         y -= 4
-        for part in self.parts:
-            if isinstance(part, Table):
-                image.table(part.shorten(self.most_rows), y)
+        for item in self.parts:
+            if isinstance(item, Table):
+                image.table(item.shorten(self.most_rows), y)
             else:
-                image.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(part.parts)}</g>')
-                image.reach(part.width, y + part.height)
+                image.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(item.parts)}</g>')
+                image.reach(item.width, y + item.height)
             y = image.height + GAP
         return _check_size(
             svg(image, self.title, description="; ".join(self.notes) or _spoken_words(image)), self.title
@@ -103,9 +103,9 @@ class Figure(ShortRepr):
         """Return the HTML; ``heading`` is the element of the title, such as ``h2``."""
         lines = [f"<{heading}>{escape_words(self.title)}</{heading}>"]
         lines += [f'<p class="{_kind(line)}">{escape_words(line)}</p>' for line in self.notes]
-        for part in self.parts:
+        for item in self.parts:
             inner = (
-                part.shorten(self.most_rows).html() if isinstance(part, Table) else svg(part, self.title, 4)
+                item.shorten(self.most_rows).html() if isinstance(item, Table) else svg(item, self.title, 4)
             )
             lines.append(f'<div class="scroll">{inner}</div>')
         return _check_size(f'<div class="spmdsim"><style>{STYLE}</style>{"".join(lines)}</div>', self.title)
@@ -208,7 +208,7 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
     function = next(filter(None, names), "figures.facts_figure")
     if not any(kind.__module__.startswith("spmdsim.") for kind in classes):
         raise UsageTypeError(
-            f"there is no picture of {short(value, 60)}: show a Mesh, Layout, Tensor, plan, trace, schedule or "
+            f"there is no picture of {shorten_value(value, 60)}: show a Mesh, Layout, Tensor, plan, trace, schedule or "
             "another value that spmdsim returned"
         )
     module, _, name = function.partition(".")
@@ -254,7 +254,7 @@ def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) 
 def facts_figure(value: Any) -> Figure:
     """Draw a table of the public fields of a value, with its text."""
     name = type(value).__name__
-    rows = [(key, short(fact)) for key, fact in facts_of(value).items()]
+    rows = [(key, shorten_value(fact)) for key, fact in facts_of(value).items()]
     words = "" if str(value) == repr(value) else str(value)
     title = f"{name} {words}" if words and len(words) < 80 and "\n" not in words else name
     notes = tuple(words.splitlines()[:MOST_LINES]) if words and title == name else ()
@@ -273,22 +273,26 @@ def facts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if not name.startswith("_") and hasattr(value, name)}
 
 
-def short(value: object, most: int = 90) -> str:
+def shorten_value(value: object, most: int = 90) -> str:
     """Return a value as one line of at most ``most`` characters.
 
-    >>> short((1, 2)), short("x" * 100, 10)
+    >>> shorten_value((1, 2)), shorten_value("x" * 100, 10)
     ('1, 2', 'xxxxxxx...')
     """
     if callable(value) and hasattr(value, "__qualname__"):
         text = f"{value.__module__}.{value.__qualname__}"
     elif isinstance(value, (tuple, list, frozenset)):
         items = sorted(value, key=str) if isinstance(value, frozenset) else value
-        inner = f"{len(items)} entries" if len(items) > 8 else ", ".join(short(item, 40) for item in items)
+        inner = (
+            f"{len(items)} entries"
+            if len(items) > 8
+            else ", ".join(shorten_value(item, 40) for item in items)
+        )
         text = f"{{{inner}}}" if isinstance(value, frozenset) else inner or "none"
     elif is_dataclass(value) and isinstance(getattr(value, "name", None), str):
         text = value.name  # type: ignore[union-attr]
     elif isinstance(value, dict):
-        text = ", ".join(f"{k}={short(v, 30)}" for k, v in list(value.items())[:8]) or "none"
+        text = ", ".join(f"{k}={shorten_value(v, 30)}" for k, v in list(value.items())[:8]) or "none"
     elif isinstance(value, float):
         text = f"{value:.6g}"
     else:

@@ -20,12 +20,12 @@ from spmdsim.figures.layout_picture import (
     MOST_PANELS,
     RankPanel,
     box_text,
+    choose_indices,
     digits,
     grid_axes,
     mesh_grid,
     rank_grid,
     rank_panels,
-    shown,
 )
 from spmdsim.figures.shard_picture import (
     MOST_PIECES,
@@ -110,7 +110,9 @@ def _fill(layout: Layout, shard: int) -> int | None:
 
 
 def _draw_grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
-    """Draw the ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others.
+    """Draw the ranks of the mesh as cells.
+
+    The last two axes are rows and columns. Each combination of indices of the other axes has a panel.
 
     Args:
         layout: the layout.
@@ -186,7 +188,7 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
         uneven = any(is_uneven(layout, shape, dim) for dim in range(3))
         words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not scaled" if uneven else "")
         drawings.append((words, _draw_block(layout, shape)))
-    for number in shown(math.prod(counts), MOST_PANELS):
+    for number in choose_indices(math.prod(counts), MOST_PANELS):
         if number is None:
             drawings.append(_draw_gap())
             continue
@@ -247,8 +249,8 @@ def _draw_boxes(
 ) -> Canvas:
     """Draw the blocks of two dims, to scale if no block is empty; ``chosen`` has the blocks of other dims."""
     out = Canvas()
-    rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
-    columns = shown(1 if column is None else layout.cuts[column], MOST_PIECES)
+    rows = choose_indices(1 if row is None else layout.cuts[row], MOST_PIECES)
+    columns = choose_indices(1 if column is None else layout.cuts[column], MOST_PIECES)
     cells = {
         (r, c): owners_text(layout, {**chosen, row: r, column: c})
         for r, c in itertools.product(rows, columns)

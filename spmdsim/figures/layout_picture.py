@@ -41,7 +41,7 @@ class Picture:
     lines: tuple[tuple[GridCell, ...], ...]
     shards: int
 
-    def plain(self) -> str:
+    def to_text(self) -> str:
         """Return the picture as text."""
         return "\n".join("".join(cell.text for cell in line).rstrip() for line in self.lines)
 
@@ -67,10 +67,10 @@ def colour(shard: int, shards: int) -> str:
     return f"{'white' if letters == '#fff' else 'black'}{bold} on {fill}"
 
 
-def shown(count: int, most: int) -> list[int | None]:
-    """Return the drawn ones of ``count`` indices: all, or the first ones, a gap (None), and the last.
+def choose_indices(count: int, most: int) -> list[int | None]:
+    """Return the indices below ``count`` to draw: all, or the first ones, a gap (None), and the last.
 
-    >>> shown(3, 8), shown(100, 4)
+    >>> choose_indices(3, 8), choose_indices(100, 4)
     ([0, 1, 2], [0, 1, None, 99])
     """
     if count <= most:
@@ -88,7 +88,7 @@ def box_text(bounds: Sequence[tuple[int, int]]) -> str:
 
 
 def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
-    """Draw the device grid with ``rank:shard`` in each cell, and ``rank:shard+addend`` if a sum is pending.
+    """Draw the mesh with ``rank:shard`` in each cell, or ``rank:shard+addend`` if a sum is pending.
 
     Args:
         layout: the layout. Axes of size 1 are left out. One axis gives a row, two give a table, more give one table
@@ -97,11 +97,11 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
         plain: True to draw the ranks only.
 
     >>> from spmdsim.core import Mesh
-    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).plain())
+    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).to_text())
     rank:shard  mp=0  mp=1
     dp=0        0:0   1:1
     dp=1        2:0   3:1
-    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None, partial="dp")).plain())
+    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None, partial="dp")).to_text())
     rank:shard+addend  mp=0   mp=1
     dp=0               0:0+1  1:1+1
     dp=1               2:0+2  3:1+2
@@ -137,7 +137,10 @@ def _sign(reduction: PartialReduction) -> str:
 
 
 def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
-    """Return the cell of a rank: its number, shard and addend, or its number alone if ``plain``; None is a gap."""
+    """Return the cell of a rank with its number, shard and addend; with its number alone if ``plain``.
+
+    A rank of None is a gap.
+    """
     if rank is None:
         return GridCell(GAP)
     if plain:
@@ -151,7 +154,7 @@ def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
     """Draw the grid of a mesh's ranks.
 
     >>> from spmdsim.core import Mesh
-    >>> print(mesh_grid(Mesh((2, 2), ("dp", "mp"))).plain())
+    >>> print(mesh_grid(Mesh((2, 2), ("dp", "mp"))).to_text())
     rank  mp=0  mp=1
     dp=0  0     1
     dp=1  2     3
@@ -188,9 +191,9 @@ def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | No
     """
     leading, row, column = grid_axes(mesh)
     sizes = [mesh.axis_size(axis) for axis in leading]
-    rows = shown(mesh.axis_size(row) if row else 1, MOST_ROWS)
-    columns = shown(mesh.axis_size(column) if column else 1, most)
-    for number in shown(math.prod(sizes), MOST_PANELS):
+    rows = choose_indices(mesh.axis_size(row) if row else 1, MOST_ROWS)
+    columns = choose_indices(mesh.axis_size(column) if column else 1, most)
+    for number in choose_indices(math.prod(sizes), MOST_PANELS):
         if number is None:
             yield None
             continue
@@ -203,7 +206,7 @@ def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | No
             return mesh.rank_of([at.get(axis, index.get(axis, 0)) for axis in mesh.axes])
 
         yield RankPanel(
-            " ".join(f"{axis}={place}" for axis, place in index.items()),
+            " ".join(f"{axis}={position}" for axis, position in index.items()),
             [_index_words(column, c) for c in columns],
             [(_index_words(row, r), [rank(r, c) for c in columns]) for r in rows],
         )

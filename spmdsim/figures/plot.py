@@ -23,7 +23,7 @@ DASHES = ("", "8 4", "3 3", "10 3 2 3", "1 4")
 
 @dataclass(frozen=True)
 class Line:
-    """One line: a name and its points, all greater than 0."""
+    """Line of a plot: a name and its points, whose coordinates are greater than 0."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -77,13 +77,13 @@ def _number_format(label: str) -> Callable[[float], str]:
     """Return the function that writes the numbers of an axis."""
     if "bytes" in label.split(" "):
         return bytes_text
-    return seconds_text if label == TIME else short
+    return seconds_text if label == TIME else format_number
 
 
-def short(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number with three digits and a unit prefix.
 
-    >>> [short(v) for v in (0.00125, 3, 1500, 2.5e6, 4e-7)]
+    >>> [format_number(v) for v in (0.00125, 3, 1500, 2.5e6, 4e-7)]
     ['1.25m', '3', '1.5k', '2.5M', '400n']
     """
     for factor, letter in zip((1e9, 1e6, 1e3, 1, 1e-3, 1e-6, 1e-9), ("G", "M", "k", "", "m", "u", "n")):

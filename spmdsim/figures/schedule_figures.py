@@ -17,7 +17,7 @@ from spmdsim.collectives.history import History, RankState, RoundMessage, unroll
 from spmdsim.collectives.instructions import name_chunks, name_runs
 from spmdsim.errors import SpmdError, many
 from spmdsim.figures.canvas import Canvas, fill_of, ink_of, number, width_of
-from spmdsim.figures.figures import Figure, Part, Words, fact_rows, short, side_by_side
+from spmdsim.figures.figures import Figure, Part, Words, fact_rows, shorten_value, side_by_side
 from spmdsim.figures.figures import facts_of as plain_facts
 from spmdsim.tables import Table
 
@@ -101,7 +101,10 @@ def value_words(story: History, value: int) -> str:
 
 
 def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
-    """Like ``_state_columns``, with one column per source rank and the number of its chunks in the cells."""
+    """Return heads and cells as ``_state_columns`` does, with one column per source rank.
+
+    A cell has the number of chunks of that source. Cells with new chunks are in brackets.
+    """
     size, count = story.schedule.size, story.schedule.chunk_count
 
     def cell_text(rank: int, origin: int) -> str:
@@ -198,7 +201,7 @@ def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> 
     if counted is not None:
         size = f": {many(nbytes, 'byte')}"
         moved, reduced = f"{counted.critical_bytes:,}", f"{counted.critical_worked_bytes:,}"
-        moved_bound, reduced_bound = (f"{one:,}" for one in bound_bytes(schedule, nbytes))
+        moved_bound, reduced_bound = (f"{nbytes_bound:,}" for nbytes_bound in bound_bytes(schedule, nbytes))
     lines = [
         f"m = {schedule.collective.size_means}{size}",
         f"rounds          {facts.steps}  (lower bound {bound.steps})",
@@ -248,7 +251,10 @@ def schedule_figure(schedule: Schedule) -> Figure:
 
 
 def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
-    """Return the text of a schedule: its states, messages and counts; only its counts for more than 20 ranks."""
+    """Return the text of a schedule: its states, messages and counts.
+
+    A schedule of more than ``MOST_COLUMNS`` ranks has only its counts.
+    """
     if schedule.size > MOST_COLUMNS:
         return [schedule.name, *fact_lines(facts_of(schedule))]
     story = unroll(schedule)
@@ -285,7 +291,7 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
     if algorithm.formula:
         formula = plain_facts(algorithm.formula).items()
         declared["formula"] = ", ".join(f"{key} {value}" for key, value in formula if value)
-    table = fact_rows((key, short(value)) for key, value in declared.items() if value)
+    table = fact_rows((key, shorten_value(value)) for key, value in declared.items() if value)
     try:
         drawn = schedule_figure(make_schedule(algorithm, 4))
     except SpmdError:

@@ -59,7 +59,7 @@ def search_figure(answer: SearchResult) -> Figure:
 
 
 def _draw_operators(answer: SearchResult) -> Canvas:
-    """Draw a row per operator: the factor of each axis, the layout of the result, and the parts of the time."""
+    """Draw a row per operator: the factor of each axis, the layout of the result, the parts of the time."""
     out, axes = Canvas(), answer.mesh.axes
     facts = operator_rows(answer)
     rows = facts if len(facts) <= MOST_OPERATORS else facts[:MOST_OPERATORS]
@@ -68,11 +68,14 @@ def _draw_operators(answer: SearchResult) -> Canvas:
     factor_of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
     named = [factor_words(operator.bound) for operator in answer.graph.operators]
     words = [
-        {axis: names_width[factor] for axis, factor in one.items()}
-        for one, names_width in zip(factor_of, named)
+        {axis: names_width[factor] for axis, factor in words_of_axis.items()}
+        for words_of_axis, names_width in zip(factor_of, named)
     ]
     heads = [f"{axis}={answer.mesh.axis_size(axis)}" for axis in axes]
-    wide = max(map(width_of, (*(text for one in words for text in one.values()), *heads))) + 16
+    wide = (
+        max(map(width_of, (*(text for words_of_axis in words for text in words_of_axis.values()), *heads)))
+        + 16
+    )
     results = names_width + len(axes) * wide + 12
     result_width = max(width_of(str(row["output"]) or "-") for row in rows) + 14
     times = results + result_width
@@ -121,7 +124,9 @@ def _draw_operators(answer: SearchResult) -> Canvas:
         out.text(x + 18, y + 12, kind)
         x += width_of(kind) + 36
     y += 20
-    if any(text.startswith("dim ") for one in words[: len(rows)] for text in one.values()):
+    if any(
+        text.startswith("dim ") for words_of_axis in words[: len(rows)] for text in words_of_axis.values()
+    ):
         out.text(
             0,
             y + 12,
@@ -130,7 +135,7 @@ def _draw_operators(answer: SearchResult) -> Canvas:
         )
     else:
         out.text(0, y + 12, "cells: the factor of the operator's rule that the axis splits", "faint")
-    if any(len(one) < len(axes) for one in factor_of[: len(rows)]):
+    if any(len(words_of_axis) < len(axes) for words_of_axis in factor_of[: len(rows)]):
         out.text(0, y + 32, "· the same along the axis", "faint")
     return out
 

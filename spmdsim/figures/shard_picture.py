@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.figures.layout_picture import GAP, MOST_PANELS, GridCell, Picture, digits, shown
+from spmdsim.figures.layout_picture import GAP, MOST_PANELS, GridCell, Picture, choose_indices, digits
 from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
 
@@ -23,7 +23,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
     ``width`` is the largest number of columns of text.
 
     >>> from spmdsim.core import Mesh
-    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).plain())
+    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).to_text())
     rows: dim 0, columns: dim 1
           0           6
        0  +-----------+
@@ -33,7 +33,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
           |     #1    |
           | ranks 1,3 |
        4  +-----------+
-    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", partial="dp"), (5,)).plain())
+    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", partial="dp"), (5,)).to_text())
     columns: dim 0; not scaled
           0               3               5
           +---------------+---------------+
@@ -48,7 +48,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
         head += "; not scaled"
     lines: list[tuple[GridCell, ...]] = [(GridCell(head),)]
     counts = [layout.cuts[dim] for dim in others]
-    for panel in shown(math.prod(counts), MOST_PANELS):
+    for panel in choose_indices(math.prod(counts), MOST_PANELS):
         if panel is None:
             lines.append((GridCell(GAP),))
             continue
@@ -120,10 +120,10 @@ def _boxes(
     width: int,
 ) -> Iterator[tuple[GridCell, ...]]:
     """Yield the lines of one panel; drop columns until the lines fit in ``width``."""
-    rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
+    rows = choose_indices(1 if row is None else layout.cuts[row], MOST_PIECES)
     margin = max(4, len(str(max(shape, default=0))) + 2)
     for most in range(MOST_PIECES, 2, -1):
-        columns = shown(1 if column is None else layout.cuts[column], most)
+        columns = choose_indices(1 if column is None else layout.cuts[column], most)
         content = {
             (r, c): owners_text(layout, {**chosen, row: r, column: c})
             for r, c in itertools.product(rows, columns)
@@ -139,11 +139,13 @@ def _boxes(
     )
 
 
-def _cut_text(layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, place: int) -> str:
+def _cut_text(
+    layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, gap_index: int
+) -> str:
     """Return the number at a cut; a gap starts at the end of the block before it."""
     if dim is None:
         return ""
-    return str(interval(layout, shape, dim, place if index is None else index)[0])
+    return str(interval(layout, shape, dim, gap_index if index is None else index)[0])
 
 
 def _draw_table(
@@ -157,7 +159,9 @@ def _draw_table(
     widths: list[int],
     margin: str,
 ) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the lines of a table of boxes: two lines of text per row, with rules and the numbers of the cuts.
+    """Yield the lines of a table of boxes, with rules and the numbers of the cuts.
+
+    Each row of boxes has two lines of text.
 
     Args:
         layout: the layout.
@@ -192,8 +196,9 @@ def _draw_table(
 
 
 def owners_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
-    """Return two lines of words for a shard, its number and the ranks that own it or its addends; and the number.
+    """Return two lines of text about a shard, and the number of the shard.
 
+    The lines have the shard's number, and the ranks that own it or its addends.
     ``pieces`` has the block of each dim; missing dims have block 0.
     """
     rank = owner_of(layout, pieces)

@@ -71,12 +71,12 @@ def lanes(
         out.text(0, y + 15, name)
         out.line(margin, y + LANE - 2, margin + LENGTH, y + LANE - 2)
     label = ""
-    for first, further, place in axis.ticks():
-        x, before = margin + place, label
+    for first, further, position in axis.ticks():
+        x, before = margin + position, label
         out.line(x, 16, x, 22 + len(names) * LANE)
         label = f"+{seconds_text(further)}" if first and further else seconds_text(first or further)
         if label != before:
-            out.text(x, 12, label, "faint", "middle" if place else "start")
+            out.text(x, 12, label, "faint", "middle" if position else "start")
     for start, end in axis.cuts:
         pointer_text = f"nothing happens for {seconds_text(end - start)}"
         _draw_cut(
@@ -156,7 +156,7 @@ def trace_figure(trace: Trace) -> Figure:
         Bar(0, e.name, e.start, e.start + e.seconds, f"{e.strategy}, {e.source}") for e in trace.operators
     ]
     collectives = [
-        Bar(1, e.collective, e.start, e.start + e.seconds, f"in {e.operator}, {_received(e)} received")
+        Bar(1, e.collective, e.start, e.start + e.seconds, f"in {e.operator}, {_count_received(e)} received")
         for e in trace.collectives
     ]
     owners = sorted({rank for event in trace.collectives for rank in event.ranks})
@@ -176,7 +176,8 @@ def trace_figure(trace: Trace) -> Figure:
     return Figure(title, (timeline, table), tuple(notes), lambda _: [table])
 
 
-def _received(event: CollectiveEvent) -> str:
+def _count_received(event: CollectiveEvent) -> str:
+    """Return the bytes that the busiest rank receives in a collective, as text."""
     return bytes_text(max(event.nbytes, default=0))
 
 
@@ -190,7 +191,7 @@ def losses_figure(losses: Sequence[float]) -> Figure:
 
 
 def report_figure(report: Report) -> Figure:
-    """Draw a simulated run: with a trace the calls and waits of each rank, else the total time of each rank."""
+    """Draw the calls and waits of each rank of a simulated run, or its total time without a trace."""
     total, state = sum(report.messages), "all finished" if report.completed else "stopped"
     notes = [
         f"{state}; {many(total, 'message')}, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"

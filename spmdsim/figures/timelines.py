@@ -197,8 +197,8 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
     measured += (
         [predicted_slice.exposed or 0.0 for predicted_slice in traces[0].collectives] if traces else []
     )
-    other = document.setdefault("otherData", {})
-    other |= {
+    other_data = document.setdefault("otherData", {})
+    other_data |= {
         "machine": machine.name,
         "certainty": machine.certainty,
         "measured in": world,
@@ -258,10 +258,10 @@ def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
 def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
     """Yield the event of a slice, and the start or end of the arrow of its message."""
     start, duration = one_slice.start * 1e6, (one_slice.end - one_slice.start) * 1e6
-    place = {"pid": one_slice.rank, "tid": one_slice.lane}
+    track = {"pid": one_slice.rank, "tid": one_slice.lane}
     facts = {"bytes": one_slice.nbytes, "round": one_slice.round}
     kind = "reduction" if one_slice.lane == REDUCES else "message"
-    yield place | {
+    yield track | {
         "ph": "X",
         "name": one_slice.name,
         "cat": kind,
@@ -270,7 +270,7 @@ def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
         "args": facts,
     }
     if one_slice.message >= 0:
-        arrow = place | {"name": "message", "cat": "message", "id": one_slice.message + 1}
+        arrow = track | {"name": "message", "cat": "message", "id": one_slice.message + 1}
         # An arrow belongs to the slice around its time, so its end is just before the end of the slice.
         arrow_end = {"ph": "f", "bp": "e", "ts": start + 0.999 * duration}
         yield arrow | ({"ph": "s", "ts": start} if one_slice.lane == SENDS else arrow_end)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from spmdsim.core import Mesh
-from spmdsim.figures.layout_picture import colour, rank_grid, shown
+from spmdsim.figures.layout_picture import choose_indices, colour, rank_grid
 from spmdsim.figures.shard_picture import tensor_pieces
 from spmdsim.layout.explain import Derivation, rank_shard, ranks_text
 from tests.layout.test_properties import layouts
@@ -101,7 +101,7 @@ def test_pictures_show_every_rank_and_piece(case):
 
 def test_a_matrix_is_drawn_with_its_cuts():
     layout = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
-    text = tensor_pieces(layout, (32, 784)).plain()
+    text = tensor_pieces(layout, (32, 784)).to_text()
     lines = text.splitlines()
     assert re.findall(r"\d+", lines[1]) == ["0", "196", "392", "588", "784"]
     assert re.findall(r"#\d", text) == [f"#{i}" for i in range(8)]
@@ -111,19 +111,19 @@ def test_a_matrix_is_drawn_with_its_cuts():
 
 
 def test_one_and_three_dimensional_grids():
-    line = rank_grid(Mesh((4,), ("x",))("x")).plain().splitlines()
+    line = rank_grid(Mesh((4,), ("x",))("x")).to_text().splitlines()
     assert line[0].split() == ["rank:shard", "x=0", "x=1", "x=2", "x=3"]
     assert line[1].split() == ["0:0", "1:1", "2:2", "3:3"]
-    cube = rank_grid(Mesh((2, 2, 2), ("a", "b", "c"))("a")).plain().split("\n\n")
+    cube = rank_grid(Mesh((2, 2, 2), ("a", "b", "c"))("a")).to_text().split("\n\n")
     assert len(cube) == 2 and cube[1].startswith("a=1")
 
 
 def test_large_meshes_are_abbreviated():
     layout = Mesh((64, 1024), ("x", "y"))("x", "y")
-    grid = rank_grid(layout, width=100).plain()
+    grid = rank_grid(layout, width=100).to_text()
     assert ".." in grid and len(grid.splitlines()) <= 20 and max(map(len, grid.splitlines())) <= 100
     assert "65535:65535" in grid
-    pieces = tensor_pieces(layout, (640, 10240), width=100).plain()
+    pieces = tensor_pieces(layout, (640, 10240), width=100).to_text()
     assert max(map(len, pieces.splitlines())) <= 100 and "#65535" in pieces
 
 
@@ -153,4 +153,4 @@ def test_ranks_in_few_words(ranks, text):
 
 
 def test_shown_keeps_both_ends():
-    assert shown(9, 8) == [0, 1, 2, 3, 4, 5, None, 8]
+    assert choose_indices(9, 8) == [0, 1, 2, 3, 4, 5, None, 8]

@@ -61,13 +61,13 @@ def test_the_picture_shows_every_transfer_once() -> None:
     src, dst = mesh("a", "b"), mesh(None, "a")
     picture = transfers_picture(src, dst, (4, 6))
     assert picture is not None
-    text = picture.plain()
+    text = picture.to_text()
     for sender, receiver, _ in transfers(src, dst, (4, 6)):
         assert (f"{sender}>{receiver}" if sender != receiver else f"| {sender} ") in text
     assert transfers_picture(src, dst, (400, 0)) is None
     line = Mesh((3,), ("x",))
     drawn = transfers_picture(line("x"), Mesh((2,), ("y",), [2, 0])("y"), (6,))
-    assert drawn is not None and "1>2" in drawn.plain() and "2>0" in drawn.plain()
+    assert drawn is not None and "1>2" in drawn.to_text() and "2>0" in drawn.to_text()
     assert transfers_list(src, dst, (4, 6), rank=0)[0].startswith("0 keeps [0:2, 0:3]")
 
 

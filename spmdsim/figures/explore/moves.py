@@ -109,12 +109,12 @@ def sent_boxes(step: Step) -> list[SentBox]:
         return []
     if step.collective == "reduce_exchange":
         return [
-            SentBox(*hop, part.box)
-            for part in reduction_parts(step.src, step.dst, step.shape)
-            for hop in (*part.contributions, *part.forwarded, *part.results)
+            SentBox(*hop, transfer.box)
+            for transfer in reduction_parts(step.src, step.dst, step.shape)
+            for hop in (*transfer.contributions, *transfer.forwarded, *transfer.results)
         ]
     if step.collective == "exchange":
-        return [one for one in transfers(step.src, step.dst, step.shape) if one.sender != one.receiver]
+        return [sent for sent in transfers(step.src, step.dst, step.shape) if sent.sender != sent.receiver]
     have, want = _bounds_of_ranks(step.src, step.shape), _bounds_of_ranks(step.dst, step.shape)
     group_of = {rank: group for group in step.src.mesh.groups(*step.axes) for rank in group}
     return [
@@ -165,7 +165,9 @@ class MoveTable:
         """Return kind, steps, bytes and lower bound of each rank, and the totals of a plan."""
         route = plan(src, dst, self.shape, self.dtype)
         steps = [self._step(step, route.itemsize) for step in route.steps]
-        received = [sum(each) for each in zip([0] * self.mesh.size, *(self._received[one] for one in steps))]
+        received = [
+            sum(each) for each in zip([0] * self.mesh.size, *(self._received[number] for number in steps))
+        ]
         bounds = [route.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
         ends = [max(received), route.max_lower_bound, sum(received), route.total_lower_bound]
         return [route.kind, steps, received, bounds, ends]
@@ -175,7 +177,9 @@ class MoveTable:
         number = self._steps.get(step)
         if number is None:
             number = self._steps[step] = len(self._steps)
-            sent = [[one.sender, one.receiver, self._box(one.box)] for one in sent_boxes(step)]
+            sent = [
+                [message.sender, message.receiver, self._box(message.box)] for message in sent_boxes(step)
+            ]
             received = (itemsize * all_received((step,))[sorted(self.mesh.rank_list)]).tolist()
             self._received.append(received)
             groups = [list(group) for group in self.mesh.groups(*step.axes)] if step.axes else []
@@ -200,7 +204,9 @@ W = _NUMBERS.integers(-2, 3, (K, N))
 def product(mesh: Mesh) -> dict[str, Any]:
     """Return ``x @ w`` under every strategy on a mesh, by key."""
     bound = matmul.op.bind((X.shape, W.shape), {})
-    all_strategies = [one for one in bound.strategies(mesh, partial=False) if _uses_long_axes(one, mesh)]
+    all_strategies = [
+        strategy for strategy in bound.strategies(mesh, partial=False) if _uses_long_axes(strategy, mesh)
+    ]
     strategies = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in all_strategies}
     return {"mesh": str(mesh), "strategies": strategies}
 
@@ -243,13 +249,13 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
         "pending": list(y.layout.partial_axes),
         "owned": [reduction.long_label(rank) for rank in strategy.mesh.rank_list] if reduction else [],
         "local": [shard.ravel().tolist() for shard in local],
-        "received": _received(y.layout, y.meta.dtype.itemsize),
+        "received": _received_by_rank(y.layout, y.meta.dtype.itemsize),
         "rounds": ring_rounds(y.layout, local),
         "result": [np.asarray(shard).ravel().tolist() for shard in total.shards],
     }
 
 
-def _received(layout: Layout, itemsize: int) -> list[int]:
+def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
     """Return the bytes that every rank receives in the all_reduce."""
     if not layout.partial:
         return [0] * layout.mesh.size

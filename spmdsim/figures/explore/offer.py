@@ -155,7 +155,7 @@ def _products(size: int) -> Iterator[Shape]:
     yield (size,)
     for first in range(2, size):
         if size % first == 0:
-            yield from ((first, *rest) for rest in _products(size // first))
+            yield from ((first, *other_factors) for other_factors in _products(size // first))
 
 
 def _check_mesh(mesh: Mesh) -> None:

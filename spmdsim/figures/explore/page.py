@@ -83,7 +83,9 @@ def page_data(offer: Offer) -> dict[str, Any]:
     for mesh in offer.meshes:
         shapes = offer.shapes_on(mesh)
         layouts_by_ndim = {
-            len(shape): [one for one in offer.layouts if one.mesh == mesh and len(one.dims) == len(shape)]
+            len(shape): [
+                layout for layout in offer.layouts if layout.mesh == mesh and len(layout.dims) == len(shape)
+            ]
             for shape in shapes
         }
         derived = {

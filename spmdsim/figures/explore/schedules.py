@@ -17,7 +17,7 @@ from spmdsim.figures.schedule_figures import value_words
 
 def schedules(offer: Offer) -> list[dict[str, Any]]:
     """Return all algorithms, those of the offer, and the wrong ones, on each offered rank count that fits."""
-    own = [(algorithm, "own") for algorithm in offer.algorithms]
+    offered = [(algorithm, "own") for algorithm in offer.algorithms]
     wrong = [(algorithm, "wrong") for algorithm in mistakes()]
     return [
         {
@@ -32,7 +32,7 @@ def schedules(offer: Offer) -> list[dict[str, Any]]:
                 size: _schedule_or_error(algorithm, size) for size in offer.ranks if algorithm.fits(size)
             },
         }
-        for algorithm, origin in (*own, *((algorithm, "library") for algorithm in algorithms()), *wrong)
+        for algorithm, origin in (*offered, *((algorithm, "library") for algorithm in algorithms()), *wrong)
     ]
 
 
@@ -62,9 +62,9 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
         [
             [
                 [chunk, values.setdefault(value, len(values)), int(chunk in new)]
-                for chunk, value in sorted(held.items())
+                for chunk, value in sorted(values_by_chunk.items())
             ]
-            for held, new in zip(state.holds, state.new)
+            for values_by_chunk, new in zip(state.holds, state.new)
         ]
         for state in story.states
     ]

@@ -51,7 +51,8 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
         ],
         "moves": _moves(result),
         "comparison": [
-            [name, one.seconds, one.nbytes, one.memory.peak] for name, one in result.comparison.items()
+            [name, evaluation.seconds, evaluation.nbytes, evaluation.memory.peak]
+            for name, evaluation in result.comparison.items()
         ],
         "why": {operator.name: _reasons(result, operator) for operator in graph.operators if reasoned},
     }
@@ -98,12 +99,13 @@ def _changes(answer: WhyNot) -> list[list[Any]]:
     The seconds are one number for each of KINDS.
     """
     rows = []
-    best, other = answer.best, answer.other
+    best, second = answer.best, answer.other
     for operator, old, new in zip(
-        best.graph.operators, best.evaluation.operators, other.evaluation.operators
+        best.graph.operators, best.evaluation.operators, second.evaluation.operators
     ):
         before, after = (
-            strategy_words(operator.bound, one.choice.strategies[operator.index]) for one in (best, other)
+            strategy_words(operator.bound, result.choice.strategies[operator.index])
+            for result in (best, second)
         )
         more = [getattr(new, kind) - getattr(old, kind) for kind in KINDS]
         if before != after or any(abs(seconds) > 1e-12 * best.seconds for seconds in more):
