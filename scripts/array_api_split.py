@@ -18,7 +18,7 @@ MESH = Mesh((3,), ("x",))
 __array_api_version__ = spmd.__array_api_version__
 
 
-def split(shape: tuple[int, ...]) -> Layout:
+def choose_layout(shape: tuple[int, ...]) -> Layout:
     """Return a layout that splits one dim of a shape: dim number (sum of sizes) modulo (number of dims)."""
     if not shape:
         return MESH()
@@ -33,7 +33,7 @@ def _of_shape(name: str) -> Callable[..., Any]:
     @wraps(make)
     def created(shape: Any, *args: Any, **options: Any) -> Any:
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        return make(shape, *args, layout=split(sizes), world=WORLD, **options)
+        return make(shape, *args, layout=choose_layout(sizes), world=WORLD, **options)
 
     return created
 
@@ -48,7 +48,7 @@ def _of_values(name: str) -> Callable[..., Any]:
     @wraps(make)
     def created(*args: Any, **options: Any) -> Any:
         replicated = make(*args, world=WORLD, **options)
-        return replicated if hasattr(args[0], "layout") else replicated.to(split(replicated.shape))
+        return replicated if hasattr(args[0], "layout") else replicated.to(choose_layout(replicated.shape))
 
     return created
 

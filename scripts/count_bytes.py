@@ -134,10 +134,10 @@ def compare(programs: int, seed: int) -> int:
     return int(any(differences_by_rank))
 
 
-def _count_calls(way: str) -> int:
+def _count_calls(description: str) -> int:
     """Return the number of calls in a description such as ``"2 x Irecv, Isend"`` (three)."""
-    parts = [part for part in way.partition(" (")[0].split(", ") if part and part != "shared memory"]
-    return sum(int(part.split(" x ")[0]) if " x " in part else 1 for part in parts)
+    names = [name for name in description.partition(" (")[0].split(", ") if name and name != "shared memory"]
+    return sum(int(name.split(" x ")[0]) if " x " in name else 1 for name in names)
 
 
 def _load_counter(library: str) -> Callable[[], tuple[int, int, int]]:
@@ -169,11 +169,11 @@ def _compare_exit(exit_facts: dict[str, Any]) -> None:
 TYPES = ("f8", "f4", "f2", "bfloat16", "i8", "i4", "i2", "i1", "?", "c16")
 
 
-def _mesh(world: Any, rng: random.Random, whole: bool = False) -> Any:
-    """Draw a mesh, on all ranks if ``whole``."""
+def _mesh(world: Any, rng: random.Random, all_ranks: bool = False) -> Any:
+    """Draw a mesh, on all ranks of the world if ``all_ranks``, else on 1 to 8 of them."""
     from spmdsim import Mesh
 
-    size = world.size if whole else rng.choice([k for k in (1, 2, 3, 4, 6, 8) if k <= world.size])
+    size = world.size if all_ranks else rng.choice([k for k in (1, 2, 3, 4, 6, 8) if k <= world.size])
     shapes = [(size,)] + [(a, size // a) for a in (2, 3, 4) if size % a == 0 and size > a]
     shapes += [(2, 2, 2)] if size == 8 else []
     shape = rng.choice(shapes)
@@ -223,8 +223,8 @@ def redistribution(world: Any, rng: random.Random) -> None:
         (1, *shape) if rng.random() < 0.2 else (*shape[:-2], shape[-2] * shape[-1]) if dims > 1 else None
     )
     to_shape = to_shape if rng.random() < 0.4 and not src.partial else None
-    other = mesh if src.partial or rng.random() < 0.6 else _mesh(world, rng)
-    dst = _layout(other, dims if to_shape is None else len(to_shape), rng)
+    target_mesh = mesh if src.partial or rng.random() < 0.6 else _mesh(world, rng)
+    dst = _layout(target_mesh, dims if to_shape is None else len(to_shape), rng)
     shards = [
         _numbers(src.local_shape(shape, r) if r in mesh else (0,) * dims, rng.choice(TYPES[:5]), 1)
         for r in world.ranks
@@ -237,7 +237,7 @@ def reduction(world: Any, rng: random.Random) -> None:
     """Reduce a tensor by a random reduction of its element type."""
     import spmdsim.ops as ops
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     dtype = rng.choice(TYPES)
     x = _tensor(world, rng, mesh, dtype=dtype)
     names = (
@@ -256,7 +256,7 @@ def large_reduction(world: Any, rng: random.Random) -> None:
     import spmdsim.ops as ops
     from spmdsim import Tensor
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     count = rng.choice((1 << 16, (1 << 17) + 3, 70_001))
     x = Tensor.from_global(
         _numbers((mesh.shape[0], count), rng.choice(("f4", "f2", "i2")), 1), mesh("a", None), world
@@ -269,7 +269,7 @@ def product(world: Any, rng: random.Random) -> None:
     import spmdsim.ops as ops
     from spmdsim import Tensor, nn
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     m, k, n = (rng.choice((4, 9, 16)) for _ in range(3))
     x = Tensor.from_global(_numbers((m, k), "f4", 1), _layout(mesh, 2, rng), world, requires_grad=True)
     w = Tensor.from_global(_numbers((k, n), "f4", 2), _layout(mesh, 2, rng), world, requires_grad=True)
@@ -298,7 +298,7 @@ def training(world: Any, rng: random.Random) -> None:
     """Train for one step."""
     from spmdsim import nn
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     model = nn.Sequential(nn.Linear(8, 16, mesh(None, "a")), nn.Linear(16, 4, mesh("a", None)))
     model.materialise(world, seed=1)
     state = nn.sharded_over(mesh.axes[-1]) if rng.random() < 0.6 else None
@@ -321,7 +321,7 @@ def training(world: Any, rng: random.Random) -> None:
 
 def repeated(world: Any, rng: random.Random) -> None:
     """Repeat two redistributions often enough that several implementations are tried."""
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "f2", "i8")))
     target, summed = _layout(mesh, 2, rng), x.sum(0)
     for _ in range(12):
@@ -331,7 +331,7 @@ def repeated(world: Any, rng: random.Random) -> None:
 
 def emulated(world: Any, rng: random.Random) -> None:
     """Run collectives by schedules of point-to-point messages."""
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "i8")))
     with world.use(
         all_reduce=rng.choice(("ring", "recursive_doubling")), all_gather=rng.choice(("ring", "bruck"))
@@ -339,9 +339,9 @@ def emulated(world: Any, rng: random.Random) -> None:
         x.to(mesh(None, None)).to(mesh("a", None)).sum(0).to(mesh(None))
 
 
-def shared(world: Any, rng: random.Random) -> None:
+def share_results(world: Any, rng: random.Random) -> None:
     """Redistribute with results in memory that the ranks of a node share."""
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     with world.use(replicated="shared"):
         x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "f2", "i8")))
         x.to(mesh(None, None))
@@ -352,7 +352,7 @@ def checkpoint(world: Any, rng: random.Random) -> None:
     """Save and load a checkpoint."""
     from spmdsim.arrays.checkpoint import load, save
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     x = _tensor(world, rng, mesh, dtype="f4")
     folder = world.gather_objects([tempfile.mkdtemp() if world.rank == 0 else ""])[0]
     save(folder, {"x": x})
@@ -362,11 +362,14 @@ def checkpoint(world: Any, rng: random.Random) -> None:
         shutil.rmtree(folder)
 
 
-def ordered(world: Any, rng: random.Random) -> None:
-    """Run scans, sorts, top-k and masks along split dims, whose shards have sizes that depend on the values."""
+def order_elements(world: Any, rng: random.Random) -> None:
+    """Run scans, sorts, top-k and masks along split dims.
+
+    The sizes of shards of some results depend on the values.
+    """
     import spmdsim.ops as ops
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     x = _tensor(world, rng, mesh, dims=rng.choice((1, 2)), dtype=rng.choice(("f8", "f4", "f2", "i8", "i4")))
     dim = rng.randrange(x.ndim)
     programs = {
@@ -386,7 +389,7 @@ def neighbours(world: Any, rng: random.Random) -> None:
     import spmdsim.ops as ops
     from spmdsim import Tensor, nn
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     shape = tuple(rng.choice((5, 9, 16, 33)) for _ in range(2))
     u = Tensor.from_global(_numbers(shape, "f8", 1), _layout(mesh, 2, rng), world, requires_grad=True)
     programs = {
@@ -404,7 +407,7 @@ def transformed(world: Any, rng: random.Random) -> None:
     import spmdsim
     from spmdsim import Tensor
 
-    mesh = _mesh(world, rng, whole=True)
+    mesh = _mesh(world, rng, all_ranks=True)
     x = Tensor.from_global(_numbers((16, 12), "f8", 1), _layout(mesh, 2, rng), world)
     programs = {
         "fft": lambda: spmdsim.fft.fft(x, axis=rng.choice((0, 1))),
@@ -427,10 +430,10 @@ PROGRAMS: tuple[Callable[[Any, random.Random], None], ...] = (
     training,
     repeated,
     emulated,
-    shared,
+    share_results,
     checkpoint,
-    ordered,
-    ordered,
+    order_elements,
+    order_elements,
     neighbours,
     transformed,
 )

@@ -107,7 +107,7 @@ def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
 @cache
 def _reachable_sums(masks: frozenset[int], mask: int) -> frozenset[int]:
     """Return the sums that a rank can form from known sums and a new one; each contribution is added once."""
-    return masks | {mask} | {mask | other for other in masks if not mask & other}
+    return masks | {mask} | {mask | addend for addend in masks if not mask & addend}
 
 
 def _is_finished(knows: tuple[frozenset[int], ...], lines: frozenset[frozenset[int]], terms: int) -> bool:
@@ -151,13 +151,13 @@ def corners(kind: Kind) -> frozenset[Vector]:
 # -- all elements ----------------------------------------------------------------------------------------
 
 
-def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) -> tuple[float, int]:
+def optimum(counts: Counter[Kind], ranks: Collection[int], schedules: Any = corners) -> tuple[float, int]:
     """Return the fewest elements (a fraction) that the busiest rank can receive, and the fewest in all.
 
     Args:
         counts: the number of elements of each kind.
         ranks: the ranks that take part.
-        ways: function that returns the schedules of a kind.
+        schedules: function that returns the schedules of a kind.
     """
     from scipy.optimize import linprog
 
@@ -165,12 +165,12 @@ def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) 
     for number, (kind, count) in enumerate(counts.items()):
         for vector in (
             schedule
-            for schedule in ways(kind)
+            for schedule in schedules(kind)
             if not any(n for r, n in enumerate(schedule) if r not in ranks)
         ):
             columns.append(vector)
             rows.append((number, count))
-    total = sum(count * min(map(sum, ways(kind))) for kind, count in counts.items())
+    total = sum(count * min(map(sum, schedules(kind))) for kind, count in counts.items())
     if not any(map(sum, columns)):
         return 0.0, 0
     loads = np.array(columns, float).T

@@ -21,7 +21,10 @@ ROOMS = ("core", "layout", "redistribution", "collectives", "arrays", "nn")
 
 
 def fork(body: Callable[[], int]) -> int:
-    """Fork a child that runs ``body`` without output in a new process group and exits with its result; return its pid."""
+    """Fork a child that runs ``body`` without output and exits with its result; return its process number.
+
+    The child has its own process group.
+    """
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -40,8 +43,9 @@ def fork(body: Callable[[], int]) -> int:
 def fork_each(
     tasks: Iterable[tuple[Callable[[], int], float]], jobs: int
 ) -> Iterable[tuple[int, int | None]]:
-    """Run (body, seconds allowed) tasks in children; yield (number, exit code) as they end; None for a timeout.
+    """Run tasks ``(body, allowed seconds)`` in children; yield ``(number, exit code)`` as they end.
 
+    The exit code is None for a timeout.
     The time for which a child waits for a processor does not count, so that a busy machine changes nothing.
     """
     waiting, live = list(enumerate(tasks))[::-1], {}
@@ -109,9 +113,9 @@ class Tests:
         return 0
 
     def record(self, names: list[str], file: Path, seconds: float) -> int:
-        """Write a JSON file with the processor time of each test and the lines of the packages that it executes.
+        """Write a JSON file with the processor time and the executed lines of each test.
 
-        Stop after ``seconds`` of processor time; the first cases of each test come first.
+        Only lines of the tested packages count. Stop after ``seconds`` of processor time; the first cases of each test come first.
         """
         self.session.config.option.maxfail = 0
         codes: dict[int, tuple[types.CodeType, set[int]]] = {}

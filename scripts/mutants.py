@@ -105,10 +105,10 @@ def equivalent_mutants(path: Path) -> dict[tuple[str, ...], str]:
     """
     blocks = [block.splitlines() for block in path.read_text().split("\n\n") if not block.startswith("#")]
     reasons = {}
-    for place, line, first, *more_lines in [[line.strip() for line in block] for block in blocks]:
+    for location, line, first, *more_lines in [[line.strip() for line in block] for block in blocks]:
         others = [more.removeprefix("or ") for more in more_lines if more.startswith("or ")]
         reason = " ".join(more for more in more_lines if not more.startswith("or "))
-        reasons |= {(place, line, after): reason for after in (first, *others)}
+        reasons |= {(location, line, after): reason for after in (first, *others)}
     return reasons
 
 
@@ -174,8 +174,9 @@ def _changes(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, str, Scope]
 
 
 def _has_no_effect(node: ast.AST) -> bool:
-    """Return True for code without effect on results: representations, types, name declarations and limits.
+    """Return True for code without effect on results.
 
+    It is a representation, a type, a name declaration or a limit.
     Limits are numbers of a module in capitals, such as a cache size or a threshold between two equal implementations. They change
     when something happens, not the result.
     """

@@ -34,15 +34,20 @@ BESIDE = ("test_caches.py", "test_fft.py", "test_fuzz_files.py", "test_fuzz_prog
 
 def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
     """Return the tests for a mutant: those that execute its lines, then others of their files."""
-    seen = {name for name, (_, reached) in executed.items() if str(mutant) in reached}
+    executing = {name for name, (_, reached) in executed.items() if str(mutant) in reached}
     room = room_of(mutant.file)
-    files = {name.split("::")[0] for name in seen}
-    if not seen:
+    files = {name.split("::")[0] for name in executing}
+    if not executing:
         files = {name.split("::")[0] for name in executed if room_of(name.split("::")[0]) == room}
     times = {name: time for name, (time, _) in executed.items() if name.split("::")[0] in files}
-    own = {name for name in times if room_of(name.split("::")[0]) == room}
+    own_room = {name for name in times if room_of(name.split("::")[0]) == room}
     total, taken = 0.0, []
-    for group in (seen & own, seen - own, own - seen, times.keys() - seen - own):
+    for group in (
+        executing & own_room,
+        executing - own_room,
+        own_room - executing,
+        times.keys() - executing - own_room,
+    ):
         for name in by_turns(group, times):
             if total + times[name] <= seconds or not taken:
                 total += times[name]
@@ -84,14 +89,18 @@ def main() -> int:
         keys |= {mutant.key for mutant in every}
         count = arguments.count // len(rooms) + (number < arguments.count % len(rooms))
         drawn = sample(every, count, arguments.seed)
-        mutants += drawn + [one for one in every if without_line(str(one)) in again and one not in drawn]
+        mutants += drawn + [
+            candidate
+            for candidate in every
+            if without_line(str(candidate)) in again and candidate not in drawn
+        ]
     asked = [
         n for n, mutant in enumerate(mutants) if not arguments.again or without_line(str(mutant)) in again
     ]
     if arguments.list:
         print("\n".join(str(mutants[number]) for number in asked))
         return 0
-    alike = [mutants[number] for number in asked if mutants[number].key in equivalent]
+    equal_mutants = [mutants[number] for number in asked if mutants[number].key in equivalent]
     with tempfile.TemporaryDirectory(prefix="spmdsim-mutate-") as folder:
         copy = Path(folder).resolve() / "tree"
         unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
@@ -101,12 +110,12 @@ def main() -> int:
     print(f"\n{'room':16}{'mutants':>9}{'equal':>9}{'killed':>9}{'by time':>9}{'survived':>10}{'share':>8}")
     for room in (*rooms, ""):
         of = [code for n, code in codes.items() if mutants[n].file.startswith(f"spmdsim/{room}")]
-        same = sum(mutant.file.startswith(f"spmdsim/{room}") for mutant in alike)
+        same = sum(mutant.file.startswith(f"spmdsim/{room}") for mutant in equal_mutants)
         dead = sum(code != 0 for code in of)
         counts = f"{len(of) + same:9}{same:9}{dead:9}{of.count(None):9}{len(of) - dead:10}"
         print(f"{room or 'all':16}{counts}{dead / max(1, len(of)):8.1%}")
     print(f"killed of those that are not equal to the program; {time.monotonic() - start:.0f} s\n")
-    print("".join(f"equal: {mutant}\n       {equivalent[mutant.key]}\n" for mutant in alike))
+    print("".join(f"equal: {mutant}\n       {equivalent[mutant.key]}\n" for mutant in equal_mutants))
     survived = [n for n, code in codes.items() if code == 0]
     print("\n".join(f"survived: {mutants[n]}" for n in survived))
     for key in equivalent.keys() - keys if len(rooms) == len(ROOMS) else ():
@@ -116,8 +125,8 @@ def main() -> int:
 
 def without_line(text: str) -> str:
     """Return the text of a mutant without its line number."""
-    file, _, rest = text.split(":", 2)
-    return file + rest
+    file, _, after_line = text.split(":", 2)
+    return file + after_line
 
 
 def judge(
@@ -145,14 +154,14 @@ def judge(
         return tests.run(tests_of(number, mutated), copy.parent / f"{number}.note")
 
     def imported(number: int, mutated: bool) -> int:
-        own = copy.parent / f"{number}-{mutated}"
-        shutil.copytree(copy, own)
+        own_tree = copy.parent / f"{number}-{mutated}"
+        shutil.copytree(copy, own_tree)
         if mutated:
-            (own / mutants[number].file).write_text(mutants[number].source)
-        os.environ["PYTHONPATH"] = str(own)  # of processes that tests start
+            (own_tree / mutants[number].file).write_text(mutants[number].source)
+        os.environ["PYTHONPATH"] = str(own_tree)  # of processes that tests start
         names, note = tests_of(number, mutated), copy.parent / f"{number}.note"
         tests = Tests(lambda tests: os._exit(tests.run(names, note)))
-        return tests.collect(own, sorted({name.split("::")[0] for name in names})) or 4
+        return tests.collect(own_tree, sorted({name.split("::")[0] for name in names})) or 4
 
     def kill(numbers: list[int], body: Callable[[int, bool], int], how: str) -> dict[int, int | None]:
         """Run mutants, and the tests up to one that failed without the mutant: only if they pass is it killed."""
@@ -180,16 +189,17 @@ def judge(
         return folder / f"{file.replace('/', ':')}-{text}.json"
 
     def choose_all() -> dict:
+        """Choose the tests of all mutants; return seconds and reached mutants of each recorded test."""
         executed, by_file = {}, {}
         for number in asked:
             by_file.setdefault(mutants[number].file, []).append(mutants[number])
-        for kept in (json.loads(part(file).read_text()) for file in files if part(file).exists()):
-            for name, (seconds, lines) in kept.items():
+        for record in (json.loads(part(file).read_text()) for file in files if part(file).exists()):
+            for name, (seconds, lines) in record.items():
                 reached = [
-                    one
+                    mutant
                     for path in lines.keys() & by_file
-                    for one in by_file[path]
-                    if executes(lines[path], one)
+                    for mutant in by_file[path]
+                    if executes(lines[path], mutant)
                 ]
                 executed[name] = seconds, {*map(str, reached)}
         for number in asked:
@@ -197,6 +207,7 @@ def judge(
         return executed
 
     def work(tests: Tests) -> None:
+        """Record tests of changed files, choose the tests of mutants, and run the quick mutants."""
         nonlocal executed
         new = sorted({name.split("::")[0] for name in tests.items})
         new = [file for file in new if not part(file).exists()]
@@ -228,7 +239,12 @@ def executes(lines: list[int], mutant: Mutant) -> bool:
 
 
 def files_of_tests(copy: Path, folders: list[str] | None) -> list[str]:
-    """Tests in one process, and the rooms' files for their docstrings' examples."""
+    """Return the test files to run, and the files of the packages, for the examples in their docstrings.
+
+    Args:
+        copy: the copy of the repository.
+        folders: folders of ``tests/``; None: all but those in ELSEWHERE, and the files in BESIDE.
+    """
     paths = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
     tests = [file for file in paths if room_of(file) in (folders or {*map(room_of, paths)} - {*ELSEWHERE})]
     tests += [] if folders else [f"tests/{name}" for name in BESIDE]

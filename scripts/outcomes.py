@@ -55,7 +55,7 @@ def checksum_array(array: np.ndarray) -> str:
 
 
 def describe_tensor(tensor: Tensor) -> str:
-    """Return a tensor's type, shape and layout, the checksum of its elements, and the same of its gradient."""
+    """Return type, shape and layout of a tensor, a checksum of its elements, and these of its gradient."""
     text = f"{tensor.meta} {checksum_array(tensor.full())}"
     return f"{text} gradient {describe_tensor(tensor.grad)}" if tensor.grad is not None else text
 

@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.senders:
             check_senders(size, options.senders, random.Random(options.seed), counts)
             continue
-        shapes = [shape for some in SHAPES.values() for shape in some]
+        shapes = [shape for shapes_of_ndim in SHAPES.values() for shape in shapes_of_ndim]
         for shape in shapes if options.sample is None else random.Random(options.seed).sample(shapes, 1):
             check_routes(size, shape, counts)
         if options.routes:
@@ -131,12 +131,12 @@ def check_pair(
     world: LockStep, src: Layout, dst: Layout, shape: Shape, number: int, counts: Counter[str]
 ) -> None:
     """Check one pair and count what held."""
-    pieces, whole = contributions(src, shape, number)
+    pieces, expected = contributions(src, shape, number)
     shards = [pieces[contribution(src, rank)][src.slices(shape, rank)] for rank in range(world.size)]
     route = plan(src, dst, shape, np.int64)
     with record() as trace:
         after = run(world, route, shards)
-    note(counts, "the target holds the right elements", holds(after, whole, dst, shape), route)
+    note(counts, "the target holds the right elements", holds(after, expected, dst, shape), route)
     received = np.zeros(world.size, np.int64)
     for event in trace.events:
         received += np.array(event.nbytes)
@@ -151,15 +151,18 @@ def check_pair(
     if number % COMPARED == 0:
         for machine in (None, Machine.laptop()):
             chosen = plan(src, dst, shape, np.int64, machine)
-            others = [one.seconds for one in chosen.alternatives if one.allowed]
+            others = [alternative.seconds for alternative in chosen.alternatives if alternative.allowed]
             fastest = chosen.seconds <= min(others) * (1 + 1e-9) + 1e-15
             note(counts, "the chosen plan is the fastest considered", fastest, chosen)
-            right = holds(run(world, chosen, shards), whole, dst, shape)
+            right = holds(run(world, chosen, shards), expected, dst, shape)
             note(counts, "the fastest plan brings the right elements", right, chosen)
 
 
 def check_moves(world: LockStep, route: Plan, shards: list, after: list, counts: Counter[str]) -> None:
-    """Check a plan that only moves values: it reaches the lower bound, and the reverse plan restores the source."""
+    """Check a plan that only moves values.
+
+    It must reach the lower bound, and the reverse plan must restore the source.
+    """
     src, dst, shape = route.src, route.dst, route.shape
     direct = [
         sum(t.count for t in receives(src, dst, shape, rank) if t.peer != rank) for rank in range(world.size)
@@ -173,8 +176,11 @@ def check_moves(world: LockStep, route: Plan, shards: list, after: list, counts:
 
 
 def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
-    """Check every pending sum of one shape against its bound, and against all routes over one or two other layouts."""
-    layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
+    """Check every pending sum of one shape against its bound and against all routes.
+
+    A route goes over one or two other layouts.
+    """
+    layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, len(shape), partial=True)]
     received = single_plans(layouts, size, shape)
     most = received.max(axis=2)
     for i, src in enumerate(layouts):
@@ -192,29 +198,29 @@ def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
             number = counts["pending sums: pairs compared with their bound and all routes"]
             if number % PROGRAMMES == 0 and math.prod(shape) <= ELEMENTS:
                 searched = size <= 4 and src.mesh.axis_size(*src.partial_axes) == 2  # else it takes minutes
-                ways = every_schedule if searched else corners
-                busiest, total = optimum(kinds(src, dst, shape, size), range(size), ways)
+                schedules = every_schedule if searched else corners
+                busiest, total = optimum(kinds(src, dst, shape, size), range(size), schedules)
                 right = bound.total == total and bound.busiest <= math.ceil(busiest - 1e-6)
                 note(counts, "the bound is that of a linear programme in all, and not above it", right, route)
                 tight = bound.busiest == math.ceil(busiest - 1e-6)
                 counts["pending sums: of those, equal to it on the busiest rank"] += tight
 
 
-def check_senders(size: int, many: int, chance: random.Random, counts: Counter[str]) -> None:
+def check_senders(size: int, pair_count: int, chance: random.Random, counts: Counter[str]) -> None:
     """Check the busiest sender of random pairs, whose source has copies, against a maximum flow.
 
     A quarter of the targets have their ranks in another order.
     """
     layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, 2)]
-    sources = [one for one in layouts if one.canonical.replicated_axes]
-    while many:
+    sources = [source for source in layouts if source.canonical.replicated_axes]
+    while pair_count:
         src, to, shape = chance.choice(sources), chance.choice(layouts), chance.choice(SENT_SHAPES)
         order = chance.sample(range(size), size) if chance.random() < 0.25 else range(size)
         dst = Layout(Mesh(to.mesh.shape, to.mesh.axes, ranks=tuple(order)), to.dims)
         least = least_sent(src, dst, shape, size)
         if not least:
             continue
-        many -= 1
+        pair_count -= 1
         sent = [sum(t.count for t in sends(src, dst, shape, rank) if t.peer != rank) for rank in range(size)]
         route = plan(src, dst, shape, np.int8)
         for name, sent_count in (("an exchange", max(sent)), ("the chosen plan", route.max_sent_nbytes)):
@@ -223,13 +229,13 @@ def check_senders(size: int, many: int, chance: random.Random, counts: Counter[s
             note(counts, f"the busiest sender of {name} sends at most {CLOSE} of the least", is_close, route)
 
 
-def check_large(size: int, many: int, chance: random.Random, counts: Counter[str]) -> None:
+def check_large(size: int, pair_count: int, chance: random.Random, counts: Counter[str]) -> None:
     """Check random pending sums of up to ``size`` ranks: values, bound, and routes over random layouts.
 
     Two of three go to another mesh, part of whose ranks differ. A plan is near its bound if its busiest rank receives
     at most two more elements than the bound for each contribution of an element.
     """
-    for number in range(many):
+    for number in range(pair_count):
         shape = chance.choice(LARGE_SHAPES)
         source_mesh = random_mesh(chance, size if number % 2 else chance.randint(2, size), 0)
         target_mesh = random_mesh(
@@ -237,7 +243,7 @@ def check_large(size: int, many: int, chance: random.Random, counts: Counter[str
         )
         if number % 3 == 0:
             target_mesh = source_mesh
-        sources = [one for one in every_layout(source_mesh, len(shape), partial=True) if one.partial]
+        sources = [layout for layout in every_layout(source_mesh, len(shape), partial=True) if layout.partial]
         src, dst = chance.choice(sources), chance.choice(every_layout(target_mesh, len(shape)))
         ranks = max(*source_mesh.rank_list, *target_mesh.rank_list) + 1
         route, bound = plan(src, dst, shape, np.int8), lower_bound(src, dst, shape)
@@ -291,7 +297,10 @@ FAR = 1 << 40
 
 
 def single_plans(layouts: list[Layout], size: int, shape: Shape) -> np.ndarray:
-    """Elements received, ``[from, to, rank]``, by the plans between all layouts."""
+    """Return the elements that each rank receives in the plans between all layouts.
+
+    The array has shape [source, target, rank]; FAR marks plans that do not exist.
+    """
     received = np.full((len(layouts), len(layouts), size), FAR, np.int64)
     for i, src in enumerate(layouts):
         for j, dst in enumerate(layouts):
@@ -307,7 +316,7 @@ def at_least(route: Plan, bound: ReceptionBound) -> bool:
 
 
 def shorter(received: np.ndarray, most: np.ndarray, i: int, j: int) -> bool:
-    """Return True if the busiest rank of some route from layout ``i`` to ``j`` receives less than that of the plan.
+    """Return True if a route from layout ``i`` to ``j`` receives less than the plan on its busiest rank.
 
     A route has two or three plans, whose elements are added for each rank.
     """

@@ -33,39 +33,45 @@ BYTES = 10_000_000 if QUICK else 100_000_000
 
 
 def small(world: MPIWorld) -> Callable[[], object]:
-    """A small all_gather, again and again."""
+    """Return a function that makes CALLS small all_gathers."""
     mesh = Mesh((world.size,), ("x",))
-    x, whole = Tensor.from_global(np.ones(8 * world.size, np.float32), mesh("x"), world), mesh(None)
+    x, replicated = Tensor.from_global(np.ones(8 * world.size, np.float32), mesh("x"), world), mesh(None)
 
     def work() -> None:
         for _ in range(CALLS):
-            x.to(whole)
+            x.to(replicated)
 
     return work
 
 
 def reads(world: MPIWorld) -> Callable[[], object]:
-    """Reads of a number that every rank has, each after a small all_gather."""
+    """Return a function that reads a replicated number CALLS times, each time after a small all_gather."""
     mesh = Mesh((world.size,), ("x",))
-    x, whole = Tensor.from_global(np.ones(8 * world.size, np.float32), mesh("x"), world), mesh(None)
-    loss = Tensor.from_global(np.array([0.5]), whole, world)
+    x, replicated = Tensor.from_global(np.ones(8 * world.size, np.float32), mesh("x"), world), mesh(None)
+    loss = Tensor.from_global(np.array([0.5]), replicated, world)
 
     def work() -> None:
         for _ in range(CALLS):
-            x.to(whole)
+            x.to(replicated)
             loss.item()
 
     return work
 
 
 def source(world: MPIWorld) -> Callable[[], object]:
-    """A tensor, divided by all ranks, of an array that they all have."""
+    """Return a function that makes a tensor, split over all ranks, of an array that every rank has."""
     layout, array = Mesh((world.size,), ("x",))("x", None), np.ones((1000, BYTES // 4000), np.float32)
     return lambda: Tensor.from_global(array, layout, world)
 
 
 def logging(rounds: int = 2000) -> float:
-    """Seconds to log one repeated call, the best of many rounds in one process: what others do here hardly matters."""
+    """Return the seconds to log a repeated call: the best of many rounds in one process.
+
+    Other programs hardly change the best of many rounds.
+
+    Args:
+        rounds: number of rounds of CALLS calls in a run of full length.
+    """
     board = SharedBoard([memoryview(mmap.mmap(-1, AREA * 8)).cast("q")], (0,), 0)
     log, call = CallLog(board, "", (0,), (0,), Provenance(), 60.0), Call.named("bench", (0,))
     best: dict[str, float] = {}
@@ -74,10 +80,10 @@ def logging(rounds: int = 2000) -> float:
         log.end(log.begin(call))
 
     for _ in range(max(1, int(PART * rounds))):
-        for name, way in {"logged": logged, "alone": lambda: None}.items():
+        for name, alternative in {"logged": logged, "alone": lambda: None}.items():
             start = time.perf_counter()
             for _ in range(CALLS):
-                way()
+                alternative()
             best[name] = min(best.get(name, 1.0), (time.perf_counter() - start) / CALLS)
     return best["logged"] - best["alone"]
 

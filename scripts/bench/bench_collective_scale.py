@@ -1,4 +1,4 @@
-"""How long verifying, pricing and simulating collectives takes: seconds and events per second.
+"""Time verification, prices and simulation of collectives, in seconds and events per second.
 
 Run it from the repository: ``python scripts/bench/bench_collective_scale.py``.
 """
@@ -25,7 +25,7 @@ from spmdsim.cost.link_load import compressed_rounds
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Time of the fastest of three runs, each from scratch."""
+    """Return the seconds of the fastest of three runs, each with empty caches."""
     times = []
     for _ in range(3):
         compressed_rounds.cache_clear()
@@ -36,7 +36,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def verifying() -> None:
-    """Every message of every rank is followed."""
+    """Time the verification of schedules, which follows every message of every rank."""
     for name, ranks in (("ring", 64), ("ring", 256), ("recursive_doubling", 1024)):
         schedule = schedule_of("all_reduce", name, ranks)
         took = seconds(lambda s=schedule: verify(s))
@@ -44,7 +44,7 @@ def verifying() -> None:
 
 
 def pricing() -> None:
-    """Prices at rank counts that must not be materialised."""
+    """Time prices for many ranks, for which schedules must not be materialised."""
     laptop, cluster = Machine.laptop(), Machine.cluster()
     cases = [
         ("ring", 65_536, laptop, None),
@@ -63,7 +63,7 @@ def pricing() -> None:
 
 
 def topologies() -> None:
-    """Rounds with shared links."""
+    """Time prices of rounds in which messages share the links of a network."""
     ranks, machine = 4096, Machine.laptop()
     for text in ("torus:64x64", "torus:16x16x16", "fat_tree:leaf=32,over=2", "dragonfly:routers=16,hosts=8"):
         network = parse_topology(text, ranks, machine)
@@ -73,7 +73,7 @@ def topologies() -> None:
 
 
 def events() -> None:
-    """The event simulator."""
+    """Time the event simulator."""
     for name, ranks in (
         ("ring", 64),
         ("ring", 256),
@@ -92,7 +92,7 @@ def events() -> None:
 
 
 def tables() -> None:
-    """What a user waits for."""
+    """Time the predictions of whole tables, for which users wait."""
     took = seconds(lambda: predict("all_reduce", Machine.laptop(), [8], [1 << k for k in range(10, 27, 2)]))
     row("prediction of all algorithms", "8 ranks, 9 sizes", took, "s")
     doubling = [1 << k for k in range(1, 17)]

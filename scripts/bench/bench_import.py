@@ -1,4 +1,4 @@
-"""Import time of spmdsim beyond numpy and mpi4py: CPU time of fresh processes in turn, best of each.
+"""Time the import of spmdsim beyond numpy and mpi4py: CPU time of new processes, interleaved, the best of each.
 
 Modules come as bytecode, as an installed package has them.
 """
@@ -30,7 +30,7 @@ CASES = {
 
 
 def once(what: str, bytecode: str) -> float:
-    """CPU seconds of an import in a fresh process that has numpy and mpi4py already."""
+    """Return the CPU seconds of an import in a new process that has imported numpy and mpi4py."""
     program = PROGRAM.format(mpi="from mpi4py import MPI", what=what)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = bytecode
@@ -41,6 +41,7 @@ def once(what: str, bytecode: str) -> float:
 
 
 def main() -> None:
+    """Print a row per import, of the rounds that the command line names (7)."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     times: dict[str, list[float]] = {name: [] for name in CASES}
     with tempfile.TemporaryDirectory() as bytecode:

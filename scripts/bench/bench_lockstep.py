@@ -26,23 +26,23 @@ ROWS, WIDTH = 128, 256
 
 
 def works(ranks: int) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
-    """The work in lock step, and the same by hand."""
-    here, mesh = LockStep(ranks), Mesh((ranks,), ("dp",))
+    """Return a product, ReLU and gradient in lock step, and an equal calculation by hand."""
+    world, mesh = LockStep(ranks), Mesh((ranks,), ("dp",))
     rng = np.random.default_rng(0)
-    x = Tensor.from_global(rng.random((ranks * ROWS, WIDTH), np.float32), mesh("dp", None), here)
-    w = Tensor.from_global(rng.random((WIDTH, WIDTH), np.float32), mesh(None, None), here)
-    whole, parts, weight = mesh(None, None), x.shards, w.shards[0]
+    x = Tensor.from_global(rng.random((ranks * ROWS, WIDTH), np.float32), mesh("dp", None), world)
+    w = Tensor.from_global(rng.random((WIDTH, WIDTH), np.float32), mesh(None, None), world)
+    replicated, parts, weight = mesh(None, None), x.shards, w.shards[0]
 
     def ours() -> np.ndarray:
         y = ops.relu(ops.matmul(x, w))
-        reduced: np.ndarray = ops.matmul(x, y, transpose_a=True).to(whole).shards[0]
+        reduced: np.ndarray = ops.matmul(x, y, transpose_a=True).to(replicated).shards[0]
         return reduced
 
     def local() -> np.ndarray:
-        products = [part @ weight for part in parts]
+        products = [block @ weight for block in parts]
         results = [np.maximum(product, 0) for product in products]
         del products
-        gradients = [part.T @ result for part, result in zip(parts, results)]
+        gradients = [block.T @ result for block, result in zip(parts, results)]
         total = np.zeros((WIDTH, WIDTH), np.float32)
         for gradient in gradients:
             total += gradient
@@ -52,7 +52,7 @@ def works(ranks: int) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray
 
 
 def peak(ranks: int, which: int) -> float:
-    """MiB that one of the works takes in a process of its own."""
+    """Return the memory in MiB of a work in its own process; ``which`` is 0 for lock step, 1 for by hand."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

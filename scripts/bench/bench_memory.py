@@ -19,17 +19,18 @@ MIB = 1 << 20
 
 
 def peak() -> float:
-    """The most memory this process ever had resident, MiB."""
+    """Return the largest resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def numbers(index: tuple[slice, ...]) -> np.ndarray:
-    """The part of a global matrix, row + column / 1000, at the index."""
+    """Return the block at an index of the global matrix with elements row + column / 1000."""
     rows, columns = (np.arange(b.start, b.stop, dtype=np.float32) for b in index)
     return rows[:, None] + columns[None] / 1000
 
 
 def main() -> None:
+    """Print the peak memory of each redistribution of a matrix of the GiB on the command line (2)."""
     gib = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
     world = MPIWorld()
     n = int((gib * (1 << 30) / 4) ** 0.5) // world.size * world.size
@@ -39,6 +40,7 @@ def main() -> None:
     before = peak()
 
     def step(name: str, most: float) -> None:
+        """Print the peak so far in shards; ``most`` is its goal."""
         mebibytes = max(world.gather_objects([peak() - before]))
         group = "peak memory of a large matrix, in shards"
         row(
@@ -51,7 +53,7 @@ def main() -> None:
         )
 
     x = Tensor.from_global(numbers, mesh("x", None), world, shape=(n, n), dtype=np.float32)
-    step("from a function, S(0)", 2)  # the function's own result, and what it makes on the way
+    step("from a function, S(0)", 2)  # The result of the function, and its temporary arrays.
     y = x.to(mesh(None, "x"))
     step("S(0) -> S(1)", 3)
     assert np.isclose(y.local()[1, 0], 1 + y.layout.bounds((n, n), world.rank)[1][0] / 1000)

@@ -40,14 +40,15 @@ print(sorted(times)[len(times) // 2])
 
 
 def strategies(n: int) -> None:
-    here = world()
-    comm, rank, size = here.comm, here.rank, here.size
+    """Print a row per strategy of a product of n x n float32, compared with mpi4py and numpy by hand."""
+    mpi_world = world()
+    comm, rank, size = mpi_world.comm, mpi_world.rank, mpi_world.size
     mesh = Mesh((size,), ("tp",))
     rng = np.random.default_rng(0)
-    whole = rng.random((n, n), dtype=np.float32)
+    full_array = rng.random((n, n), dtype=np.float32)
     rows = slice(rank * n // size, (rank + 1) * n // size)
-    part = np.ascontiguousarray(whole[rows])
-    across = np.ascontiguousarray(whole[:, rows])
+    block = np.ascontiguousarray(full_array[rows])
+    across = np.ascontiguousarray(full_array[:, rows])
     out_rows = np.empty((rows.stop - rows.start, n), np.float32)
     out_columns = np.empty((n, rows.stop - rows.start), np.float32)
     out_whole, reduced = np.empty((n, n), np.float32), np.empty((n, n), np.float32)
@@ -55,27 +56,30 @@ def strategies(n: int) -> None:
     counts = [n * n // size] * size
 
     x = {
-        "rows": Tensor.from_global(whole, mesh("tp", None), here),
-        "columns": Tensor.from_global(whole, mesh(None, "tp"), here),
-        "whole": Tensor.from_global(whole, mesh(None, None), here),
+        "rows": Tensor.from_global(full_array, mesh("tp", None), mpi_world),
+        "columns": Tensor.from_global(full_array, mesh(None, "tp"), mpi_world),
+        "whole": Tensor.from_global(full_array, mesh(None, None), mpi_world),
     }
 
     def by_hand_gather() -> None:
-        np.matmul(part, whole, out=out_rows)
+        np.matmul(block, full_array, out=out_rows)
         comm.Allgather(out_rows, gathered)
 
     def by_hand_reduce() -> None:
-        np.matmul(across, part, out=out_whole)
+        np.matmul(across, block, out=out_whole)
         comm.Allreduce(out_whole, reduced)
 
     def by_hand_scatter() -> None:
-        np.matmul(across, part, out=out_whole)
+        np.matmul(across, block, out=out_whole)
         comm.Reduce_scatter(out_whole, out_rows, counts)
 
     pairs = {
-        "row": (lambda: np.matmul(part, whole, out=out_rows), lambda: ops.matmul(x["rows"], x["whole"])),
+        "row": (
+            lambda: np.matmul(block, full_array, out=out_rows),
+            lambda: ops.matmul(x["rows"], x["whole"]),
+        ),
         "column": (
-            lambda: np.matmul(whole, across, out=out_columns),
+            lambda: np.matmul(full_array, across, out=out_columns),
             lambda: ops.matmul(x["whole"], x["columns"]),
         ),
         "row, gathered": (by_hand_gather, lambda: ops.matmul(x["rows"], x["whole"]).to(mesh(None, None))),
@@ -98,16 +102,16 @@ def strategies(n: int) -> None:
 
 
 def quiet_barrier(comm) -> None:
-    """A barrier whose waiting ranks sleep: a spinning one would take a core from what rank 0 measures."""
+    """Wait for all ranks without using a core, which rank 0 may need for its measurement."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.02)
 
 
 def plain_numpy(n: int) -> float:
-    """Seconds of one product in a process of its own that may use every core."""
+    """Return the seconds of a product of n x n float32 in its own process, which may use every core."""
     env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-    # Not a rank of this job: it must not look like one.
+    # Remove the launcher's variables, because the process is no rank of this job.
     env = {k: v for k, v in env.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))}
     process = subprocess.run(
         [sys.executable, "-c", NUMPY, str(n)], env=env, capture_output=True, text=True, check=True
@@ -116,10 +120,10 @@ def plain_numpy(n: int) -> float:
 
 
 def overhead() -> None:
-    """Microseconds of a repeated small call with nothing to communicate, beside numpy's own that gives such an array."""
-    here = world() if MPI.COMM_WORLD.Get_size() > 1 else LockStep(1)
-    mesh = Mesh((here.size,), ("tp",))
-    a = Tensor.from_global(np.ones((8, 8), np.float32), mesh(None, None), here)
+    """Print the microseconds that small operators without communication take more than numpy's functions."""
+    mpi_world = world() if MPI.COMM_WORLD.Get_size() > 1 else LockStep(1)
+    mesh = Mesh((mpi_world.size,), ("tp",))
+    a = Tensor.from_global(np.ones((8, 8), np.float32), mesh(None, None), mpi_world)
     local = a.shards[0]
     calls = {
         "add": (lambda: local + local, lambda: ops.add(a, a)),
@@ -137,7 +141,7 @@ def overhead() -> None:
         "rows": (lambda: local[1:3].copy(), lambda: a[1:3]),
     }
     for name, (plain, ours) in calls.items():
-        others, pairs = Neighbours(), [(repeated(plain), repeated(ours)) for _ in range(5)]
+        others, pairs = Neighbours(), [(measure_repeated(plain), measure_repeated(ours)) for _ in range(5)]
         base, beyond = min(pair[0] for pair in pairs), estimate(ours - plain for plain, ours in pairs)
         note = f"numpy {base:.2f} us, spmdsim {min(pair[1] for pair in pairs):.2f} us"
         group = "a repeated small operator, above numpy's own time"
@@ -145,12 +149,13 @@ def overhead() -> None:
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    """Of rows, as numpy's users write it."""
+    """Return the softmax of rows, as users of numpy write it."""
     powers = np.exp(x - x.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
-def repeated(call, rounds: int = (400 if PART else 20) if QUICK else 4000) -> float:
+def measure_repeated(call, rounds: int = (400 if PART else 20) if QUICK else 4000) -> float:
+    """Return the microseconds of a call, the best of five series of ``rounds / 5`` calls."""
     for _ in range(rounds // 4):
         call()
     best = float("inf")
@@ -163,20 +168,25 @@ def repeated(call, rounds: int = (400 if PART else 20) if QUICK else 4000) -> fl
 
 
 def slices() -> None:
-    """Deriving who holds what on a mesh of a million ranks."""
+    """Print the time to compute the bounds of shards on a mesh of a million ranks."""
     mesh = Mesh((64, 128, 128), ("x", "y", "z"))
     layout = mesh("x", ("z", "y"))
     all_bounds(layout, (4096, 4096))
     start = time.perf_counter()
     all_bounds(layout, (1 << 20, 1 << 20))
     everyone = time.perf_counter() - start
-    one = repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
+    microseconds = measure_repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
     row("who holds what", f"all of {mesh.size:,} ranks", everyone, "s")
-    row("who holds what", f"one of {mesh.size:,} ranks", one, "us")
+    row("who holds what", f"one of {mesh.size:,} ranks", microseconds, "us")
     line = Mesh((1024, 1024), ("a", "b"))
     step = Step("all_gather", ("b",), line(("a", "b"), None), line("a", None), (1 << 21, 8))
-    here, shard = ShapeOnly(line.size), ShapeArray((2, 8), np.dtype("float32"))
-    row("a step without data", f"{line.size:,} ranks", repeated(lambda: here.run(step, [shard])), "us")
+    world, shard = ShapeOnly(line.size), ShapeArray((2, 8), np.dtype("float32"))
+    row(
+        "a step without data",
+        f"{line.size:,} ranks",
+        measure_repeated(lambda: world.run(step, [shard])),
+        "us",
+    )
 
 
 if __name__ == "__main__":

@@ -33,45 +33,56 @@ from spmdsim.worlds.mpi.counted import Counted
 
 
 class Link:
-    """What this rank receives by, one message after the other."""
+    """The modelled link of this rank, which receives one message after the other.
+
+    Attributes:
+        rate: bytes per second.
+        free: time of `time.perf_counter` at which the last message has arrived.
+    """
 
     rate = math.inf
     free = 0.0
 
     @classmethod
     def due(cls, nbytes: float) -> float:
-        """When a message that begins now has arrived."""
+        """Return the time at which a message that starts now has arrived."""
         cls.free = max(time.perf_counter(), cls.free) + nbytes / cls.rate
         return cls.free
 
 
 def sleep_until(due: float) -> None:
-    """Give the processor away until then."""
+    """Sleep until the time ``due`` of `time.perf_counter`."""
     while (left := due - time.perf_counter()) > 0:
         time.sleep(left)
 
 
 class Arriving:
-    """A request that is not done before the link has moved its bytes."""
+    """Request that is complete only after the link has moved its bytes."""
 
     def __init__(self, request: MPI.Request, due: float) -> None:
         self.request, self.due = request, due
 
     def Test(self) -> bool:
-        """Whether it is done."""
+        """Return True if the request is complete."""
         return bool(self.request.Test()) and time.perf_counter() >= self.due
 
     def Wait(self) -> None:
-        """Until it is done."""
+        """Wait until the request is complete."""
         self.request.Wait()
         sleep_until(self.due)
 
 
 class Limited(Counted):
-    """A communicator whose data come over the link."""
+    """Communicator whose data arrive over the link."""
 
 
 def _limit(name: str, received: Callable[[Any, Any, int], float]) -> None:
+    """Let a collective of `Limited` take the time of the link.
+
+    Args:
+        name: the method of the communicator.
+        received: returns the received bytes from send buffer, receive buffer and number of ranks.
+    """
     usual = getattr(Counted, name)
 
     def call(self: Limited, sendbuf: Any, recvbuf: Any, *more: Any) -> Any:
@@ -102,29 +113,37 @@ _limit("Reduce_scatter", lambda sent, taken, size: taken.nbytes * (size - 1))
 
 
 def world() -> MPIWorld:
-    """A world whose groups talk over the link."""
-    here = MPIWorld()
-    usual = here._comms._create
-    for key, comm in here._comms._made.items():
-        here._comms._made[key] = Limited.of(comm, comm.tally)
-    here._comms._create = lambda ranks: Limited.of(usual(ranks), here._tally)  # type: ignore[method-assign]
-    return here
+    """Return a world whose groups communicate over the link."""
+    world = MPIWorld()
+    usual = world._comms._create
+    for key, comm in world._comms._made.items():
+        world._comms._made[key] = Limited.of(comm, comm.tally)
+    world._comms._create = lambda ranks: Limited.of(usual(ranks), world._tally)  # type: ignore[method-assign]
+    return world
 
 
-def step_of(here: MPIWorld, layers: int, width: int, rows: int, zero: bool) -> Callable[[bool | None], None]:
-    """A step of a deep network, data parallel or with a split optimiser."""
-    mesh = Mesh((here.size,), ("dp",))
+def step_of(world: MPIWorld, layers: int, width: int, rows: int, zero: bool) -> Callable[[bool | None], None]:
+    """Return a training step of a deep network, whose argument is the setting of ``world.overlap``.
+
+    Args:
+        world: the world.
+        layers: number of layers.
+        width: width of each layer.
+        rows: rows of the input per rank.
+        zero: True to split the optimiser's state.
+    """
+    mesh = Mesh((world.size,), ("dp",))
     parts: list[Any] = []
     for _ in range(layers):
         parts += [nn.Linear(width, width, mesh(None, None), bias=False), ops.relu]
-    model = nn.Sequential(*parts).materialise(here)
+    model = nn.Sequential(*parts).materialise(world)
     state = nn.sharded_over("dp") if zero else None
     optimiser = nn.SGD(model.parameters(), 1e-3, momentum=0.9, state_layout=state)
-    data = np.random.default_rng(0).standard_normal((rows * here.size, width), np.float32)
-    x = Tensor.from_global(data, mesh("dp", None), here)
+    data = np.random.default_rng(0).standard_normal((rows * world.size, width), np.float32)
+    x = Tensor.from_global(data, mesh("dp", None), world)
 
     def step(overlap: bool | None) -> None:
-        here.overlap = overlap
+        world.overlap = overlap
         optimiser.zero_grad()
         y = model(x)
         nn.backward(ops.mean(ops.multiply(y, y)))
@@ -147,14 +166,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     args = parser.parse_args()
     together.BUCKET_BYTES = int(args.bucket * (1 << 20))
-    comm, here = MPI.COMM_WORLD, world()
+    comm, mpi_world = MPI.COMM_WORLD, world()
     speaks = comm.Get_rank() == 0
     if speaks:
         print(
-            f"{args.layers} layers of {args.width}, {args.rows} rows per rank, {here.size} ranks; seconds per step"
+            f"{args.layers} layers of {args.width}, {args.rows} rows per rank, {mpi_world.size} ranks; seconds per step"
         )
     for zero in (False, True):
-        step = step_of(here, args.layers, args.width, args.rows, zero)
+        step = step_of(mpi_world, args.layers, args.width, args.rows, zero)
         with record() as trace:
             step(False)
         nbytes, alone = trace.nbytes(), None
@@ -181,7 +200,7 @@ def main() -> None:
                 others=times.others,
                 note=f"waiting {times['waiting'] * 1e3:.0f} ms{hidden}",
             )
-    here.close()
+    mpi_world.close()
 
 
 if __name__ == "__main__":

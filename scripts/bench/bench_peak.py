@@ -27,27 +27,27 @@ MAPPED = -3
 
 
 def random_layout(chance: random.Random, ranks: int, pending: bool) -> Layout:
-    """A layout of a matrix on all ranks, in any order."""
-    whole = Mesh((ranks,), ("x",)) if chance.random() < 0.3 else Mesh((2, ranks // 2), ("a", "b"))
+    """Return a random layout of a matrix on all ranks, with pending sums if ``pending``."""
+    ordered_mesh = Mesh((ranks,), ("x",)) if chance.random() < 0.3 else Mesh((2, ranks // 2), ("a", "b"))
     order = chance.sample(range(ranks), ranks) if chance.random() < 0.3 else None
-    mesh = whole if order is None else Mesh(whole.shape, whole.axes, ranks=tuple(order))
+    mesh = ordered_mesh if order is None else Mesh(ordered_mesh.shape, ordered_mesh.axes, ranks=tuple(order))
     entries: tuple[list[str], list[str]] = ([], [])
     partial = []
     for axis in chance.sample(mesh.axes, len(mesh.axes)):
-        place = chance.randrange(4 if pending else 3)
-        (*entries, [], partial)[place].append(axis)
+        position = chance.randrange(4 if pending else 3)
+        (*entries, [], partial)[position].append(axis)
     return mesh(*(tuple(entry) or None for entry in entries), partial=tuple(partial))
 
 
 def status(name: str) -> int:
-    """A line of the kernel's account of this process, bytes."""
+    """Return an entry of the kernel's account of this process, such as ``VmRSS``, in bytes."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name + ":"))
 
 
 def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
-    """Bytes at the high-water mark of a redistribution above what the process held without the tensor."""
-    tensor.to(layout)  # communicators, shared memory, code
+    """Return the peak bytes of a redistribution, without the memory of the process except the tensor."""
+    tensor.to(layout)  # Create communicators and shared memory, and load code, before the measurement.
     gc.collect()
     libc.malloc_trim(0)
     tensor.world.barrier()
@@ -59,14 +59,15 @@ def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
 
 
 def main() -> None:
-    many, seed = (
+    """Print predicted and measured peaks of random redistributions."""
+    count, seed = (
         int(argument) for argument in (*sys.argv[1:], *("70" if PART else "5", "0")[len(sys.argv) - 1 :])
     )
     pool().limit = 0
     libc = ctypes.CDLL(None)
     libc.mallopt(MAPPED, 128 * 1024)
     chance, world, ratios = random.Random(seed), MPIWorld(), []
-    while len(ratios) < many:
+    while len(ratios) < count:
         src, dst = random_layout(chance, world.size, True), random_layout(chance, world.size, False)
         dtype = np.dtype(chance.choice(("f4", "i2", "f2")))
         route = plan(src, dst, SHAPE, dtype)
@@ -77,12 +78,12 @@ def main() -> None:
         measured = max(world.gather_objects([peak(tensor, dst, libc)]))
         ratios.append(route.peak_nbytes / measured)
         if world.rank == 0:
-            told = f"{ratios[-1]:6.2f}  {route.peak_nbytes / MIB:6.1f}  {measured / MIB:6.1f} MiB"
+            line = f"{ratios[-1]:6.2f}  {route.peak_nbytes / MIB:6.1f}  {measured / MIB:6.1f} MiB"
             names = ", ".join(step.collective for step in route.steps)
-            print(f"{told}  {dtype.name:8} {src} -> {dst}: {names}", flush=True)
+            print(f"{line}  {dtype.name:8} {src} -> {dst}: {names}", flush=True)
     near = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
     estimate = Estimate(float(np.median(ratios)), min(ratios), max(ratios))
-    note = f"within {WITHIN:.0%} in {near} of {many}"
+    note = f"within {WITHIN:.0%} in {near} of {count}"
     row(
         "peak memory of redistributions, what plans say over what was resident",
         "median, least, most",

@@ -30,69 +30,76 @@ from peers_table import GROUP
 
 from spmdsim import Mesh, MPIWorld, Tensor, matmul
 
-Ways = dict[str, Callable[[], object]]
+Alternatives = dict[str, Callable[[], object]]
 #: Systems in the order of the tables' columns.
 PEERS = ("mpi4py by hand", "DTensor", "Heat", "JAX")
 
 
-def rows_to_columns(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
+def rows_to_columns(world: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Alternatives:
     """4096 x 4096 float32: rows that are split over the ranks become columns."""
-    n, size = 4096 // shrink, here.size
-    whole = np.arange(n * n, dtype=np.float32).reshape(n, n)
-    x = Tensor.from_global(whole, Mesh((size,), ("x",))("x", None), here)
+    n, size = 4096 // shrink, world.size
+    full_array = np.arange(n * n, dtype=np.float32).reshape(n, n)
+    x = Tensor.from_global(full_array, Mesh((size,), ("x",))("x", None), world)
     columns = x.layout.mesh(None, "x")
-    hand = Hand(here.comm, n)
+    hand = Hand(world.comm, n)
     hand.slab[...] = x.local()
-    ways: Ways = {f"by hand, {name}": way for name, way in hand.s0_to_s1().items()}
-    ways["spmdsim"] = lambda: x.to(columns).local()
-    for way in [way for name, way in ways.items() if name != "spmdsim"]:
-        way()
-        np.testing.assert_array_equal(hand.column, ways["spmdsim"]())
+    alternatives: Alternatives = {
+        f"by hand, {name}": alternative for name, alternative in hand.s0_to_s1().items()
+    }
+    alternatives["spmdsim"] = lambda: x.to(columns).local()
+    for alternative in [alternative for name, alternative in alternatives.items() if name != "spmdsim"]:
+        alternative()
+        np.testing.assert_array_equal(hand.column, alternatives["spmdsim"]())
     if (parts := in_torch.start()) is not None:
         torch, laid, mesh = parts
-        tensor = laid.distribute_tensor(torch.from_numpy(whole), mesh, [laid.Shard(0)])
-        ways["DTensor"] = lambda: tensor.redistribute(mesh, [laid.Shard(1)]).to_local()
-        np.testing.assert_array_equal(ways["DTensor"]().numpy(), hand.column)
+        tensor = laid.distribute_tensor(torch.from_numpy(full_array), mesh, [laid.Shard(0)])
+        alternatives["DTensor"] = lambda: tensor.redistribute(mesh, [laid.Shard(1)]).to_local()
+        np.testing.assert_array_equal(alternatives["DTensor"]().numpy(), hand.column)
     if (ht := in_heat.heat()) is not None:
         array = ht.array(x.local().copy(), is_split=0)
-        ways["Heat"] = lambda: ht.resplit(array, 1)
+        alternatives["Heat"] = lambda: ht.resplit(array, 1)
         np.testing.assert_array_equal(ht.resplit(array, 1).larray.numpy(), hand.column)
     if jax is not None:
 
         def prepare() -> Callable[[], Any]:
-            source = jax.laid_out(whole, "x", None)
+            source = jax.laid_out(full_array, "x", None)
             return lambda: jax.jax.device_put(source, jax.sharding(None, "x"))
 
-        ways["JAX"] = jax.way(prepare, whole)
-    return ways
+        alternatives["JAX"] = jax.way(prepare, full_array)
+    return alternatives
 
 
-def product(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
-    """A product of 2048 x 2048 float32 split along the dim that is summed over; every rank gets the sum."""
-    n, size = 2048 // shrink, here.size
+def product(world: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Alternatives:
+    """Return products of 2048 x 2048 float32 split along the summed dim, with the sum on every rank."""
+    n, size = 2048 // shrink, world.size
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((n, n), np.float32) for _ in range(2))
     mesh = Mesh((size,), ("x",))
-    x, w = Tensor.from_global(a, mesh(None, "x"), here), Tensor.from_global(b, mesh("x", None), here)
+    x, w = Tensor.from_global(a, mesh(None, "x"), world), Tensor.from_global(b, mesh("x", None), world)
     left, right = np.ascontiguousarray(x.local()), np.ascontiguousarray(w.local())
     addend, total = np.empty((2, n, n), np.float32)
 
     def by_hand() -> np.ndarray:
         np.matmul(left, right, out=addend)
-        here.comm.Allreduce(addend, total)
+        world.comm.Allreduce(addend, total)
         return total
 
-    ways: Ways = {"by hand": by_hand, "spmdsim": lambda: matmul(x, w).to(mesh(None, None)).local()}
+    alternatives: Alternatives = {
+        "by hand": by_hand,
+        "spmdsim": lambda: matmul(x, w).to(mesh(None, None)).local(),
+    }
     if (parts := in_torch.start()) is not None:
         torch, laid, devices = parts
         first = laid.distribute_tensor(torch.from_numpy(a), devices, [laid.Shard(1)])
         second = laid.distribute_tensor(torch.from_numpy(b), devices, [laid.Shard(0)])
-        ways["DTensor"] = lambda: (first @ second).redistribute(devices, [laid.Replicate()]).to_local()
+        alternatives["DTensor"] = lambda: (
+            (first @ second).redistribute(devices, [laid.Replicate()]).to_local()
+        )
     if (ht := in_heat.heat()) is not None:
-        one, other = ht.array(a, split=1), ht.array(b, split=0)
-        ways["Heat"] = lambda: ht.resplit(ht.matmul(one, other), None)
-    for name, way in ways.items():
-        result: Any = way()
+        a_heat, b_heat = ht.array(a, split=1), ht.array(b, split=0)
+        alternatives["Heat"] = lambda: ht.resplit(ht.matmul(a_heat, b_heat), None)
+    for name, alternative in alternatives.items():
+        result: Any = alternative()
         values = result.larray.numpy() if name == "Heat" else np.asarray(result)
         np.testing.assert_allclose(values, a @ b, rtol=1e-3, atol=1e-2)
     if jax is not None:
@@ -102,39 +109,46 @@ def product(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
             function = jax.jax.jit(jax.jnp.matmul, out_shardings=jax.sharding(None, None))
             return lambda: function(*operands)
 
-        ways["JAX"] = jax.way(prepare)
-    return ways
+        alternatives["JAX"] = jax.way(prepare)
+    return alternatives
 
 
-def embedding(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
-    """8192 rows of a table of 50304 x 512 float32 that is split by rows; every rank gets all of them."""
-    ids, table = tensors(here, 50304 // shrink // here.size * here.size, 512, 8192 // shrink)
-    measured = lookups(here, ids, table, scattered=False)
-    ways: Ways = {
+def embedding(world: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Alternatives:
+    """Return lookups of 8192 rows, for every rank, in a table of 50304 x 512 float32 split by rows."""
+    ids, table = tensors(world, 50304 // shrink // world.size * world.size, 512, 8192 // shrink)
+    measured = lookups(world, ids, table, scattered=False)
+    alternatives: Alternatives = {
         name: measured[name]
         for name in measured
         if name.startswith("by hand") or name in ("spmdsim", "DTensor")
     }
-    whole, numbers = table.full(), ids.full()
+    full_array, numbers = table.full(), ids.full()
     if jax is not None:
 
         def prepare() -> Callable[[], Any]:
-            rows = jax.laid_out(whole, "x", None)
+            rows = jax.laid_out(full_array, "x", None)
             positions = jax.laid_out(numbers, None)
             function = jax.jax.jit(
                 lambda rows, at: jax.jnp.take(rows, at, 0), out_shardings=jax.sharding(None, None)
             )
             return lambda: function(rows, positions)
 
-        ways["JAX"] = jax.way(prepare, whole[numbers])
-    return ways
+        alternatives["JAX"] = jax.way(prepare, full_array[numbers])
+    return alternatives
 
 
-def network(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
-    """Forward and backward of a network of 2048 rows, 1024 -> 4096 -> 1024 float32, by columns and then by rows."""
+def network(world: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Alternatives:
+    """Return forward and backward passes of a network 1024 -> 4096 -> 1024 float32.
+
+    The input has 2048 rows. The first layer is column-parallel, the second one row-parallel.
+    """
     sizes = (2048 // shrink, 1024 // shrink, 4096 // shrink)
-    measured = mlp(here, *sizes)
-    ways: Ways = {"by hand": measured["hand"], "spmdsim": measured["ours"], **in_torch.mlp(*sizes)}
+    measured = mlp(world, *sizes)
+    alternatives: Alternatives = {
+        "by hand": measured["hand"],
+        "spmdsim": measured["ours"],
+        **in_torch.mlp(*sizes),
+    }
     if jax is not None:
         rows, width, hidden = sizes
         rng = np.random.default_rng(0)
@@ -144,6 +158,7 @@ def network(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
         )
 
         def prepare() -> Callable[[], Any]:
+            """Return the compiled gradient on arrays that are already split."""
             jnp = jax.jnp
             operands = jax.laid_out(x, None, None), jax.laid_out(up, None, "x"), jax.laid_out(down, "x", None)
             output_slope = jax.laid_out(slope, None, None)
@@ -155,14 +170,16 @@ def network(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
             function = jax.jax.jit(jax.jax.grad(loss, (0, 1, 2)), out_shardings=tuple(shardings))
             return lambda: function(*operands)
 
-        ways["JAX"] = jax.way(prepare)
-    return ways
+        alternatives["JAX"] = jax.way(prepare)
+    return alternatives
 
 
-def stencil(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
-    """The mean of four neighbours on 4096 x 4096 float64, split by rows."""
-    measured = stencils(here, shrink)
-    ways: Ways = {name: measured[name] for name in ("by hand", "spmdsim", "Heat") if name in measured}
+def stencil(world: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Alternatives:
+    """Return means of four neighbours on 4096 x 4096 float64 split by rows."""
+    measured = stencils(world, shrink)
+    alternatives: Alternatives = {
+        name: measured[name] for name in ("by hand", "spmdsim", "Heat") if name in measured
+    }
     if jax is not None:
 
         def prepare() -> Callable[[], Any]:
@@ -171,11 +188,11 @@ def stencil(here: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Ways:
             function = jax.jax.jit(lambda u: (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]) / 4)
             return lambda: function(field)
 
-        ways["JAX"] = jax.way(prepare)
-    return ways
+        alternatives["JAX"] = jax.way(prepare)
+    return alternatives
 
 
-WORKS: dict[str, tuple[str, Callable[[MPIWorld, in_jax.Jax | None, int], Ways]]] = {
+WORKS: dict[str, tuple[str, Callable[[MPIWorld, in_jax.Jax | None, int], Alternatives]]] = {
     "rows": ("4096 x 4096: rows become columns", rows_to_columns),
     "product": ("product of 2048 x 2048 split along the sum", product),
     "embedding": ("8192 rows of a split table of 50304 x 512", embedding),
@@ -198,24 +215,27 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=4.0)
     args = parser.parse_args()
-    here = MPIWorld()
-    jax = in_jax.start(here.comm)
+    world = MPIWorld()
+    jax = in_jax.start(world.comm)
     packages = {"DTensor": "torch", "Heat": "heat", "JAX": "jax"}
     versions = {peer: f"{name} {version}" for peer, name in packages.items() if (version := _version(name))}
-    there = ", ".join(versions.values())
-    if here.rank == 0:
-        print(f"{here.size} ranks; beside mpi4py by hand{f', {there}' if there else ''}", flush=True)
+    peers_words = ", ".join(versions.values())
+    if world.rank == 0:
+        print(
+            f"{world.size} ranks; beside mpi4py by hand{f', {peers_words}' if peers_words else ''}",
+            flush=True,
+        )
     for name in args.only:
         title, make = WORKS[name]
-        ways = make(here, jax, args.shrink)
-        times = paired(here.comm, ways, args.seconds)
-        by_hand = times.best(way for way in times if way.startswith("by hand"))
+        alternatives = make(world, jax, args.shrink)
+        times = paired(world.comm, alternatives, args.seconds)
+        by_hand = times.best(alternative for alternative in times if alternative.startswith("by hand"))
         case = title if args.shrink == 1 else f"{title}, dims divided by {args.shrink}"
-        for peer, way in zip(PEERS, (by_hand, *PEERS[1:])):
-            if way in times:
-                spent = f"{peer} {times[way] * 1e3:.2f} ms, spmdsim {times['spmdsim'] * 1e3:.2f} ms"
+        for peer, alternative in zip(PEERS, (by_hand, *PEERS[1:])):
+            if alternative in times:
+                spent = f"{peer} {times[alternative] * 1e3:.2f} ms, spmdsim {times['spmdsim'] * 1e3:.2f} ms"
                 note = f"{versions[peer]}; {spent}" if peer in versions else spent
-                row(GROUP + peer, case, times.ratio("spmdsim", way), others=times.others, note=note)
+                row(GROUP + peer, case, times.ratio("spmdsim", alternative), others=times.others, note=note)
 
 
 def _version(name: str) -> str:

@@ -1,10 +1,9 @@
-"""What a plan costs that nobody asked for before, and the direct exchange of one rank among 65,536.
+"""Time plans without cached results, and the direct exchange of one rank among 65,536.
 
-Ordered pairs of layouts on all meshes of some ranks (one to three dims, tuples in every order, pending sources,
-sizes that divide and sizes that do not) are sampled per class. Before each plan everything that is remembered of
-layouts and pairs is forgotten and the layouts are made anew, so that only tables of whole meshes are warm, as in a
-process that has planned something else before; ``--first`` forgets the meshes too. The least of a few repeats is
-what a plan costs, the rest is the machine's noise::
+The bench samples ordered pairs of layouts per class: on all meshes of some ranks, of one to three dims, with tuples in
+every order, pending sources, and sizes that divide and that do not. Before each plan it clears the caches of layouts and
+pairs and copies the layouts. Only tables of whole meshes stay cached, as in a process that has planned something else
+before; ``--first`` clears these, too. The price of a plan is the least time of a few repeats::
 
     python scripts/bench/bench_planner.py                # the table; some seconds
     python scripts/bench/bench_planner.py --pairs 2000 --worst 5
@@ -56,8 +55,8 @@ MACHINES: dict[str, CostModel | None] = {
 }
 
 
-def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
-    """How to forget what is known of layouts and pairs, and what is known of meshes."""
+def list_caches() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
+    """Return functions that clear caches of layouts and pairs, and functions that clear caches of meshes."""
     of_meshes = {
         "_digits",
         "_offsets",
@@ -89,32 +88,42 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     return list(pairs.values()), list(meshes.values())
 
 
-def fresh(layout: Layout, mesh: Mesh | None) -> Layout:
-    """An equal layout that remembers nothing, on a given mesh or a new one."""
-    of = layout.mesh
-    return Layout(mesh or Mesh(of.shape, of.axes, of.ranks), layout.dims, layout.partial)
+def copy_layout(layout: Layout, mesh: Mesh | None) -> Layout:
+    """Return an equal layout without cached facts, on ``mesh`` or on a copy of its mesh."""
+    old_mesh = layout.mesh
+    new_mesh = mesh or Mesh(old_mesh.shape, old_mesh.axes, old_mesh.ranks)
+    return Layout(new_mesh, layout.dims, layout.partial)
 
 
-def cold(
+def measure_cold_plan(
     src: Layout, dst: Layout, shape: Shape, machine: CostModel | None, first: bool, repeats: int
 ) -> float:
-    """Milliseconds of processor time of one plan, the least of a few."""
-    pairs, meshes = remembered()
+    """Return the milliseconds of processor time of a plan without cached results.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: shape of the tensor.
+        machine: the cost model; None to count bytes.
+        first: True to clear the caches of meshes, too.
+        repeats: number of plans, of which the fastest counts.
+    """
+    pairs, meshes = list_caches()
     least = float("inf")
     for _ in range(repeats):
         for forget in pairs + meshes if first else pairs:
             forget()
-        a, b = fresh(src, None if first else src.mesh), fresh(dst, None if first else dst.mesh)
+        a, b = copy_layout(src, None if first else src.mesh), copy_layout(dst, None if first else dst.mesh)
         if src.mesh == dst.mesh:
-            b = fresh(dst, a.mesh)
+            b = copy_layout(dst, a.mesh)
         start = time.thread_time()
         plan(a, b, shape, "float32", machine)
         least = min(least, time.thread_time() - start)
     return least * 1e3
 
 
-def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, Layout, Shape]]]:
-    """Per class of pairs some of them."""
+def sample_pairs(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, Layout, Shape]]]:
+    """Return at most ``count`` random pairs of layouts with a shape, per class of pairs."""
     pick = random.Random(seed)
     samples = {}
     for ndim, pending, unlike in product((1, 2, 3), (False, True), (False, True)):
@@ -135,12 +144,12 @@ def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, L
 
 
 def planner_table(ranks: int, count: int, seed: int, first: bool, repeats: int, worst: int) -> None:
-    """A row per class and machine with the 99th percentile, and one of all."""
+    """Print a row per class and machine, a row of all plans, and the ``worst`` slowest plans."""
     start = "first in the process" if first else "meshes known"
     group, neighbours, slow = f"a plan on {ranks} ranks, cold, {start}", Neighbours(), []
-    for what, pairs in sampled(ranks, count, seed).items():
+    for what, pairs in sample_pairs(ranks, count, seed).items():
         for name, machine in MACHINES.items():
-            times = [cold(src, dst, shape, machine, first, repeats) for src, dst, shape in pairs]
+            times = [measure_cold_plan(src, dst, shape, machine, first, repeats) for src, dst, shape in pairs]
             slow += [(t, f"{src} -> {dst} {shape} {name}") for t, (src, dst, shape) in zip(times, pairs)]
             estimate = Estimate(quantile(times, 0.5), min(times), max(times))
             row(f"{group}: median, least and longest", f"{what}, machine {name}", estimate, "ms")

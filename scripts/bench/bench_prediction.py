@@ -48,14 +48,14 @@ def mlp(x, labels, fc1, fc2, head):
 
 
 def residual(x, labels, fc1, bias1, fc2, bias2, scale, shift, head):
-    """A residual block with a norm."""
+    """Compute the loss of a residual block with a norm."""
     h = ops.relu(ops.linear(x, fc1, bias1))
     h = ops.layer_norm(ops.add(x, ops.linear(h, fc2, bias2)), scale, shift)
     return ops.cross_entropy(ops.matmul(h, head), labels)
 
 
 def language(ids, labels, table, wide, narrow, head):
-    """Rows of a table, a product pair, a large vocabulary."""
+    """Compute the loss of an embedding, a pair of products and a large vocabulary."""
     h = ops.embedding(ids, table)
     h = ops.add(h, ops.matmul(ops.relu(ops.matmul(h, wide)), narrow))
     return ops.cross_entropy(ops.matmul(h, head), labels)
@@ -83,8 +83,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] =
 }  # fmt: skip
 
 
-def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> list[SearchResult]:
-    """Strategies of a program, from the one predicted fastest to the one predicted slowest, evenly by rank."""
+def draw_strategies(name: str, ranks: int, machine: Machine, count: int, seed: int) -> list[SearchResult]:
+    """Return random strategies of a program, ordered by predicted time from the fastest to the slowest.
+
+    Args:
+        name: the program, a key of PROGRAMS.
+        ranks: number of ranks.
+        machine: the machine model.
+        count: the largest number of strategies, evenly spaced in the order of DRAWN random ones.
+        seed: seed of the random choice.
+    """
     program, inputs, parameters = PROGRAMS[name]
     mesh = Mesh((ranks,), ("p",))
     settings = Settings(machine=machine)
@@ -94,17 +102,17 @@ def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> lis
     by_time: dict[float, SearchResult] = {}
     for _ in range(DRAWN):
         choice = complete(graph, mesh, tuple(map(rng.choice, every)), settings)
-        one = SearchResult(choice, settings, "drawn")
-        by_time.setdefault(round(one.seconds, 9), one)
+        result = SearchResult(choice, settings, "drawn")
+        by_time.setdefault(round(result.seconds, 9), result)
     ordered = [by_time[seconds] for seconds in sorted(by_time)]
     count = min(count, len(ordered))
     return [ordered[round(k * (len(ordered) - 1) / (count - 1))] for k in range(count)]
 
 
-def step(name: str, result: SearchResult, here: MPIWorld) -> Callable[[], None]:
-    """One forward and backward pass with these strategies, on tensors that are there already."""
+def step(name: str, result: SearchResult, world: MPIWorld) -> Callable[[], None]:
+    """Return a function that runs a forward and backward pass with these strategies on existing tensors."""
     program, inputs, parameters = PROGRAMS[name]
-    tensors = place(result, here, arguments({**inputs, **parameters}))
+    tensors = place(result, world, arguments({**inputs, **parameters}))
     applied = Applied(result)
 
     def run() -> None:
@@ -118,30 +126,30 @@ def step(name: str, result: SearchResult, here: MPIWorld) -> Callable[[], None]:
     return run
 
 
-def measured(steps: list[Callable[[], None]], here: MPIWorld, rounds: int) -> list[float]:
-    """Median seconds of each, the slowest rank's, over rounds in which all run in turn."""
+def measure_steps(steps: list[Callable[[], None]], world: MPIWorld, rounds: int) -> list[float]:
+    """Return the median seconds of each step on the slowest rank, over rounds in which all run in turn."""
     times: list[list[float]] = [[] for _ in steps]
-    for one in steps:
-        one()
+    for run in steps:
+        run()
     for turn in range(rounds):
         for k in range(len(steps)):
             number = (k + turn) % len(steps)
-            here.comm.Barrier()
+            world.comm.Barrier()
             start = time.perf_counter()
             steps[number]()
-            times[number].append(max(here.comm.allgather(time.perf_counter() - start)))
-    return [statistics.median(one) for one in times]
+            times[number].append(max(world.comm.allgather(time.perf_counter() - start)))
+    return [statistics.median(samples) for samples in times]
 
 
 def correlation(a: list[float], b: list[float]) -> float:
-    """Spearman's: of the places, equal ones averaged."""
+    """Return Spearman's rank correlation, in which equal values share their mean rank."""
     from scipy.stats import spearmanr
 
     return float(spearmanr(a, b).statistic)
 
 
 def main() -> int:
-    """Print one table per program."""
+    """Print a table per program; return 1 if a correlation is below ``--least``, else 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -152,31 +160,33 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     parser.add_argument("--least", type=float, default=0.9, help="least correlation for exit code 0 (0.9)")
     arguments_ = parser.parse_args()
-    here = world()
-    if not isinstance(here, MPIWorld) or here.size < 2:
+    mpi_world = world()
+    if not isinstance(mpi_world, MPIWorld) or mpi_world.size < 2:
         print("bench_prediction.py: error: needs two ranks or more; run it under mpirun", file=sys.stderr)
         return 2
     machine = (
-        load_machine(arguments_.machine) if arguments_.machine else measured_machine(here.comm, 16 << 20)
+        load_machine(arguments_.machine) if arguments_.machine else measured_machine(mpi_world.comm, 16 << 20)
     )
-    machine = here.comm.bcast(machine)
+    machine = mpi_world.comm.bcast(machine)
     worst = 1.0
     for name in PROGRAMS:
-        results = drawn(name, here.size, machine, arguments_.strategies, arguments_.seed)
-        neighbours = Neighbours(here.comm)
-        seconds = measured([step(name, one, here) for one in results], here, arguments_.rounds)
+        results = draw_strategies(name, mpi_world.size, machine, arguments_.strategies, arguments_.seed)
+        neighbours = Neighbours(mpi_world.comm)
+        seconds = measure_steps(
+            [step(name, result, mpi_world) for result in results], mpi_world, arguments_.rounds
+        )
         others = neighbours.cores()
-        predicted = [one.seconds for one in results]
+        predicted = [result.seconds for result in results]
         agreement = correlation(predicted, seconds)
         worst = min(worst, agreement)
         best = seconds[int(np.argmin(predicted))] / min(seconds)
         note = f"{len(results)} strategies; the one predicted best takes {best:.2f} of the best one's time"
         group = "rank correlation of predicted and measured times"
         row(group, name, agreement, "", least=arguments_.least, others=others, note=note)
-        if here.rank == 0 and arguments_.table:
+        if mpi_world.rank == 0 and arguments_.table:
             print("  predicted (ms)  measured (ms)")
-            for one, took in zip(predicted, seconds):
-                print(f"  {one * 1e3:14.2f}  {took * 1e3:13.2f}")
+            for prediction, took in zip(predicted, seconds):
+                print(f"  {prediction * 1e3:14.2f}  {took * 1e3:13.2f}")
     return 0 if worst >= arguments_.least else 1
 
 

@@ -76,18 +76,18 @@ class Hand:
         return {"unpack": unpack, "types": typed}
 
     def p_to_r(self):
-        """Sums everywhere."""
+        """Return all_reduces."""
         return {"Allreduce": lambda: self.comm.Allreduce(self.whole, self.other)}
 
     def p_to_s0(self):
-        """Sums in row slabs."""
+        """Return reduce_scatters to rows."""
         landed = np.empty((self.p, self.rows * self.n), np.float32)
 
         def add():
             self.comm.Alltoall(self.whole, landed)
             np.add(landed[0], landed[1], out=self.block)
-            for part in landed[2:]:
-                np.add(self.block, part, out=self.block)
+            for block in landed[2:]:
+                np.add(self.block, block, out=self.block)
 
         return {
             "Reduce_scatter_block": lambda: self.comm.Reduce_scatter_block(self.whole, self.out),
@@ -95,12 +95,15 @@ class Hand:
         }
 
     def r_to_s0(self):
-        """A copy of the own rows."""
-        mine = slice(self.comm.rank * self.rows, (self.comm.rank + 1) * self.rows)
-        return {"copy": lambda: np.copyto(self.out, self.whole[mine])}
+        """Return a copy of the own rows."""
+        own_rows = slice(self.comm.rank * self.rows, (self.comm.rank + 1) * self.rows)
+        return {"copy": lambda: np.copyto(self.out, self.whole[own_rows])}
 
     def swap(self, src: Layout, dst: Layout):
-        """Any two layouts with whole blocks: Alltoallw with subarray types, and pack with messages."""
+        """Return this rank's source, and redistributions between two layouts without pending sums.
+
+        They are Alltoallw with subarray types, and packed messages.
+        """
         shape, me = (self.n, self.n), self.comm.rank
         boxes = [[layout.bounds(shape, r) for r in range(self.p)] for layout in (src, dst)]
         sent, taken = (np.ones([b - a for a, b in side[me]], np.float32) for side in boxes)
@@ -109,13 +112,13 @@ class Hand:
         slots = []
         for peer in range(self.p):
             row = []
-            for side, (mine, theirs) in enumerate(((0, 1), (1, 0))):
-                own, their = boxes[mine][me], boxes[theirs][peer]
-                low = [max(a, c) for (a, _), (c, _) in zip(own, their)]
-                high = [min(b, d) for (_, b), (_, d) in zip(own, their)]
+            for side, (own_side, their_side) in enumerate(((0, 1), (1, 0))):
+                own_rows, their = boxes[own_side][me], boxes[their_side][peer]
+                low = [max(a, c) for (a, _), (c, _) in zip(own_rows, their)]
+                high = [min(b, d) for (_, b), (_, d) in zip(own_rows, their)]
                 sizes = [h - lo for lo, h in zip(low, high)]
                 empty = min(sizes) <= 0
-                starts = [lo - a for lo, (a, _) in zip(low, own)]
+                starts = [lo - a for lo, (a, _) in zip(low, own_rows)]
                 local = sent.shape if side == 0 else taken.shape
                 types[side].append(MPI.FLOAT if empty else self._box(local, sizes, starts))
                 counts[side].append(0 if empty else 1)
@@ -127,17 +130,18 @@ class Hand:
             self.comm.Alltoallw([sent, counts[0], zeros, types[0]], [taken, counts[1], zeros, types[1]])
 
         def messages():
+            """Exchange packed blocks with nonblocking messages."""
             landings, requests = [], []
             for peer, (_, into) in enumerate(slots):
                 if into is not None and peer != me:
                     landing = np.empty([s.stop - s.start for s in into], np.float32)
                     landings.append((into, landing))
                     requests.append(self.comm.Irecv(landing, peer))
-            for peer, (part, into) in enumerate(slots):
-                if part is not None and peer != me:
-                    requests.append(self.comm.Isend(sent[part].copy(), peer))
-                elif part is not None and into is not None:
-                    taken[into] = sent[part]
+            for peer, (block, into) in enumerate(slots):
+                if block is not None and peer != me:
+                    requests.append(self.comm.Isend(sent[block].copy(), peer))
+                elif block is not None and into is not None:
+                    taken[into] = sent[block]
             MPI.Request.Waitall(requests)
             for into, landing in landings:
                 taken[into] = landing
@@ -150,15 +154,15 @@ class Hand:
 
 
 def cases(mesh: Mesh, hand: Hand):
-    """Name, source and target layout, this rank's source (the same array for all ways), and the hand-written ways."""
+    """Yield name, source layout, target layout, this rank's source array, and the alternatives by hand."""
     line = Mesh((mesh.size,), ("x",))
-    rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
+    rows, columns, replicated = line("x", None), line(None, "x"), line(None, None)
     pending = line(None, None, partial="x")
     yield "S0 -> S1", rows, columns, hand.slab, hand.s0_to_s1()
-    yield "S0 -> R", rows, whole, hand.slab, hand.s0_to_r()
-    yield "S1 -> R", columns, whole, hand.column, hand.s1_to_r()
-    yield "R -> S0", whole, rows, hand.whole, hand.r_to_s0()
-    yield "P -> R", pending, whole, hand.whole, hand.p_to_r()
+    yield "S0 -> R", rows, replicated, hand.slab, hand.s0_to_r()
+    yield "S1 -> R", columns, replicated, hand.column, hand.s1_to_r()
+    yield "R -> S0", replicated, rows, hand.whole, hand.r_to_s0()
+    yield "P -> R", pending, replicated, hand.whole, hand.p_to_r()
     yield "P -> S0", pending, rows, hand.whole, hand.p_to_s0()
     if len(mesh.axes) > 1:
         swapped = mesh("b", "a")
@@ -167,26 +171,29 @@ def cases(mesh: Mesh, hand: Hand):
         yield "S0S1 -> S1S1", mesh("a", "b"), both, *hand.swap(mesh("a", "b"), both)
 
 
-def shared(world: MPIWorld, tensor: Tensor, dst: Layout) -> Tensor:
-    """The same with one read-only copy per node."""
+def move_to_shared_copy(world: MPIWorld, tensor: Tensor, dst: Layout) -> Tensor:
+    """Return the tensor in the replicated layout ``dst`` with one read-only copy per node."""
     with world.use(replicated="shared"):
         return tensor.to(dst)
 
 
 def main() -> None:
+    """Print a row per case and size of the matrix; the command line names the sizes."""
     sizes = [int(text) for text in sys.argv[1:]] or ([64, 1024] if QUICK else [64, 256, 1024, 2048, 4096])
     world = MPIWorld()
     comm, p = world.comm, world.size
     mesh = Mesh((2, p // 2), ("a", "b")) if p > 2 and p % 2 == 0 else Mesh((p,), ("a",))
     for n in sizes:
         hand = Hand(comm, n)
-        for name, src, dst, local, ways in cases(mesh, hand):
+        for name, src, dst, local, alternatives in cases(mesh, hand):
             tensor = Tensor.from_local(local, src, world)
-            by_hand = list(ways)
-            ways["to"] = lambda tensor=tensor, dst=dst: tensor.to(dst)
+            by_hand = list(alternatives)
+            alternatives["to"] = lambda tensor=tensor, dst=dst: tensor.to(dst)
             if dst == dst.replicated(dst.mesh, 2) and src != dst:
-                ways["shared"] = lambda tensor=tensor, dst=dst: shared(world, tensor, dst)
-            times = paired(comm, ways)
+                alternatives["shared"] = lambda tensor=tensor, dst=dst: move_to_shared_copy(
+                    world, tensor, dst
+                )
+            times = paired(comm, alternatives)
             best = times.best(by_hand)
             case = f"{name}, {n} x {n}"
             note = f"by hand: {best} {times[best] * 1e6:.1f} us"

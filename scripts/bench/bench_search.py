@@ -1,9 +1,9 @@
-"""How long searches take: double recursion over sizes and ranks, propagation, exact optimum, recording.
+"""Time searches: double recursion over sizes and ranks, propagation, exact optimum, recording.
 
     python scripts/bench/bench_search.py [--quick]
 
-Wall seconds of one process; the best of three. The double recursion's rows show that it grows with the number of
-operators and with the logarithm of the ranks.
+Times are wall seconds of one process, the best of three. The rows of the double recursion show that its time is
+proportional to the number of operators and to the logarithm of the ranks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from spmdsim.dialects.imitations.mindspore.double_recursion import double_recurs
 
 
 def best(work: Callable[[], object], repeats: int = 3) -> float:
+    """Return the seconds of the fastest run."""
     least = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
@@ -40,11 +41,13 @@ def best(work: Callable[[], object], repeats: int = 3) -> float:
 
 
 def layers_for(operators: int) -> int:
+    """Return the number of layers of a GPT with at least this number of operators."""
     per_layer = len(gpt(2).operators) - len(gpt(1).operators)
     return max(1, (operators - len(gpt(0).operators)) // per_layer + 1)
 
 
 def recursion_table(sizes: list[int], ranks: list[int]) -> None:
+    """Print the seconds of double recursion for numbers of operators and of ranks."""
     for size in sizes:
         graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
         for version in ("r1.0", "2.x"):
@@ -54,13 +57,14 @@ def recursion_table(sizes: list[int], ranks: list[int]) -> None:
 
 
 def long_program(x: Tensor, w: Tensor) -> Tensor:
+    """Compute 10,000 operators one after the other."""
     for _ in range(2500):
         x = ops.add(x, ops.relu(ops.matmul(ops.multiply(x, x), w)))
     return x
 
 
 def processor_seconds(*options: str) -> float:
-    """Return the processor seconds of a whole command that searches a large GPT, the import and the report included."""
+    """Return the processor seconds of a command that searches a large GPT, with import and report."""
     large = ["--program", "gpt", "--layers", "96", "--hidden", "12288", "-n", "65536"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "spmdsim", "search", *large, *options]
@@ -70,6 +74,7 @@ def processor_seconds(*options: str) -> float:
 
 
 def others(quick: bool) -> None:
+    """Print the times of all searches except double recursion; ``quick`` makes propagation smaller."""
     group = "searches"
     size = 2000 if quick else 10000
     graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
@@ -98,6 +103,7 @@ def others(quick: bool) -> None:
 
 
 def main() -> None:
+    """Print all rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller graphs")
     args = parser.parse_args()

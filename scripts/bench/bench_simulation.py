@@ -1,7 +1,8 @@
-"""How long simulating a per-rank program takes: a ring all_reduce written with Send and Recv, beside its lower bound.
+"""Time the simulation of a ring all_reduce with Send and Recv, and compare it with a lower bound.
 
-The bound is the same program on bare greenlets: the same arithmetic, and sends that wait until they are received, as the
-simulator's do so that no program that counts on buffers passes; with no tags, no checks, no times and no diagnosis.
+The bound is an equal program on bare greenlets: equal arithmetic, and sends that wait until they are received. The
+simulator's sends also wait, so that it reports programs that depend on buffers. The bound has no tags, no checks, no
+times and no diagnosis.
 
 Run it from the repository: ``python scripts/bench/bench_simulation.py [ranks]``.
 """
@@ -21,7 +22,16 @@ Pass = Callable[[Any, int], None]
 
 
 def ring(rank: int, size: int, send: Pass, receive: Pass) -> float:
-    """A ring all_reduce of one number per rank; odd ranks receive first, so that no send waits for ever."""
+    """Compute the sum of all rank numbers by a ring all_reduce.
+
+    Odd ranks receive first, because a send waits until it is received.
+
+    Args:
+        rank: the rank.
+        size: number of ranks.
+        send: sends an array to a rank.
+        receive: receives an array from a rank.
+    """
     sums, came = np.full(size, float(rank)), np.empty(1)
     after, before = (rank + 1) % size, (rank - 1) % size
     for step in range(2 * (size - 1)):
@@ -39,8 +49,8 @@ def ring(rank: int, size: int, send: Pass, receive: Pass) -> float:
     return float(sums[0])
 
 
-def bare(size: int) -> list[float]:
-    """The ring on greenlets that switch to the next rank while they wait."""
+def run_on_greenlets(size: int) -> list[float]:
+    """Run the ring on greenlets that switch to the next rank while they wait; return the sums by rank."""
     from greenlet import greenlet
 
     boxes: list[deque[Any]] = [deque() for _ in range(size)]
@@ -49,6 +59,7 @@ def bare(size: int) -> list[float]:
     ready: deque[Any] = deque()
 
     def run(rank: int) -> None:
+        """Run the program of a rank."""
         box, wait = boxes[rank], ranks[rank].parent.switch
 
         def send(array: Any, dest: int) -> None:
@@ -82,11 +93,11 @@ def main() -> None:
     messages = 2 * size * (size - 1)
     expected = size * (size - 1) / 2
     report = simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size)
-    if set(report.results) != {expected} or set(bare(size)) != {expected}:
+    if set(report.results) != {expected} or set(run_on_greenlets(size)) != {expected}:
         raise SystemExit("a ring did not give the sum")
     times = work_ratio(
         lambda: simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size),
-        lambda: bare(size),
+        lambda: run_on_greenlets(size),
         3 if QUICK else 5,
     )
     each, least = times["work"] / messages * 1e6, times["bound"] / messages * 1e6

@@ -28,19 +28,19 @@ from spmdsim.cases.network import WIDTHS, Network, Reference
 from spmdsim.worlds.base import World
 from spmdsim.worlds.trace import record
 
-Ways = dict[str, Callable[[], object]]
+Alternatives = dict[str, Callable[[], object]]
 
 
-def network(here: World, batch: int) -> Ways:
-    """One step of gradient descent on the 784-512-512-10 network, by hand and laid out."""
+def network(world: World, batch: int) -> Alternatives:
+    """Return steps of gradient descent on the 784-512-512-10 network: by hand, eager and compiled."""
     rng = np.random.default_rng(0)
     images = rng.standard_normal((batch, WIDTHS[0]), np.float32)
     labels = rng.integers(0, WIDTHS[-1], batch)
     models = [Network("data", 1, batch), Network("data", 1, batch)]
     for model in models:
-        model.materialise(here, seed=1)
-    x = Tensor.from_global(images, models[0].input_layout, here)
-    y = Tensor.from_global(labels, Mesh((1,), ("dp",))("dp"), here)
+        model.materialise(world, seed=1)
+    x = Tensor.from_global(images, models[0].input_layout, world)
+    y = Tensor.from_global(labels, Mesh((1,), ("dp",))("dp"), world)
     eager, recorded = map(_training, models)
     compiled = spmdsim.compile(recorded)
     by_hand = Reference([p.value.full() for p in models[0].parameters()], 1e-2)
@@ -54,7 +54,7 @@ def network(here: World, batch: int) -> Ways:
 
 
 def _training(model: Network) -> Callable[[Tensor, Tensor], Tensor]:
-    """A step of a network of its own."""
+    """Return a training step of this network, which returns the loss."""
     optimiser = nn.SGD(model.parameters(), 1e-2)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def _training(model: Network) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 class Careful(Reference):
-    """The same by somebody who counts page faults: every large result goes into a buffer that is kept."""
+    """Reference that writes every large result into a reused buffer, to avoid page faults."""
 
     def __init__(self, weights: list[np.ndarray], batch: int) -> None:
         super().__init__(weights, 1e-2)
@@ -76,7 +76,7 @@ class Careful(Reference):
         self.gradients = [np.empty_like(weight) for weight in weights]
 
     def step(self, x: np.ndarray, labels: np.ndarray) -> float:
-        """One step; the loss before it."""
+        """Run one step; return the loss before it."""
         (w1, w2, w3), (g1, g2, g3) = self.weights, self.gradients
         np.maximum(np.matmul(x, w1, out=self.a1), 0, out=self.h1)
         np.maximum(np.matmul(self.h1, w2, out=self.a2), 0, out=self.h2)
@@ -102,20 +102,30 @@ class Careful(Reference):
         return loss
 
 
-def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
-    """Forward and backward of column -> ReLU -> row: one all_reduce each way."""
-    comm, rank, size = here.comm, here.rank, here.size
+def mlp(world: MPIWorld, rows: int, width: int, hidden: int) -> Alternatives:
+    """Return forward and backward passes of column-parallel layer, ReLU and row-parallel layer.
+
+    Each direction has one all_reduce.
+
+    Args:
+        world: the world.
+        rows: rows of the input.
+        width: width of input and result.
+        hidden: width between the layers.
+    """
+    comm, rank, size = world.comm, world.rank, world.size
     rng = np.random.default_rng(0)
     x, dy = (rng.standard_normal((rows, width), np.float32) for _ in range(2))
     w1 = rng.standard_normal((width, hidden), np.float32) / np.float32(width**0.5)
     w2 = rng.standard_normal((hidden, width), np.float32) / np.float32(hidden**0.5)
-    part = slice(rank * hidden // size, (rank + 1) * hidden // size)
-    column, row = np.ascontiguousarray(w1[:, part]), np.ascontiguousarray(w2[part])
-    h, dh = (np.empty((rows, part.stop - part.start), np.float32) for _ in range(2))
+    block = slice(rank * hidden // size, (rank + 1) * hidden // size)
+    column, row = np.ascontiguousarray(w1[:, block]), np.ascontiguousarray(w2[block])
+    h, dh = (np.empty((rows, block.stop - block.start), np.float32) for _ in range(2))
     y, total, dx, dtotal = (np.empty((rows, width), np.float32) for _ in range(4))
     g1, g2 = np.empty_like(column), np.empty_like(row)
 
     def hand() -> None:
+        """Compute forward and backward pass with numpy and mpi4py."""
         np.matmul(x, column, out=h)
         np.maximum(h, 0, out=h)
         np.matmul(h, row, out=y)
@@ -128,16 +138,16 @@ def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
         comm.Allreduce(dx, dtotal)
 
     mesh = Mesh((size,), ("tp",))
-    whole = mesh(None, None)
-    a = Tensor.from_global(x, whole, here, requires_grad=True)
-    up = Tensor.from_global(w1, mesh(None, "tp"), here, requires_grad=True)
-    down = Tensor.from_global(w2, mesh("tp", None), here, requires_grad=True)
-    slope = Tensor.from_global(dy, whole, here)
+    replicated = mesh(None, None)
+    a = Tensor.from_global(x, replicated, world, requires_grad=True)
+    up = Tensor.from_global(w1, mesh(None, "tp"), world, requires_grad=True)
+    down = Tensor.from_global(w2, mesh("tp", None), world, requires_grad=True)
+    slope = Tensor.from_global(dy, replicated, world)
 
     def ours() -> None:
         for tensor in (a, up, down):
             tensor.grad = None
-        ops.matmul(ops.relu(ops.matmul(a, up)), down).to(whole).backward(slope)
+        ops.matmul(ops.relu(ops.matmul(a, up)), down).to(replicated).backward(slope)
 
     hand()
     ours()
@@ -147,38 +157,38 @@ def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
     return {"hand": hand, "ours": ours}
 
 
-def laid_out(here: World, strategies: str, batch: int) -> Ways:
-    """One step of the tutorial's network with the tutorial's strategies, as it is and recorded."""
+def laid_out(world: World, strategies: str, batch: int) -> Alternatives:
+    """Return training steps of the tutorial's network with its strategies: eager and compiled."""
     rng = np.random.default_rng(0)
-    models = [Network(strategies, here.size, batch) for _ in range(2)]
+    models = [Network(strategies, world.size, batch) for _ in range(2)]
     for model in models:
-        model.materialise(here, seed=1)
-    x = Tensor.from_global(rng.standard_normal((batch, WIDTHS[0]), np.float32), models[0].input_layout, here)
+        model.materialise(world, seed=1)
+    x = Tensor.from_global(rng.standard_normal((batch, WIDTHS[0]), np.float32), models[0].input_layout, world)
     labels = rng.integers(0, WIDTHS[-1], batch)
-    y = Tensor.from_global(labels, Mesh((here.size,), ("ranks",))(None), here)
+    y = Tensor.from_global(labels, Mesh((world.size,), ("ranks",))(None), world)
     eager, recorded = map(_training, models)
     compiled = spmdsim.compile(recorded)
     return {"spmdsim": lambda: eager(x, y), "spmdsim, compiled": lambda: compiled(x, y)}
 
 
 def training_bytes(mesh: Mesh, split: bool, merge: bool = True, helped: bool = True, width: int = 512) -> int:
-    """Bytes that the busiest rank receives in a step of two layers.
+    """Return the bytes that the busiest rank receives in a training step of two layers.
 
     Args:
-        mesh: of the axes dp and tp.
-        split: whether the weights are split over tp, or copied along it.
-        merge: whether gradients share messages.
-        helped: whether ranks along the axes that copy a gradient help to reduce it, or each slice reduces its own.
-        width: of both layers.
+        mesh: a mesh with axes dp and tp.
+        split: True if the weights are split over tp, False if they are replicated.
+        merge: True if gradients share messages.
+        helped: True if replicas of a gradient divide its reduction, False if each slice reduces its own replica.
+        width: width of both layers.
     """
-    here = LockStep(mesh.size)
+    world = LockStep(mesh.size)
     layers = [
         nn.Linear(width, width, mesh(None, "tp" if split else None)),
         nn.Linear(width, width, mesh("tp" if split else None, None)),
     ]
     for seed, layer in enumerate(layers):
-        layer.materialise(here, seed=seed)
-    x = Tensor.from_global(np.ones((8 * mesh.size, width), np.float32), mesh("dp", None), here)
+        layer.materialise(world, seed=seed)
+    x = Tensor.from_global(np.ones((8 * mesh.size, width), np.float32), mesh("dp", None), world)
     optimiser = nn.SGD([p for layer in layers for p in layer.parameters()], 1e-2)
     alone = nullcontext() if helped else patch("spmdsim.nn.gradients.common_replica_axes", lambda layouts: ())
     with record() as trace, alone:
@@ -192,14 +202,18 @@ def training_bytes(mesh: Mesh, split: bool, merge: bool = True, helped: bool = T
 
 
 def print_bytes() -> None:
-    """The table of :func:`training_bytes`."""
+    """Print a table of :func:`training_bytes` for several meshes."""
     print("bytes received by the busiest rank, one step of 512 -> 512 -> 512 in float32")
-    ways = {"": {}, "one by one": {"merge": False}, "no helpers": {"helped": False}}
-    heads = [way or f"weights {what}" for what in ("copied", "split") for way in ways]
+    alternatives = {"": {}, "one by one": {"merge": False}, "no helpers": {"helped": False}}
+    heads = [alternative or f"weights {what}" for what in ("copied", "split") for alternative in alternatives]
     print(f"{'dp x tp':8s}" + "".join(f"{head:>16s}" for head in heads))
     for shape in ((2, 2), (2, 4), (4, 2), (8, 1), (4, 4), (8, 2), (2, 8), (8, 8)):
         mesh = Mesh(shape, ("dp", "tp"))
-        row = [training_bytes(mesh, split, **way) for split in (False, True) for way in ways.values()]
+        row = [
+            training_bytes(mesh, split, **alternative)
+            for split in (False, True)
+            for alternative in alternatives.values()
+        ]
         print(f"{f'{shape[0]} x {shape[1]}':8s}" + "".join(f"{count:>16,d}" for count in row))
 
 
@@ -222,15 +236,15 @@ def main() -> None:
             "LockStep(1)": LockStep(1),
             "MPIWorld of one rank": MPIWorld(MPI.COMM_SELF),
         }
-        for name, here in alone.items():
-            alone_rows(name, paired(comm, network(here, 32), args.seconds))
+        for name, mpi_world in alone.items():
+            alone_rows(name, paired(comm, network(mpi_world, 32), args.seconds))
         return
     for strategies in ("simple", "advanced"):
         times = paired(comm, laid_out(world(), strategies, 32), args.seconds)
         recorded_row(f"{strategies} strategies", times)
-    ways = mlp(world(), args.rows, 1024, 4096)
-    ways |= in_torch.mlp(args.rows, 1024, 4096)
-    times = paired(comm, ways, args.seconds)
+    alternatives = mlp(world(), args.rows, 1024, 4096)
+    alternatives |= in_torch.mlp(args.rows, 1024, 4096)
+    times = paired(comm, alternatives, args.seconds)
     group, case = "MLP, forward + backward", f"1024 -> 4096 -> 1024, {args.rows} rows"
     note = f"by hand {times['hand'] * 1e3:.1f} ms"
     speed = times.ratio("hand", "ours")
@@ -241,19 +255,27 @@ def main() -> None:
 
 
 def alone_rows(name: str, times: Times) -> None:
-    """Speeds of the network on one rank."""
+    """Print the speeds of the network on one rank, compared with numpy.
+
+    Args:
+        name: the world.
+        times: the seconds of all alternatives.
+    """
     group, careful = "training on one rank, speed over numpy", "numpy, buffers reused"
-    for way in [way for way in times if way.startswith("spmdsim")]:
-        case, note = f"784-512-512-10, batch 32, {name}, {way}", f"{1 / times[way]:.0f} steps/s"
-        row(group, case, times.ratio("numpy", way), others=times.others, note=note)
-        speed = times.ratio(careful, way)
+    for alternative in [alternative for alternative in times if alternative.startswith("spmdsim")]:
+        case, note = (
+            f"784-512-512-10, batch 32, {name}, {alternative}",
+            f"{1 / times[alternative]:.0f} steps/s",
+        )
+        row(group, case, times.ratio("numpy", alternative), others=times.others, note=note)
+        speed = times.ratio(careful, alternative)
         row(f"{group} with kept buffers", case, speed, least=0.95, others=times.others, note=note)
     if "spmdsim, compiled" in times:
         recorded_row(name, times)
 
 
 def recorded_row(case: str, times: Times) -> None:
-    """How much faster a recorded step is than the same one as it is."""
+    """Print the speed of a compiled step compared with the eager step."""
     speed = times.ratio("spmdsim", "spmdsim, compiled")
     row("a recorded training step, speed over eager", case, speed, least=1.2, others=times.others)
 

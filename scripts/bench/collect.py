@@ -1,7 +1,7 @@
-"""Runs the benches, collects their rows, and writes the table; ``scripts/bench.sh`` starts it and says how.
+"""Run the benches, collect their rows, and write the tables; ``scripts/bench.sh`` starts this program.
 
-A bench is started once per MPI, BLAS kernel and number of ranks that concern it. Its rows and what was true of the machine
-meanwhile (load, frequency) are kept in one file per machine, in which a later run replaces what it measures anew.
+A bench runs once per MPI, BLAS kernel and number of ranks that matter to it. Its rows, and load and frequency of the
+machine, are stored in one file per machine. A later run replaces the results that it measures again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paired import OTHERS, figure, goal_text, passed, row_text
+from paired import OTHERS, figure, goal_text, meets_goal, row_text
 from peers_table import peers_table
 from speed_table import speed_table
 
@@ -29,14 +29,14 @@ SPEED = ROOT / "docs" / "speed"
 
 
 class Bench(NamedTuple):
-    """A bench and where it runs.
+    """A bench, its numbers of ranks and its options.
 
     Attributes:
-        name: of its file, without ``bench_``.
-        ranks: the numbers of ranks that make sense; those that are asked for are taken of them. 1: without an MPI job.
-        options: what it is called with.
-        quick: the same in a short run; None: left out there.
-        kernels: whether BLAS's kernels matter.
+        name: name of its file, without ``bench_``.
+        ranks: sensible numbers of ranks, of which the requested ones run. 1 runs without an MPI job.
+        options: its command-line arguments.
+        quick: its arguments in a short run; None: it is not part of short runs.
+        kernels: True if its results depend on BLAS kernels.
     """
 
     name: str
@@ -71,7 +71,7 @@ BENCHES = (
 
 
 def main() -> int:
-    """Run what is asked for; 1 if a goal is missed or a bench failed."""
+    """Run the requested benches and write tables; return 1 if a goal is missed or a bench failed, else 0."""
     options = _options()
     if options.readme:
         return _write_page()
@@ -85,16 +85,17 @@ def main() -> int:
     with _busy(options.busy):
         for kind, python, kernel, bench, ranks in _jobs(options):
             runs.append(_run(options, kind, python, kernel, bench, ranks))
-            record["runs"] = [one for one in record["runs"] if _key(one) != _key(runs[-1])] + [runs[-1]]
+            record["runs"] = [run for run in record["runs"] if _key(run) != _key(runs[-1])] + [runs[-1]]
             file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     file.with_suffix(".md").write_text(_markdown(record), encoding="utf-8")
-    print(f"\n{_shown(file)}, {_shown(file.with_suffix('.md'))}: {time.time() - began:.0f} s")
+    print(f"\n{_relative_text(file)}, {_relative_text(file.with_suffix('.md'))}: {time.time() - began:.0f} s")
     if not options.quick:
         _write_page()
     return _verdict(runs)
 
 
 def _options() -> argparse.Namespace:
+    """Parse the command line; ``ranks``, ``kernels`` and ``only`` become lists (None: all benches)."""
     parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="a few minutes, small sizes; docs/speed.md stays as it is"
@@ -105,7 +106,7 @@ def _options() -> argparse.Namespace:
         "--kernels", default="native", help="native or values of OPENBLAS_CORETYPE, by commas"
     )
     parser.add_argument("--busy", action="store_true", help="one core is busy with a loop meanwhile")
-    parser.add_argument("--only", help="benches by name: " + ",".join(one.name for one in BENCHES))
+    parser.add_argument("--only", help="benches by name: " + ",".join(bench.name for bench in BENCHES))
     parser.add_argument(
         "--machine", help="name of the file in docs/speed/; made of the processor's if left out"
     )
@@ -117,22 +118,25 @@ def _options() -> argparse.Namespace:
     ]
     options.kernels = options.kernels.split(",")
     options.only = options.only.split(",") if options.only else None
-    unknown = {*(options.only or ())} - {one.name for one in BENCHES}
+    unknown = {*(options.only or ())} - {bench.name for bench in BENCHES}
     if unknown:
         parser.error(
-            f"no bench is called {', '.join(sorted(unknown))}: {', '.join(one.name for one in BENCHES)}"
+            f"no bench is called {', '.join(sorted(unknown))}: {', '.join(bench.name for bench in BENCHES)}"
         )
     return options
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Bench, int]]:
-    """What to run: MPI, its Python, BLAS kernel, bench and ranks; what concerns neither MPI nor kernels once."""
-    for first, (kind, python) in enumerate(one.split("=", 1) for one in options.pythons):
+    """Yield MPI, its Python, BLAS kernel, bench and number of ranks of each run.
+
+    A bench that depends neither on MPI nor on kernels runs once.
+    """
+    for first, (kind, python) in enumerate(text.split("=", 1) for text in options.pythons):
         for number, kernel in enumerate(options.kernels):
             for bench in BENCHES:
-                there = (ROOT / "scripts" / "bench" / f"bench_{bench.name}.py").exists()
+                is_present = (ROOT / "scripts" / "bench" / f"bench_{bench.name}.py").exists()
                 left_out = bench.quick is None and options.quick and not options.only
-                if not there or left_out or (options.only and bench.name not in options.only):
+                if not is_present or left_out or (options.only and bench.name not in options.only):
                     continue
                 for ranks in bench.ranks:
                     asked = ranks == 1 or ranks in options.ranks or len(bench.ranks) == 1
@@ -144,7 +148,16 @@ def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Bench, i
 def _run(
     options: argparse.Namespace, kind: str, python: str, kernel: str, bench: Bench, ranks: int
 ) -> dict[str, Any]:
-    """Start a bench, wait, and read its rows."""
+    """Run a bench and return its record: settings, exit code, state of the machine, rows.
+
+    Args:
+        options: options of the command line.
+        kind: the MPI library.
+        python: the Python interpreter of that library's environment.
+        kernel: BLAS kernel, or "native".
+        bench: the bench.
+        ranks: number of ranks; 1 runs without an MPI job.
+    """
     environment = {
         **os.environ,
         "BENCH_QUICK": "1" if options.quick else "",
@@ -155,8 +168,8 @@ def _run(
     settings = (bench.quick if options.quick else None) or bench.options
     script = [str(ROOT / "scripts" / "bench" / f"bench_{bench.name}.py"), *settings]
     launch = [] if ranks == 1 else ["-m", "spmdsim", "launch", "-n", str(ranks)]
-    said = f"{bench.name}, " + (f"{ranks} ranks of {kind}" if ranks > 1 else "one process")
-    print(f"\n== {said}{f', kernels {kernel}' if kernel != 'native' else ''}", flush=True)
+    title = f"{bench.name}, " + (f"{ranks} ranks of {kind}" if ranks > 1 else "one process")
+    print(f"\n== {title}{f', kernels {kernel}' if kernel != 'native' else ''}", flush=True)
     state, start = _state(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows"
@@ -178,12 +191,13 @@ def _run(
 
 
 def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the settings of a run; a later run with equal settings replaces it."""
     return tuple(run[name] for name in ("bench", "mpi", "ranks", "kernel", "busy"))
 
 
 @contextmanager
 def _busy(wanted: bool) -> Iterator[None]:
-    """One core busy with a loop of ours."""
+    """Keep one core busy with a loop inside of the block, if ``wanted``."""
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
     try:
         yield
@@ -202,12 +216,13 @@ def _commit() -> str:
 
 
 def _machine() -> dict[str, Any]:
-    """What does not change while benches run."""
+    """Return the facts of the machine that do not change: processor, memory, versions."""
     code = "import json, numpy, threadpoolctl; print(json.dumps([numpy.__version__, threadpoolctl.threadpool_info()]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     version, pools = json.loads(process.stdout) if not process.returncode else ("?", [])
     blas = [
-        f"{one.get('internal_api')} {one.get('version')}, kernels {one.get('architecture')}" for one in pools
+        f"{pool.get('internal_api')} {pool.get('version')}, kernels {pool.get('architecture')}"
+        for pool in pools
     ]
     return {
         "processor": _processor(), "cores": os.cpu_count(), "memory_gib": _memory(), "kernel": platform.release(),
@@ -216,16 +231,16 @@ def _machine() -> dict[str, Any]:
 
 
 def _state() -> dict[str, Any]:
-    """What does."""
+    """Return the load average and the frequencies of the cores in MHz."""
     hertz = [
         float(text) for text in re.findall(r"^cpu MHz\s*: ([\d.]+)", _text("/proc/cpuinfo"), re.MULTILINE)
     ]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return {"load": round(load, 2), "mhz": [round(one) for one in hertz]}
+    return {"load": round(load, 2), "mhz": [round(frequency) for frequency in hertz]}
 
 
 def _processor() -> str:
-    """The processor's name, and its model where the name is a virtual machine's."""
+    """Return the processor's name and model number, which names processors of virtual machines."""
     info = _text("/proc/cpuinfo")
     fields = {key: m[1].strip() for key in ("model name", "model", "cpu family")
              if (m := re.search(rf"^{key}\s*: (.*)$", info, re.MULTILINE))}  # fmt: skip
@@ -235,11 +250,13 @@ def _processor() -> str:
 
 
 def _memory() -> int:
+    """Return the memory in GiB; 0 if it is unknown."""
     match = re.search(r"^MemTotal:\s*(\d+)", _text("/proc/meminfo"), re.MULTILINE)
     return round(int(match[1]) / (1 << 20)) if match else 0
 
 
 def _text(path: str) -> str:
+    """Return the content of a file; "" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError:
@@ -247,10 +264,12 @@ def _text(path: str) -> str:
 
 
 def _slug(text: str) -> str:
+    """Return a text as lower-case words with hyphens, for a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _shown(path: Path) -> str:
+def _relative_text(path: Path) -> str:
+    """Return a path relative to the repository."""
     return str(path.relative_to(ROOT))
 
 
@@ -258,14 +277,14 @@ def _shown(path: Path) -> str:
 
 
 def _verdict(runs: list[dict[str, Any]]) -> int:
-    """Say what was missed; the exit code."""
-    rows = [one for run in runs for one in run["rows"]]
-    judged = [one for one in rows if passed(one) is not None]
-    missed = [one for one in judged if not passed(one)]
+    """Print missed goals, failed benches and a summary; return the exit code, 0 or 1."""
+    rows = [entry for run in runs for entry in run["rows"]]
+    judged = [entry for entry in rows if meets_goal(entry) is not None]
+    missed = [entry for entry in judged if not meets_goal(entry)]
     broken = [run for run in runs if run["exit"] or not run["rows"]]
-    disturbed = sum(one["others"] > OTHERS for one in judged)
-    for one in missed:
-        print("missed: " + row_text(one))
+    disturbed = sum(entry["others"] > OTHERS for entry in judged)
+    for entry in missed:
+        print("missed: " + row_text(entry))
     for run in broken:
         print(
             f"failed: {run['bench']}, {run['ranks']} ranks: exit code {run['exit']}, {len(run['rows'])} rows"
@@ -277,7 +296,7 @@ def _verdict(runs: list[dict[str, Any]]) -> int:
 
 
 def _markdown(record: dict[str, Any]) -> str:
-    """All rows of one machine."""
+    """Return all rows of a machine as a page in Markdown."""
     machine = record["machine"]
     about = ", ".join(f"{key} {value}" for key, value in machine.items() if not isinstance(value, list))
     lines = [
@@ -294,30 +313,37 @@ def _markdown(record: dict[str, Any]) -> str:
         code = f", commit {run['commit']}, {run['date']}"
         lines += [f"## {run['bench']}, {job}, kernels {run['kernel']}{busy}", "", f"{state}{mhz}{code}.", ""]
         lines += ["| what | case | value | 95 % | goal | |", "|---|---|---|---|---|---|"]
-        for one in run["rows"]:
-            interval = f"{figure(one['low'])} to {figure(one['high'])}" if one["low"] < one["high"] else ""
-            verdict = {True: "pass", False: "**missed**", None: ""}[passed(one)]
-            verdict += ", disturbed" if one["others"] > OTHERS else ""
-            value = f"{figure(one['value'])} {one['unit']}".strip()
-            case = one["case"] + (f" ({one['note']})" if one["note"] else "")
-            lines.append(f"| {one['group']} | {case} | {value} | {interval} | {goal_text(one)} | {verdict} |")
+        for entry in run["rows"]:
+            interval = (
+                f"{figure(entry['low'])} to {figure(entry['high'])}" if entry["low"] < entry["high"] else ""
+            )
+            verdict = {True: "pass", False: "**missed**", None: ""}[meets_goal(entry)]
+            verdict += ", disturbed" if entry["others"] > OTHERS else ""
+            value = f"{figure(entry['value'])} {entry['unit']}".strip()
+            case = entry["case"] + (f" ({entry['note']})" if entry["note"] else "")
+            lines.append(
+                f"| {entry['group']} | {case} | {value} | {interval} | {goal_text(entry)} | {verdict} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
 
 def _write_page() -> int:
-    """Put the tables of all machines between the marks: all rows into docs/speed.md, those beside other systems into README.md."""
+    """Write the tables of all machines into docs/speed.md and README.md, between the marks; return 0.
+
+    docs/speed.md gets all rows, README.md the comparison with other systems.
+    """
     machines = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SPEED.glob("*.json"))]
     if not machines:
-        print(f"{_shown(SPEED)} has no results yet: docs/speed.md and README.md stay as they are")
+        print(f"{_relative_text(SPEED)} has no results yet: docs/speed.md and README.md stay as they are")
         return 0
     for path, name, table in (
         (ROOT / "docs" / "speed.md", "speed", speed_table(machines)),
         (ROOT / "README.md", "peers", peers_table(machines)),
     ):
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = path.read_text(encoding="utf-8").split(begin)
-        path.write_text(f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+        before, after = path.read_text(encoding="utf-8").split(begin)
+        path.write_text(f"{before}{begin}\n{table}\n{end}{after.split(end)[1]}", encoding="utf-8")
     return 0
 
 

@@ -37,7 +37,7 @@ def start() -> Torch | None:
 
 
 def mlp(rows: int, width: int, hidden: int) -> dict[str, Callable[[], object]]:
-    """A column-parallel and a row-parallel product with a ReLU between, forward and backward."""
+    """Return forward and backward pass of column-parallel product, ReLU and row-parallel product."""
     torch_parts = start()
     if torch_parts is None:
         return {}
@@ -59,7 +59,14 @@ def mlp(rows: int, width: int, hidden: int) -> dict[str, Callable[[], object]]:
 
 
 def embedding(ids: Any, rows: int, width: int, scattered: bool) -> dict[str, Callable[[], object]]:
-    """A table split by rows, looked up by ids that every rank has."""
+    """Return the lookup of replicated ids in a table split by rows.
+
+    Args:
+        ids: the ids.
+        rows: rows of the table.
+        width: size of a row.
+        scattered: True if each rank needs the rows of its block of the ids.
+    """
     torch_parts = start()
     if torch_parts is None:
         return {}

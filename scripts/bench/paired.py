@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
 
     def times(self, factor: float) -> Estimate:
         """Return the estimate multiplied by a factor, to change its unit."""
-        return Estimate(*(one * factor for one in self))
+        return Estimate(*(bound * factor for bound in self))
 
 
 def estimate(samples: Iterable[float]) -> Estimate:
@@ -70,18 +70,18 @@ class Times(dict[str, float]):
         """Return the name of the fastest of some alternatives."""
         return min(names, key=self.__getitem__)
 
-    def ratio(self, one: str, other: str) -> Estimate:
-        """Return the time of one alternative divided by that of another, round by round."""
-        quotient = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
-        return quotient._replace(value=self[one] / self[other]) if _least() else quotient
+    def ratio(self, first: str, second: str) -> Estimate:
+        """Return the time of the first alternative divided by that of the second, round by round."""
+        quotient = estimate(a / b for a, b in zip(self.rounds[first], self.rounds[second]))
+        return quotient._replace(value=self[first] / self[second]) if _least() else quotient
 
-    def above(self, one: str, other: str) -> Estimate:
-        """Return the seconds of one alternative minus those of another, round by round."""
-        difference = estimate(a - b for a, b in zip(self.rounds[one], self.rounds[other]))
-        return difference._replace(value=self[one] - self[other]) if _least() else difference
+    def above(self, first: str, second: str) -> Estimate:
+        """Return the seconds of the first alternative minus those of the second, round by round."""
+        difference = estimate(a - b for a, b in zip(self.rounds[first], self.rounds[second]))
+        return difference._replace(value=self[first] - self[second]) if _least() else difference
 
 
-def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.5) -> Times:
+def paired(comm: Any, alternatives: dict[str, Callable[[], object]], seconds: float = 0.5) -> Times:
     """Time alternatives of one work over rounds in which all of them run in turn.
 
     Each alternative runs several times in its turn, and only the last run counts. The caches then have its own buffers, not those
@@ -90,7 +90,7 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
 
     Args:
         comm: an mpi4py communicator; each time is that of the slowest rank.
-        ways: the alternatives, by name.
+        alternatives: the alternatives, by name.
         seconds: approximate time to measure each alternative.
 
     Returns:
@@ -99,47 +99,49 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
     seconds_of = _stopwatch(comm)
 
     # Create buffers, communicators and types, and let repeated calls choose implementations.
-    for way in ways.values():
+    for alternative in alternatives.values():
         for _ in range(10 if PART else 1):
-            if seconds_of(way) > 0.1 * seconds:
+            if seconds_of(alternative) > 0.1 * seconds:
                 break
-    longest = max(seconds_of(way) for way in ways.values())
+    longest = max(seconds_of(alternative) for alternative in alternatives.values())
     before = max(2, min(WARM, int(WARMING / max(longest, 1e-6)))) if PART else 0
     rounds = int(min(200, max(5 if PART else 1, PART * seconds / max((before + 1) * longest, 1e-6))))
     attempts = []
     for _ in range(1 + AGAIN):
-        times: dict[str, list[float]] = {name: [] for name in ways}
+        times: dict[str, list[float]] = {name: [] for name in alternatives}
         neighbours = Neighbours(comm)
         for number in range(rounds):
-            first = number % len(ways)
-            for name in (*list(ways)[first:], *list(ways)[:first]):
+            first = number % len(alternatives)
+            for name in (*list(alternatives)[first:], *list(alternatives)[:first]):
                 for _ in range(before):
-                    seconds_of(ways[name])
-                times[name].append(seconds_of(ways[name]))
+                    seconds_of(alternatives[name])
+                times[name].append(seconds_of(alternatives[name]))
         attempts.append(Times(times, neighbours.cores()))
         if attempts[-1].others <= OTHERS:
             break
-    return min(attempts, key=lambda one: one.others)
+    return min(attempts, key=lambda attempt: attempt.others)
 
 
-def once(comm: Any, ways: dict[str, Callable[[], object]]) -> Times:
+def once(comm: Any, alternatives: dict[str, Callable[[], object]]) -> Times:
     """Time alternatives that take minutes in a single round."""
     seconds, neighbours = _stopwatch(comm), Neighbours(comm)
-    return Times({name: [seconds(way)] for name, way in ways.items()}, neighbours.cores())
+    return Times(
+        {name: [seconds(alternative)] for name, alternative in alternatives.items()}, neighbours.cores()
+    )
 
 
 def _stopwatch(comm: Any) -> Callable[[Callable[[], object]], float]:
     """Return the function that runs an alternative on all ranks and returns the seconds of the slowest."""
     import numpy as np
 
-    slowest, own = np.empty(1), np.empty(1)
+    slowest, own_seconds = np.empty(1), np.empty(1)
 
-    def seconds(way: Callable[[], object]) -> float:
+    def seconds(alternative: Callable[[], object]) -> float:
         comm.Barrier()
         start = time.perf_counter()
-        way()
-        own[0] = time.perf_counter() - start
-        comm.Allreduce(own, slowest, op=_operation("MAX"))
+        alternative()
+        own_seconds[0] = time.perf_counter() - start
+        comm.Allreduce(own_seconds, slowest, op=_operation("MAX"))
         return float(slowest[0])
 
     return seconds
@@ -158,24 +160,26 @@ class Neighbours:
 
     def cores(self) -> float:
         """Return the cores used since the creation, equal on all ranks, without those kept busy on purpose."""
-        wall, busy, own = (b - a for a, b in zip(self._start, self._now()))
+        wall, busy, own_seconds = (b - a for a, b in zip(self._start, self._now()))
         busy_cores = (
-            (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
+            (busy - own_seconds) / wall - float(os.environ.get("BENCH_BUSY", "0"))
+            if wall > 0 and busy
+            else 0.0
         )
         return max(0.0, busy_cores if self._comm is None else self._comm.bcast(busy_cores))
 
     def _now(self) -> tuple[float, float, float]:
         """Return the time, the busy seconds of all cores, and the processor seconds of the own ranks."""
-        own = time.process_time()
+        own_seconds = time.process_time()
         if self._comm is not None:
-            own = self._comm.allreduce(own)
+            own_seconds = self._comm.allreduce(own_seconds)
         try:
             with open("/proc/stat", encoding="ascii") as file:
                 user, nice, system, _, _, irq, soft, steal = map(int, file.readline().split()[1:9])
         except (OSError, ValueError):
-            return time.perf_counter(), 0.0, own
+            return time.perf_counter(), 0.0, own_seconds
         busy = (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
-        return time.perf_counter(), busy, own
+        return time.perf_counter(), busy, own_seconds
 
 
 def work_ratio(work: Callable[[], object], bound: Callable[[], object], rounds: int = 5) -> Times:
@@ -233,7 +237,7 @@ def row(
 
 
 def beside_hand(
-    what: str, by: str, case: str, times: Times, ways: tuple[str, str], nbytes: int, note: str
+    what: str, by: str, case: str, times: Times, alternatives: tuple[str, str], nbytes: int, note: str
 ) -> None:
     """Print a row that compares a collective with one written by hand.
 
@@ -244,7 +248,7 @@ def beside_hand(
         by: the author of the other implementation.
         case: the case.
         times: the seconds of all alternatives.
-        ways: the names of this library's alternative and of the other one.
+        alternatives: the names of this library's alternative and of the other one.
         nbytes: bytes of the tensor.
         note: a remark.
     """
@@ -252,17 +256,17 @@ def beside_hand(
         row(
             f"{what} from 256 KiB, of {by}",
             case,
-            times.ratio(*ways),
+            times.ratio(*alternatives),
             most=1.05,
             others=times.others,
             note=note,
         )
     else:
-        above, most = times.above(*ways).times(1e6), 25 if oversubscribed() else 3
+        above, most = times.above(*alternatives).times(1e6), 25 if oversubscribed() else 3
         row(f"{what} below 256 KiB, above {by}", case, above, "us", most=most, others=times.others, note=note)
 
 
-def passed(entry: dict[str, Any]) -> bool | None:
+def meets_goal(entry: dict[str, Any]) -> bool | None:
     """Return True if a row meets its goal; None if it has no goal."""
     if entry["most"] is None and entry["least"] is None:
         return None
@@ -278,7 +282,7 @@ def goal_text(entry: dict[str, Any]) -> str:
 
 def row_text(entry: dict[str, Any]) -> str:
     """Return a row as a line of text."""
-    verdict = {True: "pass", False: "FAIL", None: ""}[passed(entry)]
+    verdict = {True: "pass", False: "FAIL", None: ""}[meets_goal(entry)]
     interval = f"[{figure(entry['low'])}, {figure(entry['high'])}]" if entry["low"] < entry["high"] else ""
     label = f"{entry['group']}: {entry['case']}"
     text = f"{label:<76} {figure(entry['value']):>9} {entry['unit']:<10} {interval:<20} {goal_text(entry):<9} {verdict}"
@@ -320,9 +324,9 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def quantile(samples: Sequence[float], part: float) -> float:
-    """Return the sample below which the fraction ``part`` of all samples lies."""
-    return sorted(samples)[min(len(samples) - 1, int(len(samples) * part))]
+def quantile(samples: Sequence[float], fraction: float) -> float:
+    """Return the sample below which the fraction ``fraction`` of all samples lies."""
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * fraction))]
 
 
 def _ranks() -> int:

@@ -13,7 +13,7 @@ GROUP = "beside other systems, of the time of "
 
 
 def peers_table(machines: Iterable[dict[str, Any]]) -> str:
-    """Return the machine and the versions in a sentence, and a line per work with the time over each system's.
+    """Return a sentence on machine and versions, and a table of times divided by other systems' times.
 
     Args:
         machines: the records of docs/speed/.
@@ -26,7 +26,7 @@ def peers_table(machines: Iterable[dict[str, Any]]) -> str:
     ]
     if not runs:
         return "No machine has been measured yet."
-    _, machine, run = max(runs, key=lambda one: one[0])
+    _, machine, run = max(runs, key=lambda dated: dated[0])
     rows = [row for row in run["rows"] if row["group"].startswith(GROUP)]
     systems = list(dict.fromkeys(row["group"].removeprefix(GROUP) for row in rows))
     versions = list(

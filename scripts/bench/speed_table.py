@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paired import figure, goal_text, passed
+from paired import figure, goal_text, meets_goal
 
 HEADS = ("what", "command", "measured", "worst case", "goal", "met")
 
@@ -21,7 +21,9 @@ def speed_table(machines: list[dict[str, Any]]) -> str:
             for entry in run["rows"]:
                 member = {**entry, "run": run, "machine": record["machine"]["processor"]}
                 groups.setdefault((run["bench"], entry["group"], entry["unit"]), []).append(member)
-    names = ", ".join(f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines)
+    names = ", ".join(
+        f"{record['machine']['processor']} ({record['machine']['cores']} cores)" for record in machines
+    )
     runs = [run for record in machines for run in record["runs"]]
     if any(run["busy"] or run["kernel"] != "native" for run in runs):
         names += ", some benches again with other BLAS kernels or one core busy"
@@ -38,15 +40,15 @@ def speed_table(machines: list[dict[str, Any]]) -> str:
 def _cells(key: tuple[str, str, str], members: list[dict[str, Any]]) -> tuple[str, ...]:
     """Return the cells of one line, in the order of HEADS."""
     bench, group, unit = key
-    ranks = sorted({one["run"]["ranks"] for one in members})
+    ranks = sorted({entry["run"]["ranks"] for entry in members})
     ranges = [
-        _range([one["value"] for one in members if one["run"]["ranks"] == count])
+        _range([entry["value"] for entry in members if entry["run"]["ranks"] == count])
         + (f" on {count} rank{'s' * (count > 1)}" if ranks != [1] else "")
         for count in ranks
     ]
-    judged = [one for one in members if passed(one) is not None]
-    goals = " or ".join(dict.fromkeys(goal_text(one) for one in judged)) or "none"
-    met = f"{sum(bool(passed(one)) for one in judged)} of {len(judged)}" if judged else "-"
+    judged = [entry for entry in members if meets_goal(entry) is not None]
+    goals = " or ".join(dict.fromkeys(goal_text(entry) for entry in judged)) or "none"
+    met = f"{sum(bool(meets_goal(entry)) for entry in judged)} of {len(judged)}" if judged else "-"
     if judged and len(judged) < len(members):
         met += f"; {len(members) - len(judged)} more without a goal"
     what = f"{group}, {unit}" if unit not in ("x", "") else group
@@ -61,8 +63,8 @@ def is_better_larger(entry: dict[str, Any]) -> bool:
 
 def _worst(members: list[dict[str, Any]]) -> str:
     """Return the worst value with its case, and where it was measured."""
-    larger = any(is_better_larger(one) for one in members)
-    worst = (min if larger else max)(members, key=lambda one: one["value"])
+    larger = any(is_better_larger(entry) for entry in members)
+    worst = (min if larger else max)(members, key=lambda entry: entry["value"])
     run = worst["run"]
     conditions = [worst["machine"]]
     if run["mpi"]:
