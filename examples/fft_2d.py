@@ -15,13 +15,16 @@ field = np.random.default_rng(0).normal(size=shape)
 
 
 def smooth(x, height=shape[0], width=shape[1]):
-    """Waves shorter than 16 cells, taken away. The spectrum stays split by columns; only the result comes back to rows."""
-    spectrum = fft.fft2(x)  # rows first, where they are; then columns, after one all_to_all
+    """Remove waves shorter than 16 cells.
+
+    The spectrum stays split by columns. Only the result is redistributed to rows.
+    """
+    spectrum = fft.fft2(x)  # rows first, without communication; columns after one all_to_all
     down = fft.fftfreq(height, layout=mesh(None), world=x.world)
     along = fft.fftfreq(width, layout=mesh("x"), world=x.world)
     squares = ops.add(ops.reshape(ops.square(down), (height, 1)), ops.square(along))
-    kept = ops.cast(ops.less(squares, 1 / 16**2), "float64")
-    return fft.ifft2(spectrum * kept, layout=x.layout)
+    mask = ops.cast(ops.less(squares, 1 / 16**2), "float64")
+    return fft.ifft2(spectrum * mask, layout=x.layout)
 
 
 x = Tensor.from_global(field, mesh("x", None), requires_grad=True)

@@ -33,10 +33,10 @@ if speaks:
     )
 
 verdict = check(z, np.matmul, operands=(a, b))
-whole = z.full()  # asked for explicitly: the only place where the tensor is gathered
+full_array = z.full()  # only this line gathers the tensor
 if speaks:
     print(verdict)
-    print("sum of all elements:", whole.sum())
+    print("sum of all elements:", full_array.sum())
 
 # The same program at 65,536 ranks, with shapes only.
 huge = ShapeOnly(65536)

@@ -18,11 +18,11 @@ from spmdsim.cases.inputs import project_text
 from spmdsim.launch import launched
 
 
-def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all", dtype=np.float32):
-    """Losses of all steps, and the collectives of the last one."""
+def train(job_world, mesh, args, *, sequence_parallel=False, zero=False, rows="all", dtype=np.float32):
+    """Train the model; return the losses of all steps, and the collectives of the last step."""
     stream = mesh("dp", "tp" if sequence_parallel else None, None)
     model = nn.GPT(256, args.width, 4, args.blocks, args.length, stream, "tp", rows=rows, dtype=dtype)
-    model.materialise(here, seed=1)
+    model.materialise(job_world, seed=1)
     state = nn.sharded_over("dp") if zero else None
     optimiser = nn.Adam(model.parameters(), 3e-3, state_layout=state)
     tokens = open_tokens(args.text)
@@ -32,7 +32,10 @@ def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all", 
         start = step * span % (tokens.shape[0] - span - 1)
 
         def window(shift, start=start):
+            """Return the tokens of the batch, shifted by some positions."""
+
             def block(index):
+                """Return a block of the tokens."""
                 rows, columns = index
                 return np.stack(
                     [
@@ -44,7 +47,7 @@ def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all", 
                 )
 
             shape = (args.batch, args.length)
-            return Tensor.from_global(block, mesh("dp", None), here, shape=shape, dtype="int64")
+            return Tensor.from_global(block, mesh("dp", None), job_world, shape=shape, dtype="int64")
 
         with record() as trace:
             model.zero_grad()
@@ -58,6 +61,7 @@ def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all", 
 
 
 def parse():
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,29 +81,33 @@ def parse():
 
 
 def compare(args, losses):
-    """The losses beside a single process: float64 tells what is true, its float32 run what rounding does to it."""
-    one = Mesh((1,), ("x",))
+    """Compare the losses with a single process; return the verdict and its float32 losses.
+
+    Its float64 run is the reference. The difference of its float32 run from it measures the effect of rounding.
+    """
+    line_mesh = Mesh((1,), ("x",))
     alone, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args)
     true, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args, dtype=np.float64)
     so_far = np.maximum.accumulate(np.abs(np.subtract(alone, true)))
-    told = Tensor.from_global(np.array(losses), one(None), LockStep(1))
-    verdict = check(told, Measured(np.array(true), so_far, "float64", "float32"))
+    losses_tensor = Tensor.from_global(np.array(losses), line_mesh(None), LockStep(1))
+    verdict = check(losses_tensor, Measured(np.array(true), so_far, "float64", "float32"))
     why = f"{FACTOR:g} x what one process in float32 has differed from float64 so far"
     return replace(verdict, why=why), alone
 
 
 def main():
+    """Train and print losses; compare them with a single process if requested."""
     args = parse()
-    here = world() if launched() else world(8)
-    heads_over = math.gcd(here.size, 4)  # ranks must divide the four heads; the others split the batch
-    mesh = Mesh((here.size // heads_over, heads_over), ("dp", "tp"))
+    job_world = world() if launched() else world(8)
+    heads_over = math.gcd(job_world.size, 4)  # ranks must divide the four heads; the others split the batch
+    mesh = Mesh((job_world.size // heads_over, heads_over), ("dp", "tp"))
     options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}
-    losses, counts = train(here, mesh, args, rows="owned" if args.owned_rows else "all", **options)
-    if here.rank == 0:
+    losses, counts = train(job_world, mesh, args, rows="owned" if args.owned_rows else "all", **options)
+    if job_world.rank == 0:
         print(f"{mesh}, {counts} in a whole step")
         for step, loss in list(enumerate(losses))[:: max(1, args.steps // 5)]:
             print(f"step {step:3d}  loss {loss:.6f}")
-    if args.compare and here.rank == 0:
+    if args.compare and job_world.rank == 0:
         verdict, alone = compare(args, losses)
         print(f"losses: {verdict}")
         print(f"largest difference to the single process: {np.abs(np.subtract(losses, alone)).max():.1e}")

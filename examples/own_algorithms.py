@@ -1,4 +1,4 @@
-"""A ring all_reduce of one's own, and three mistakes that are often made: for `spmdsim collective check` and `show`."""
+"""A ring all_reduce and three frequent mistakes, for `spmdsim collective check` and `show`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spmdsim.collectives import recv, recv_reduce, send
 
 
 def my_all_reduce(rank, size):
-    """Partial sums go around once; then the finished chunks go around once."""
+    """Pass partial sums around the ring once, then pass the finished chunks around once."""
     right, left = (rank + 1) % size, (rank - 1) % size
     for i in range(size - 1):
         yield [send(right, (rank - i) % size), recv_reduce(left, (rank - 1 - i) % size)]
@@ -15,7 +15,7 @@ def my_all_reduce(rank, size):
 
 
 def one_round_too_many(rank, size):
-    """The loop runs ``size`` times instead of ``size - 1``: the first sum comes around again and is added twice."""
+    """Run the first loop ``size`` times instead of ``size - 1``, so the first sum is added twice."""
     right, left = (rank + 1) % size, (rank - 1) % size
     for i in range(size):
         yield [send(right, (rank - i) % size), recv_reduce(left, (rank - 1 - i) % size)]
@@ -24,7 +24,7 @@ def one_round_too_many(rank, size):
 
 
 def send_before_receive(rank, size):
-    """Send, then receive, one after the other: all ranks wait for their right neighbour to receive."""
+    """Send, then receive in another round, so all ranks wait for their right neighbour to receive."""
     right, left = (rank + 1) % size, (rank - 1) % size
     for i in range(size - 1):
         yield [send(right, (rank - i) % size)]
@@ -35,7 +35,7 @@ def send_before_receive(rank, size):
 
 
 def wrong_neighbour(rank, size):
-    """Sends to the right and receives from the right: with two ranks both neighbours are one, and it works."""
+    """Send to the right and receive from the right, which works only if both neighbours are one rank."""
     right = (rank + 1) % size
     for i in range(size - 1):
         yield [send(right, (rank - i) % size), recv_reduce(right, (rank - 1 - i) % size)]

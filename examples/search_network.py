@@ -1,4 +1,4 @@
-"""A network whose layouts are found, not configured.
+"""A network whose layouts a search finds.
 
     spmdsim search examples/search_network.py -n 8 --run
     spmdsim launch -n 8 -m spmdsim search examples/search_network.py -n 8 --run      on real ranks
@@ -21,6 +21,7 @@ parameters = {
 
 
 def program(x, labels, fc1, bias1, fc2, bias2, scale, shift, head):
+    """Return the loss of the network."""
     h = ops.gelu(ops.linear(x, fc1, bias1))
     h = ops.layer_norm(ops.add(x, ops.linear(h, fc2, bias2)), scale, shift)
     return ops.cross_entropy(ops.matmul(h, head), labels)

@@ -16,10 +16,11 @@ split = Mesh((4,), ("sp",))(None, "sp", None)
 
 @local_map(in_layouts=split, out_layouts=split, flops=lambda q, k, v: 4 * HEADS * q[1] * LENGTH * WIDTH)
 def attention(q, k, v):
+    """Compute causal attention of the own queries, while blocks of keys and values pass all ranks."""
     me, ranks, block = axis_rank("sp"), axis_size("sp"), q.shape[1]
     ring = [(i, (i + 1) % ranks) for i in range(ranks)]
     queries = me * block + np.arange(block)
-    top = np.full((HEADS, block, 1), -np.inf)  # the largest score so far, and what is summed relative to it
+    top = np.full((HEADS, block, 1), -np.inf)  # the largest score so far; sums are relative to it
     weights, values = np.zeros((HEADS, block, 1)), np.zeros_like(q)
     for turn in range(ranks):
         keys = (me - turn) % ranks * block + np.arange(block)
@@ -27,10 +28,10 @@ def attention(q, k, v):
         if not masked.all():
             scores = np.where(masked, -np.inf, q @ k.swapaxes(1, 2) / np.sqrt(WIDTH))
             higher = np.maximum(top, scores.max(-1, keepdims=True))
-            part, kept = np.exp(scores - higher), np.exp(top - higher)
+            weights_of_block, rescale = np.exp(scores - higher), np.exp(top - higher)
             weights, values, top = (
-                kept * weights + part.sum(-1, keepdims=True),
-                kept * values + part @ v,
+                rescale * weights + weights_of_block.sum(-1, keepdims=True),
+                rescale * values + weights_of_block @ v,
                 higher,
             )
         if turn < ranks - 1:
@@ -43,8 +44,8 @@ with record() as trace:
     y = attention(*[Tensor.from_global(x, split) for x in (q, k, v)])
 
 scores = np.where(np.tri(LENGTH, dtype=bool), q @ k.swapaxes(1, 2) / np.sqrt(WIDTH), -np.inf)
-whole = np.exp(scores - scores.max(-1, keepdims=True))
-error = np.abs(y.full() - whole @ v / whole.sum(-1, keepdims=True)).max()
+expected_weights = np.exp(scores - scores.max(-1, keepdims=True))
+error = np.abs(y.full() - expected_weights @ v / expected_weights.sum(-1, keepdims=True)).max()
 assert error < 1e-14, error
 if speaks:
     print(f"attention: {LENGTH} positions in 4 blocks, as numpy's softmax")

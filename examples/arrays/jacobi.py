@@ -14,6 +14,7 @@ mesh = Mesh((2, 2), ("row", "column"))
 
 
 def step(u):
+    """Return the mean of the four neighbours of each inner element."""
     return (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]) / 4
 
 

@@ -20,20 +20,21 @@ links = scipy.sparse.coo_array((np.ones(LINKS), rng.integers(PAGES, size=(2, LIN
 out = np.maximum(links.sum(axis=0), 1)
 matrix = scipy.sparse.csr_array(links / out)  # entry (i, j): the part of j's rank that it hands to i
 
-# What a rank keeps: its rows, by the layout that the result has.
+# Each rank keeps the rows of the matrix that the layout of the result gives it.
 shards = {rank: matrix[slice(*rows.bounds((PAGES,), rank)[0])] for rank in w.ranks}
 
 
 @local_map(in_layouts=mesh(None), out_layouts=rows, shape=(PAGES,), flops=2 * LINKS // 4)
-def spread(rank):
+def multiply(rank):
+    """Multiply the own rows of the matrix by the vector."""
     return shards[axis_rank("rows")] @ rank
 
 
 rank = Tensor.from_global(np.full(PAGES, 1 / PAGES), rows)
 with record() as trace:
     for _ in range(STEPS):
-        rank = DAMPING * spread(rank)
-        rank = rank + (1.0 - ops.sum(rank)) / PAGES  # what was not handed on goes to all
+        rank = DAMPING * multiply(rank)
+        rank = rank + (1.0 - ops.sum(rank)) / PAGES  # pages without links give their rank to all pages
 
 expected = np.full(PAGES, 1 / PAGES)
 for _ in range(STEPS):

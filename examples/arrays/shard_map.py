@@ -23,6 +23,7 @@ mesh = Mesh((2, 2), ("dp", "tp"))
     out_layouts=(mesh("dp", "tp"), mesh(), mesh("tp")),
 )
 def layer(x, up, down):
+    """Compute a layer, its loss and a value of the left neighbour."""
     # x = all_gather(x, "tp", axis=1, tiled=True)
     x = all_gather(x, "tp", axis=1, tiled=True)
     # hidden = np.maximum(x @ up, 0)

@@ -1,4 +1,4 @@
-"""Every rank sums a piece of an array; the program stops at its first MPI call. Run with 4 ranks."""
+"""Sum a block of an array on each rank; the program stops at its first MPI call. Run with 4 ranks."""
 
 import mpi4py
 

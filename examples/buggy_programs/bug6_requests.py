@@ -6,15 +6,15 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
 partner = rank ^ 1
-mine = np.array([float(rank)])
+own_value = np.array([float(rank)])
 theirs = np.zeros(1)
 
 if rank < 2:
-    requests = [comm.Irecv(theirs, source=partner), comm.Isend(mine, dest=partner)]
+    requests = [comm.Irecv(theirs, source=partner), comm.Isend(own_value, dest=partner)]
     MPI.Request.Waitall(requests)
 else:
     request = comm.Irecv(theirs, source=partner)
-    request = comm.Isend(mine, dest=partner)  # the bug: the receive's request is overwritten
+    request = comm.Isend(own_value, dest=partner)  # the bug: the receive's request is overwritten
     request.Wait()
 
 print(f"rank {rank} has {theirs[0]} from rank {partner}")

@@ -1,4 +1,4 @@
-"""Which slice of a tensor each rank holds, as MindSpore's document derives it. Only the import lines are different.
+"""Slices of a tensor on each rank, as MindSpore's document derives them. Only the import lines differ.
 
 spmdsim launch -n 8 examples/documents/layout_slices.py
 python examples/documents/layout_slices.py --lockstep
@@ -23,7 +23,10 @@ CASES = (full, four, copies)
 
 
 def main():
-    """The slice of each rank by the three layouts, the two strategies, and the rank's part of an operator's result."""
+    """Print the slice of each rank in three layouts, and the rank's slice of results of an operator.
+
+    Return the shard numbers per layout and rank, and the results.
+    """
     numbers = [[strategy.shard_index(rank) for rank in range(8)] for (strategy,) in CASES]
     if get_rank() == 0:
         for row in numbers:

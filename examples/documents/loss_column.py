@@ -27,7 +27,7 @@ DOCUMENT = (2.3016002, 2.2889402, 2.2843816, 2.248126, 2.1581488, 1.8051043)
 
 
 def rows(**options):
-    """The tutorial's dataset, its rows read with these options."""
+    """Return a function like the tutorial's ``create_dataset`` that reads rows with these options."""
 
     def create_dataset(batch_size):
         plain = ds.MnistDataset
@@ -64,13 +64,13 @@ SETTINGS = {
 
 
 def losses(setting, steps):
-    """Ours at steps 0, 10, ..."""
+    """Return the losses of spmdsim at steps 0, 10, ... for a setting."""
     with use_world(LockStep(8)), contextlib.redirect_stdout(io.StringIO()):
         return operator_parallel.train(steps=steps + 1, **SETTINGS[setting][1])[::10]
 
 
 def table(settings, last):
-    """Its lines."""
+    """Yield the lines of the table, up to step ``last``."""
     steps = range(0, last + 1, 10)
     yield "| setting | " + " | ".join(f"step {k}" for k in steps) + " |"
     yield "|---" * (len(steps) + 1) + "|"

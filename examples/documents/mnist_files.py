@@ -15,7 +15,7 @@ SIDE = 28
 
 
 def arc(x, y, width, height, start, stop, points=9):
-    """Points on an ellipse, the angle counted in quarter turns from the right, downwards."""
+    """Return points on an ellipse; angles are quarter turns from the right, clockwise."""
     turn = np.linspace(start, stop, points) * np.pi / 2
     return np.stack([x + width * np.cos(turn), y + height * np.sin(turn)], 1)
 
@@ -35,8 +35,8 @@ STROKES = [
 ]
 
 
-def drawn(digit, random):
-    """One image, bytes ``[28, 28]``."""
+def draw_digit(digit, random):
+    """Return a random image of a digit, bytes ``[28, 28]``."""
     turn, slant, bend = random.normal(0, [0.12, 0.15, 0.05])
     scale = random.normal([7.5, 8.5], 0.8)
     shift = random.normal(SIDE / 2 - 0.5, 1.0, 2)
@@ -48,28 +48,28 @@ def drawn(digit, random):
         x = x + slant * y + bend * y**2
         points = np.stack([x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn)], 1)
         points = points * scale + shift
-        start, way = points[:-1], np.diff(points, axis=0)
-        along = ((grid - start) * way).sum(-1) / np.maximum((way**2).sum(-1), 1e-9)
-        from_line = grid - start - np.clip(along, 0, 1)[..., None] * way
+        start, direction = points[:-1], np.diff(points, axis=0)
+        along = ((grid - start) * direction).sum(-1) / np.maximum((direction**2).sum(-1), 1e-9)
+        from_line = grid - start - np.clip(along, 0, 1)[..., None] * direction
         nearest = np.minimum(nearest, np.sqrt((from_line**2).sum(-1)).min(-1))
     return np.rint(255 * np.clip(pen + 0.5 - nearest, 0, 1)).astype(np.uint8)
 
 
 def digits(count, seed):
-    """Images ``[count, 28, 28]`` and labels ``[count]``, bytes."""
+    """Return images ``[count, 28, 28]`` and labels ``[count]``, bytes."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 10, count).astype(np.uint8)
-    return np.stack([drawn(label, random) for label in labels]), labels
+    return np.stack([draw_digit(label, random) for label in labels]), labels
 
 
-def write(folder, part="train", count=1632, seed=1):
-    """``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte`` in a folder, or ``t10k-`` ones."""
+def write(folder, subset="train", count=1632, seed=1):
+    """Write ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte`` (or ``t10k-...``) into a folder."""
     images, labels = digits(count, seed)
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    directory = Path(folder)
+    directory.mkdir(parents=True, exist_ok=True)
     for array, name in ((images, "images-idx3-ubyte"), (labels, "labels-idx1-ubyte")):
         header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)  # 8: bytes without sign
-        (place / f"{part}-{name}").write_bytes(header + array.tobytes())
+        (directory / f"{subset}-{name}").write_bytes(header + array.tobytes())
 
 
 if __name__ == "__main__":

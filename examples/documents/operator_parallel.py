@@ -70,7 +70,7 @@ def train(
     make_dataset=create_dataset,
     configure=lambda parallel_net: None,
 ):
-    """The tutorial's training; what can be given is what users of it change. Returns the losses."""
+    """Train the tutorial's network; return the losses. The parameters are settings that users change."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.runtime.set_memory(max_size="28GB")
     init()

@@ -1,4 +1,4 @@
-"""What comes after MindSpore's documents: their programs trained on, with the words that users add next.
+"""Continue the programs of MindSpore's documents: train them with the functions that users add next.
 
 spmdsim launch -n 8 examples/documents/operator_parallel_continued.py
 python examples/documents/operator_parallel_continued.py --lockstep
@@ -22,11 +22,11 @@ from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 
 
 def by_slices(steps=4):
-    """A weight of which each rank has the slice that the derivation gives it, trained towards ones; the losses."""
+    """Train a weight, split by the derivation's layout, towards ones; return the weight and the losses."""
     ms.set_seed(1)
-    (held,) = layout_slices.full
+    (strategy,) = layout_slices.full
     weight = ms.Parameter(initializer(layout_slices.X, layout_slices.X.shape, ms.float32), name="weight")
-    ones, multiply, loss_fn = ops.ones(weight.shape), ops.Mul().shard((held, held)), nn.MSELoss()
+    ones, multiply, loss_fn = ops.ones(weight.shape), ops.Mul().shard((strategy, strategy)), nn.MSELoss()
     grad_fn = ms.value_and_grad(lambda x: loss_fn(multiply(weight, x), x), None, [weight])
     optimizer, losses = nn.SGD([weight], 2.0), []
     for _ in range(steps):
@@ -37,7 +37,7 @@ def by_slices(steps=4):
 
 
 def chain(steps=20):
-    """The two chained products, trained towards given results; the losses."""
+    """Train the two chained products towards given results; return the losses."""
     ms.set_seed(1)
     n = get_group_size()
     net = chained_matmul.Chain(((n, 1), (1, 1)), ((1, n), (n, 1)))
@@ -57,7 +57,10 @@ def chain(steps=20):
 
 
 def tutorial(steps=12):
-    """The tutorial's network with momentum, smoothed labels, mean gradients and shared parameters; losses and accuracy."""
+    """Train the tutorial's network; return the losses, the accuracy, and the cuts of each parameter.
+
+    It has momentum, smoothed labels, mean gradients and parameters split over replicas.
+    """
     ms.set_seed(1)
     data_set = operator_parallel.create_dataset(32)
     net = operator_parallel.Network()
@@ -73,26 +76,27 @@ def tutorial(steps=12):
     parallel_net = AutoParallel(train_step)
     parallel_net.dataset_strategy("full_batch")
     parallel_net.hsdp()
-    losses, right, seen = [], 0, 0
+    losses, right, image_count = [], 0, 0
     for image, label in data_set.take(steps):
         losses.append(float(parallel_net(image, label)))
     for image, label in data_set.take(4):
         predictions = mint.argmax(net(image), dim=1).asnumpy()
-        right, seen = right + int((predictions == label).sum()), seen + len(label)
-    kept = {p.name: p.layout.cuts for p in net.trainable_params()}
-    return losses, right / seen, kept
+        right, image_count = right + int((predictions == label).sum()), image_count + len(label)
+    cuts = {p.name: p.layout.cuts for p in net.trainable_params()}
+    return losses, right / image_count, cuts
 
 
 def main():
+    """Run all three programs and print their losses."""
     init()
     weight, halved = by_slices()
     chained = chain()
-    losses, accuracy, kept = tutorial()
+    losses, accuracy, cuts = tutorial()
     if get_rank() == 0:
         print("a weight in slices: loss", *halved, "on", weight.layout.short())
         print("chained products: loss %.4f -> %.4f" % (chained[0], chained[-1]))  # noqa: UP031
         print("tutorial: loss %.4f -> %.4f, right %.2f" % (losses[0], losses[-1], accuracy))  # noqa: UP031
-        print("kept in pieces:", kept)
+        print("kept in pieces:", cuts)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ WORDS, WIDTH, HIDDEN = 8, 8, 32
 
 
 def parameter(name, shape):
-    """A parameter's name and first values."""
+    """Return the attribute of a parameter: its name and initial values."""
     rng = np.random.default_rng(sum(map(ord, name[-4:])))
     values = (rng.standard_normal(shape) / shape[0] ** 0.5).astype("float32")
     return paddle.ParamAttr(name=name, initializer=paddle.nn.initializer.Assign(values))
 
 
 def split_network(ids):
+    """Return the logits of the split network."""
     parts = paddle.distributed.get_world_size()
     split = paddle.distributed.split
     emb_out = split(ids, (WORDS, WIDTH), operation="embedding", num_partitions=parts,
@@ -35,6 +36,7 @@ def split_network(ids):
 
 
 def single_network(ids):
+    """Return the logits of the network on a single card."""
     embedding = paddle.nn.Embedding(WORDS, WIDTH, weight_attr=parameter("single_emb", (WORDS, WIDTH)))
     up = paddle.nn.Linear(WIDTH, HIDDEN, weight_attr=parameter("single_up_w", (WIDTH, HIDDEN)))
     down = paddle.nn.Linear(HIDDEN, WORDS, weight_attr=parameter("single_down", (HIDDEN, WORDS)))
@@ -42,6 +44,7 @@ def single_network(ids):
 
 
 def train(network, batches):
+    """Train a network; return the losses."""
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup):
         ids = paddle.static.data("ids", [None, 4], "int64")
@@ -54,7 +57,7 @@ def train(network, batches):
 
 
 def main(steps=20):
-    """The losses of the split network, and those of a single card."""
+    """Return the losses of the split network, and those of a single card."""
     paddle.enable_static()
     paddle.set_device("gpu:%d" % paddle.distributed.ParallelEnv().dev_id)  # noqa: UP031
     fleet.init(is_collective=True)

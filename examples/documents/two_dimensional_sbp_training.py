@@ -15,7 +15,10 @@ ROWS = (flow.sbp.broadcast, flow.sbp.split(1))
 
 
 def network():
-    """The weight of a ``Linear`` is [out, in]: the first one gives each rank of a row half of the hidden columns."""
+    """Return the model with split weights.
+
+    The weight of a ``Linear`` is [out, in]. In the first layer each rank of a row has half of the hidden columns.
+    """
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
     model = model.to_global(placement=PLACEMENT, sbp=BROADCAST)
     model[0].to_global(placement=PLACEMENT, sbp=COLUMNS)
@@ -24,13 +27,14 @@ def network():
 
 
 def batches(steps):
-    """Points of a global batch of 16, labelled by the sign of their first coordinate."""
+    """Yield global batches of 16 points, labelled by the sign of their first coordinate."""
     for _ in range(steps):
         x = flow.randn(16, 8, placement=PLACEMENT, sbp=DATA)
         yield x, (x[:, 0] > 0).long()
 
 
 def main(steps=60):
+    """Train the model and print losses."""
     flow.manual_seed(1)
     model = network()
     print(model)
