@@ -116,8 +116,8 @@ def world() -> MPIWorld:
     """Return a world whose groups communicate over the link."""
     world = MPIWorld()
     usual = world._comms._create
-    for key, comm in world._comms._made.items():
-        world._comms._made[key] = Limited.of(comm, comm.tally)
+    for key, comm in world._comms._by_ranks.items():
+        world._comms._by_ranks[key] = Limited.of(comm, comm.tally)
     world._comms._create = lambda ranks: Limited.of(usual(ranks), world._tally)  # type: ignore[method-assign]
     return world
 

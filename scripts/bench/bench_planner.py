@@ -58,7 +58,6 @@ MACHINES: dict[str, CostModel | None] = {
 def list_caches() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     """Return functions that clear caches of layouts and pairs, and functions that clear caches of meshes."""
     of_meshes = {
-        "_digits",
         "_offsets",
         "piece_numbers",
         "common_mesh",
