@@ -1,7 +1,7 @@
-"""How ranks exchange data: collective algorithms, each declared once as one rank's rounds.
+"""Collective algorithms, each declared once as the rounds of one rank.
 
-Declared as a generator of ``(rank, size)``, an algorithm is verified, counted, executed, drawn and exported
-from that one declaration. Nothing here knows MPI or a world.
+An algorithm is a generator function of ``(rank, size)``. From this declaration it is verified, counted, executed, drawn
+and exported. The package imports neither MPI nor a world.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,6 @@
-"""An algorithm: one generator function and the facts that belong to it, such as expressions of the rank count; and the register
-of all of them.
+"""Collective algorithms: a generator function and facts about it, and the register of all algorithms.
+
+Facts such as the chunk count are expressions of the rank count.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ NAMES: dict[str, str] = {
 
 @lru_cache(maxsize=1024)
 def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
-    """Compute the values of all names of :data:`NAMES` for a rank count and options, as fractions."""
+    """Compute the values of all names of :data:`NAMES` as fractions.
+
+    They depend on the rank count, the options, and on the root: ``elsewhere`` is True if it is not 0.
+    """
     floor, groups = size.bit_length() - 1, -(-size // group)
     power = 1 << floor
     floor_groups = groups.bit_length() - 1
@@ -67,11 +71,11 @@ def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, 
 
 
 def _ones_below(size: int) -> int:
-    """Count the binary ones in the numbers 0 ... size-1, bit by bit without a loop over the numbers."""
+    """Count the binary ones in the numbers 0 ... size-1, without a loop over the numbers."""
     total = 0
     for bit in range(size.bit_length()):
-        full, rest = divmod(size, 2 << bit)
-        total += full * (1 << bit) + max(0, rest - (1 << bit))
+        full, remainder = divmod(size, 2 << bit)
+        total += full * (1 << bit) + max(0, remainder - (1 << bit))
     return total
 
 
@@ -114,13 +118,15 @@ __all__ = ["Algorithm", "Formula", "algorithm", "algorithms", "declare", "from_f
 
 @dataclass(frozen=True)
 class Formula(Pictured):
-    """The closed-form cost of an algorithm: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
+    """Closed-form cost of an algorithm.
 
-    Each field is an expression over :data:`spmdsim.collectives.algorithm.NAMES`.
+    The time is ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``. Each field is an expression over
+    :data:`spmdsim.collectives.algorithm.NAMES`.
 
     Attributes:
         steps: rounds of communication.
-        beta: sum over rounds of the largest message, a multiple of the message size, exact when that divides into chunks.
+        beta: sum over rounds of the largest message, a multiple of the message size, exact when that divides into
+            chunks.
         gamma: sum over rounds of the largest reduced piece, likewise.
         depth: longest chain of operator applications in a result; None where it is not said.
         only: a condition under which the formula holds, such as ``"n == p"``; empty for any number of ranks.
@@ -158,20 +164,21 @@ class Algorithm(ShortRepr):
         name: as users know it, such as ``"ring"``.
         generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one
             that takes ``root`` works for any root.
-        chunks: into how many chunks the vector is cut: one expression, or several for a nested cut.
-            Empty: found from the chunk numbers the generator uses.
-        about: one line for people.
+        chunks: the number of chunks of the vector: one expression, or several for nested chunks. If empty, it is
+            inferred from the chunk numbers that the generator uses.
+        about: one line of description.
         rounding: ``"balanced"`` or ``"ceiling"`` chunks.
         condition: an expression that must be true, such as ``"n == p"``; empty when any rank count works.
-        condition_words: the same for people.
-        in_order: reduces in rank order, so that non-commutative operators may be used.
+        condition_words: the condition in words.
+        in_order: True if it reduces in rank order, so that non-commutative operators may be used; None if unknown.
         options: names and default values of the generator's further parameters.
         ports: messages a rank may send (and receive) in one round, an expression.
         formula: closed-form cost, where known.
-        symmetry: ``"shift"`` when rank r does what rank 0 does with all peers shifted by r, ``"xor"`` when with
-            peers xored by r; used to price huge rank counts from rank 0 alone. A condition may stand in front, and
-            several are separated: ``"n == p: xor; shift"``.
-        libraries: the names and numbers MPI libraries use.
+        symmetry: ``"shift"`` if rank r does what rank 0 does with all peers shifted by r, ``"xor"`` if with peers
+            xored by r. It allows to price many ranks from rank 0 alone. A condition may stand in front, and several
+            entries are separated by semicolons: ``"n == p: xor; shift"``.
+        libraries: pairs of a library and its names and numbers, separated by blanks.
+        takes_root: True if the generator takes ``root``.
 
     >>> from spmdsim.collectives import algorithm
     >>> algorithm("all_reduce", "ring").chunks
@@ -208,7 +215,10 @@ class Algorithm(ShortRepr):
         )
 
     def levels(self, size: int, options: Mapping[str, object]) -> tuple[int, ...]:
-        """Return the number of pieces of each level of the nested cut; their product is the chunk count."""
+        """Return the number of chunks of each level of the nested division.
+
+        Their product is the chunk count.
+        """
         if self.chunks:
             return tuple(evaluate_count(e, size, options, self.name, "chunk count") for e in self.chunks)
         return (infer_chunk_count(self, size, options),)
@@ -224,15 +234,15 @@ class Algorithm(ShortRepr):
 
 MOST_RANKS_TO_INFER = 2048
 MOST_TO_INFER = 1 << 24
-"""Chunks; whoever has more says so."""
+"""Limits up to which the chunk count is inferred: ranks, and chunks. Algorithms above them must declare it."""
 
 
 def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
     """Compute the chunk count of an algorithm that does not declare it.
 
-    For all_to_all the count is ``size * size``. For other collectives it follows from the largest chunk number that
-    a rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used, else
-    at least ``size``.
+    For all_to_all the count is ``size * size``. For other collectives it follows from the largest chunk number that a
+    rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used,
+    else at least ``size``.
 
     Raises:
         InputError: If ``size`` is above 2048, unless the collective is all_to_all.
@@ -257,7 +267,10 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 
 
 def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
-    """Return the largest chunk number that a rank uses. Errors of the rounds are left to verification."""
+    """Return the largest chunk number that a rank uses.
+
+    Errors of the rounds are left to verification.
+    """
     largest = 0
     try:
         for moves in islice(algorithm.moves(rank, size, 0, options), 100 * size + 4096):
@@ -291,7 +304,8 @@ def declare(
         **facts: further fields of :class:`Algorithm`.
 
     Raises:
-        InputError: the collective has an algorithm of this name, or one that a library calls so; both places are named.
+        InputError: If the collective has an algorithm of this name, or a library has this name for another algorithm.
+            The error names both source lines.
     """
 
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
@@ -299,12 +313,12 @@ def declare(
         declared = from_function(generate, collective_name, name=name, chunks=chunks, **facts)
         register, wanted = _REGISTER[declared.collective.name], _normal(name)
         if not generate.__module__.startswith("spmdsim.collectives.algorithms."):
-            algorithms()  # those of the package come first, whoever asked for one before or not
-            called_so = next((a.name for a in register.values() if _called(a, wanted)), None)
-            if called_so is not None and wanted not in register:
+            algorithms()  # Register the package's algorithms first, so that their names are known here.
+            synonym = next((a.name for a in register.values() if _has_library_name(a, wanted)), None)
+            if synonym is not None and wanted not in register:
                 raise InputError(
-                    f"{declared.full_name!r} (at {place_of(generate)}) is a library's name of {called_so!r}"
-                    f" (at {register.places[called_so]}): give it another name"
+                    f"{declared.full_name!r} (at {place_of(generate)}) is a library's name of {synonym!r}"
+                    f" (at {register.places[synonym]}): give it another name"
                 )
         register.add(wanted, declared, generate)
         return generate
@@ -323,9 +337,10 @@ def built_in(
     astra_sim: str = "",
     **facts: Any,
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
-    """Return a decorator that declares an algorithm of this package from the function's name and docstring.
+    """Return a decorator that declares an algorithm of this package.
 
-    The keywords that are libraries say their names and numbers for it.
+    Its name is the function's name without the collective, and ``about`` is the first line of its docstring. The
+    keywords named after libraries are the libraries' names and numbers of the algorithm, separated by blanks.
     """
     names = {"mpich": mpich, "openmpi": openmpi, "nccl": nccl, "astra-sim": astra_sim}
     libraries = tuple(item for item in names.items() if item[1])
@@ -333,10 +348,10 @@ def built_in(
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
         """Declare the generator function and return it unchanged."""
         name = generate.__name__.removeprefix(f"{collective_name}_")
-        told = str(generate.__doc__).removesuffix(".")
-        about = facts.pop("about", told[0].lower() + told[1:])
-        how = dict(formula=formula, libraries=libraries, about=about, **facts)
-        return declare(collective_name, name, chunks, **how)(generate)
+        first_line = str(generate.__doc__).splitlines()[0].removesuffix(".")
+        about = facts.pop("about", first_line[0].lower() + first_line[1:])
+        fields = dict(formula=formula, libraries=libraries, about=about, **facts)
+        return declare(collective_name, name, chunks, **fields)(generate)
 
     return register
 
@@ -353,8 +368,8 @@ def from_function(
     Parameters of the function after ``(rank, size)`` become options; they need default values.
 
     Args:
-        generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one that takes ``root``
-            works for any root.
+        generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one that takes
+            ``root`` works for any root.
         collective_name: such as ``"all_reduce"``.
         name: the algorithm's name; the function's own if left out.
         chunks: expression(s) for the chunk count; empty: found from the chunk numbers the generator uses.
@@ -391,7 +406,11 @@ def from_function(
 
 
 def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
-    """Check the expressions for the chunk count and return them as a tuple. Raise ScheduleError for a wrong one."""
+    """Return the expressions for the chunk count as a tuple, and check each of them.
+
+    Raises:
+        ScheduleError: If a text is no expression of the rank count.
+    """
     expressions = tuple(e for e in ((chunks,) if isinstance(chunks, str) else chunks) if e)
     for expression in expressions:
         _check_expression(expression, label, "chunk count")
@@ -411,7 +430,7 @@ def _check_expression(expression: str, label: str, what: str) -> None:
 def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
     """Return all registered algorithms, or the algorithms of one collective.
 
-    >>> [one.name for one in algorithms("barrier")][:2]
+    >>> [entry.name for entry in algorithms("barrier")][:2]
     ['dissemination', 'recursive_doubling']
     """
     for module in _MODULES:
@@ -425,8 +444,11 @@ def _normal(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _called(algorithm: Algorithm, name: str, library: str = "") -> bool:
-    """Return True if a library (any library, if ``library`` is empty) has this name or number for an algorithm."""
+def _has_library_name(algorithm: Algorithm, name: str, library: str = "") -> bool:
+    """Return True if a library has this name or number for an algorithm.
+
+    An empty ``library`` stands for any library.
+    """
     return any(name in theirs.split() for of, theirs in algorithm.libraries if library in ("", of))
 
 
@@ -444,7 +466,7 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
     if wanted in register:
         return register[wanted]
     for candidate in candidates:
-        if _called(candidate, wanted):
+        if _has_library_name(candidate, wanted):
             return candidate
     names = [a.name for a in candidates]
     sentence = f"{collective(collective_name).name} has no algorithm {name!r}"
@@ -452,12 +474,14 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
 
 
 def library_algorithm(library: str, collective_name: str, name: str) -> Algorithm:
-    """Find an algorithm by the name or number that a library gives it, else by its name as :func:`algorithm` does.
+    """Find an algorithm by a library's name or number for it.
+
+    Otherwise it is found as :func:`algorithm` does.
 
     >>> library_algorithm("openmpi", "allreduce", "4").name
     'ring_openmpi'
     """
     for candidate in algorithms(collective_name):
-        if _called(candidate, _normal(name), library):
+        if _has_library_name(candidate, _normal(name), library):
             return candidate
     return algorithm(collective_name, name)

@@ -1,8 +1,7 @@
-"""Run one rank's rounds over any transport that can send and receive arrays, or all ranks in one process.
+"""Run the rounds of one rank over any transport that sends and receives arrays, or all ranks in one process.
 
-A round posts its receives, then its sends, then waits for all of them: nothing relies on a library's
-buffering, and the memory of a message is untouched until the wait is over. In one process messages are copies between
-arrays, handed over by rendezvous.
+A round posts its receives, then its sends, then waits for all of them. So nothing relies on a library's buffering, and
+the memory of a message is not changed until the wait is over. In one process, messages are copies between arrays.
 """
 
 from __future__ import annotations
@@ -28,13 +27,16 @@ Post: TypeAlias = "tuple[list[tuple[int, Array]], list[tuple[int, Array]]]"
 
 
 class Transport(Protocol):
-    """A carrier of point-to-point messages between ranks. Messages of a pair of ranks arrive in sending order."""
+    """Carrier of point-to-point messages between ranks.
+
+    Messages of a pair of ranks arrive in sending order.
+    """
 
     def irecv(self, buffer: Array, source: int, tag: int) -> Any:
-        """Start to receive into a contiguous array; returns a request."""
+        """Start to receive into a contiguous array; return a request."""
 
     def isend(self, buffer: Array, dest: int, tag: int) -> Any:
-        """Start to send a contiguous array, which stays untouched until the wait; returns a request."""
+        """Start to send a contiguous array, which must not change until the wait; return a request."""
 
     def wait_all(self, requests: Sequence[Any]) -> None:
         """Wait until all requests are done."""
@@ -49,10 +51,16 @@ def execute(
     tag: int = 0,
     work: Array | None = None,
 ) -> None:
-    """Run a rank's program, over a transport that carries the messages.
+    """Run a rank's program over a transport.
 
-    Input and output have as many elements in their first dim as the program says; they may be the same memory, or None if that
-    is 0. One tag is enough, since messages of a pair keep their order; ``work`` is memory to use again.
+    Args:
+        program: the program.
+        transport: carries the messages.
+        source: the input, with as many elements in its first dim as the program needs; None if that is 0.
+        result: the output, likewise; it may be the input's memory.
+        op: the reduction.
+        tag: tag of all messages; one is enough, because messages of a pair keep their order.
+        work: memory of an earlier call to use again.
     """
     for receives, sends in rounds_of(program, source, result, op, work):
         requests = [transport.irecv(buffer, peer, tag) for peer, buffer in receives]
@@ -61,19 +69,28 @@ def execute(
 
 
 def fitting(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
-    """Return the input and output arrays of a rank's program; an array without elements stands for None."""
+    """Return the input and output arrays of a rank's program.
+
+    None becomes an array without elements.
+
+    Raises:
+        ScheduleError: If a length or element type is wrong.
+    """
     like = operand if operand is not None else result
     if like is None:
         like = np.empty(0)
     kind = (like.dtype, like.shape[1:])
-    source = _fitted(operand, program.input_count, kind, "input")
-    return source, _fitted(result, program.output_count, kind, "output")
+    source = _check_array(operand, program.input_count, kind, "input")
+    return source, _check_array(result, program.output_count, kind, "output")
 
 
 def rounds_of(
     program: RankProgram, operand: Array | None, result: Array | None, op: ReduceOp, work: Array | None = None
 ) -> Iterator[Post]:
-    """Run a rank's program round by round: yield the messages of each round, and act on them when resumed."""
+    """Run a rank's program round by round, and yield the messages of each round.
+
+    When resumed, it acts on the received messages.
+    """
     arrays = _bind(program, operand, result, work)
     for step in program.steps:
         for action in step.packs:
@@ -93,21 +110,24 @@ def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
     """Apply one action to the three arrays: copy or reduce."""
     (a, start, stop), first, second = action
     target = arrays[a][start:stop]
-    one = arrays[first.array][first.start : first.stop]
+    first_operand = arrays[first.array][first.start : first.stop]
     if second is None:
-        target[...] = one
+        target[...] = first_operand
         return
-    two = arrays[second.array][second.start : second.stop]
+    second_operand = arrays[second.array][second.start : second.stop]
     if isinstance(op, np.ufunc):
-        op(one, two, out=target)
+        op(first_operand, second_operand, out=target)
     else:
-        target[...] = op(one, two)
+        target[...] = op(first_operand, second_operand)
 
 
 def _bind(
     program: RankProgram, operand: Array | None, result: Array | None, work: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Check and return the input, output and work arrays; copy the input if the output would overwrite it too early."""
+    """Check and return the input, output and work arrays.
+
+    The input is copied if the output would overwrite it too early.
+    """
     source, target = fitting(program, operand, result)
     kind = (source.dtype, source.shape[1:])
     if work is None or len(work) < program.work_count or (work.dtype, work.shape[1:]) != kind:
@@ -118,8 +138,12 @@ def _bind(
     return arrays[INPUT], arrays[OUTPUT], arrays[WORK]
 
 
-def _fitted(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
-    """Return the array, or an empty one for None. Raise ScheduleError if its length or element type is wrong."""
+def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
+    """Return the array, or an empty one for None, after a check of its length and element type.
+
+    Raises:
+        ScheduleError: If it has another length or element type, or is missing.
+    """
     if array is None:
         if count:
             raise ScheduleError(f"the {name} is missing; {many(count, 'element is', 'elements are')} needed")
@@ -190,12 +214,16 @@ def run_lock_step(
 
 
 def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[int]:
-    """Compute the number of elements of each chunk from the lengths of the inputs."""
+    """Compute the number of elements of each chunk from the lengths of the inputs.
+
+    Raises:
+        ScheduleError: If inputs that must have equal lengths differ.
+    """
     lengths = [0 if a is None else len(a) for a in inputs]
     before = schedule.collective.before
     if before == "owner":
         each = schedule.chunk_count // schedule.size
-        return [part for length in lengths for part in cut(length, each)]
+        return [chunk for length in lengths for chunk in cut(length, each)]
     if before == "nobody":
         return [0] * schedule.chunk_count
     chosen = lengths[schedule.root] if before == "root" else lengths[0]
@@ -205,7 +233,11 @@ def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[in
 
 
 def exchange(runs: Sequence[Iterator[Post]]) -> None:
-    """Advance all ranks until each has finished, passing messages between them."""
+    """Advance all ranks round by round until each has finished, and pass messages between them.
+
+    Raises:
+        ScheduleError: If ranks wait for messages that never come.
+    """
     sends: dict[tuple[int, int], deque[Array]] = defaultdict(deque)
     receives: dict[tuple[int, int], deque[Array]] = defaultdict(deque)
     open_messages = [0] * len(runs)
@@ -238,7 +270,10 @@ def exchange(runs: Sequence[Iterator[Post]]) -> None:
 
 
 def _hand_over(pair: tuple[int, int], outgoing: Array, incoming: Array) -> None:
-    """Copy a sent buffer into the receiver's buffer. Raise ScheduleError if their lengths differ."""
+    """Copy a sent buffer into the receiver's buffer.
+
+    ScheduleError is raised if their lengths differ.
+    """
     if len(outgoing) != len(incoming):
         raise ScheduleError(
             f"rank {pair[0]} sends {many(len(outgoing), 'element')} to rank {pair[1]}, which expects {len(incoming)}"

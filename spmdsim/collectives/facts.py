@@ -1,8 +1,8 @@
-"""The facts of a schedule: what it moves and reduces, counted, and what no algorithm can beat.
+"""Facts about a schedule: counts of its messages, bytes and reductions, and lower bounds.
 
-Lower bounds are on rounds, bytes and reductions, with one port per rank and round; see Chan, Heimlich, Purkayastha and van de
-Geijn, "Collective communication: theory, practice, and experience" (2007). The three cannot always be reached by one
-algorithm: for all_to_all Bruck's reaches the first, pairwise exchange the second.
+Lower bounds are on rounds, bytes and reductions, with one port per rank and round; see Chan, Heimlich, Purkayastha and
+van de Geijn, "Collective communication: theory, practice, and experience" (2007). One algorithm cannot always reach all
+three: for all_to_all, Bruck's reaches the first and pairwise exchange the second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _BOUNDS: dict[str, tuple[str, str, str]] = {
 
 
 class CostBound(NamedTuple):
-    """A lower bound of a cost: ``steps`` rounds, ``beta`` and ``gamma`` times the message size in bytes."""
+    """Lower bound of a cost.
+
+    It has ``steps`` rounds, and ``beta`` and ``gamma`` times the message size in bytes.
+    """
 
     steps: int
     beta: Fraction
@@ -63,7 +66,7 @@ def lower_bound(collective_name: str, size: int) -> CostBound:
 
 
 def bound_bytes(schedule: Schedule, nbytes: int) -> tuple[int, int]:
-    """Return the lower bounds of the moved and the reduced bytes on the critical path, rounded up to whole bytes.
+    """Return lower bounds of moved and of reduced bytes on the critical path, rounded up.
 
     >>> from spmdsim.collectives import schedule_of
     >>> bound_bytes(schedule_of("all_reduce", "ring", 6), 1000)
@@ -89,18 +92,22 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, repr=False)
 class Counts(ShortRepr):
-    """The numbers of messages, bytes and reduced bytes of a schedule, per rank and in total. Sizes are in bytes.
+    """Numbers of messages, bytes and reduced bytes of a schedule, per rank and in total.
 
     Attributes:
         steps: rounds in which messages travel.
-        messages_sent, messages_received: per rank, empty messages included.
+        messages_sent: per rank, empty messages included.
+        messages_received: per rank, empty messages included.
+        bytes_sent: per rank.
+        bytes_received: per rank.
         bytes_reduced: per rank, reduced as messages arrive.
-        bytes_combined: per rank, reduced in local moves.
-        critical_bytes: sum over steps of the most bytes one rank sends or receives (with one port: the
+        bytes_combined: per rank, reduced by local instructions.
+        critical_bytes: sum over steps of the most bytes that one rank sends or receives (with one port: the
             largest message).
-        critical_reduced_bytes: sum over steps of the most bytes a rank reduces from messages.
-        critical_worked_bytes: sum over rounds of the most bytes a rank reduces, from messages or locally.
-        peak_bytes: per rank, all chunks it ever holds plus the most it must receive aside before reducing.
+        critical_reduced_bytes: sum over steps of the most bytes that a rank reduces from messages.
+        critical_worked_bytes: sum over rounds of the most bytes that a rank reduces, from messages or locally.
+        empty_messages: number of messages without bytes.
+        peak_bytes: per rank, all chunks that it owns at any time plus the largest receive buffer of a reduction.
 
     >>> from spmdsim.collectives import facts_of, schedule_of
     >>> facts_of(schedule_of("all_reduce", "ring", 4)).counts.steps
@@ -122,18 +129,20 @@ class Counts(ShortRepr):
 
     @property
     def total_messages(self) -> int:
-        """The number of messages of all ranks."""
+        """Number of messages of all ranks."""
         return int(self.messages_sent.sum())
 
     @property
     def total_bytes(self) -> int:
-        """The number of bytes that all ranks send."""
+        """Number of bytes that all ranks send."""
         return int(self.bytes_sent.sum())
 
 
 @collector_paused()
 def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[int] | None = None) -> Counts:
-    """Count messages and bytes of a schedule by generating its rounds. The correctness of the data is not checked.
+    """Count messages and bytes of a schedule from its rounds.
+
+    The correctness of the data is not checked.
 
     Args:
         schedule: any schedule whose messages match.
@@ -142,8 +151,8 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
         sizes: bytes of each chunk, instead of cutting ``nbytes``.
 
     Raises:
-        ScheduleError: when messages do not match.
-        InputError: when ``nbytes`` is no multiple of ``itemsize``.
+        ScheduleError: If messages do not match.
+        InputError: If ``nbytes`` is no multiple of ``itemsize``.
 
     >>> from spmdsim.collectives import schedule_of
     >>> counted = count(schedule_of("all_reduce", "ring", 6), 720720)
@@ -161,7 +170,7 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
 
 
 def elements(nbytes: int, itemsize: int) -> int:
-    """Compute the number of elements in a message. Raise InputError if bytes are left over."""
+    """Return the number of elements in a message; raise InputError if ``nbytes`` is no multiple."""
     if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
         raise InputError(
             f"{many(nbytes, 'byte is', 'bytes are')} no whole number of {itemsize}-byte elements"
@@ -226,7 +235,7 @@ class _Tally:
 
     def result(self, steps: int) -> Counts:
         """Return the totals as :class:`Counts`."""
-        held = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
+        owned_bytes = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
         return Counts(
             steps=steps,
             **self.per_rank,
@@ -234,21 +243,23 @@ class _Tally:
             critical_reduced_bytes=_sum_of_most(self.reduced),
             critical_worked_bytes=_sum_of_most(self.worked),
             empty_messages=self.empty,
-            peak_bytes=np.array(held, np.int64) + np.array(self.aside, np.int64),
+            peak_bytes=np.array(owned_bytes, np.int64) + np.array(self.aside, np.int64),
         )
 
 
 def _sum_of_most(by_place: Mapping[tuple[Any, ...], int]) -> int:
-    """Sum, over the steps, the largest number of a step. The step is the first entry of each key."""
+    """Sum the largest number of each step; the step is the first entry of each key."""
     most: dict[int, int] = defaultdict(int)
-    for place, number in by_place.items():
-        most[place[0]] = max(most[place[0]], number)
+    for key, number in by_place.items():
+        most[key[0]] = max(most[key[0]], number)
     return sum(most.values())
 
 
 @dataclass(frozen=True, repr=False)
 class Facts(ShortRepr):
-    """Everything that is derived from a correct schedule. Bytes are multiples of the message size m.
+    """Facts about a correct schedule.
+
+    Bytes are multiples of the message size m.
 
     Attributes:
         verdict: the result of verification.
@@ -273,12 +284,12 @@ class Facts(ShortRepr):
 
     @property
     def steps(self) -> int:
-        """The number of rounds in which messages travel."""
+        """Number of rounds in which messages travel."""
         return self.counts.steps
 
     @property
     def score(self) -> float:
-        """A rating from 0 to 100: half for rounds, half for bytes on the critical path, each 50 at its lower bound."""
+        """Rating from 0 to 100: 50 for rounds and 50 for critical bytes at their lower bounds."""
         rounds = score(self.bound.steps, self.steps)
         return 50 * rounds + 50 * score(float(self.bound.beta), float(self.beta))
 
@@ -328,13 +339,15 @@ def uncounted_facts(
     options: Mapping[str, Any] | None = None,
     chunks: int | None = None,
 ) -> dict[str, Any]:
-    """Return the keys of :meth:`Facts.to_dict` for a wrong schedule: the score is 0, what is not counted is None.
+    """Return the keys of :meth:`Facts.to_dict` for a wrong schedule.
+
+    The score is 0, and all counts are None.
 
     Args:
         algorithm: the algorithm of the schedule.
         size: number of ranks.
         root: the root rank.
-        findings: what is wrong.
+        findings: the errors.
         options: the algorithm's options; None for their default values.
         chunks: the number of chunks, if it is known.
     """

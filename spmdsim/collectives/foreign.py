@@ -1,7 +1,7 @@
-"""Algorithms that run in another process: their rounds come as plain data, and are asked for once.
+"""Algorithms that run in another process; each round crosses the process boundary once, as plain data.
 
-A round is a list of moves, a move ``[kind, peer, chunks]`` or ``[kind, peer, chunks, source, left]``, as JSON has them;
-whatever else somebody's generator yields comes as its ``repr``, so that who judges it can say what it was.
+A round is a list of instructions, each ``[kind, peer, chunks]`` or ``[kind, peer, chunks, source, left]`` in JSON.
+Other values that a user's generator yields arrive as their ``repr``, so that the finding can quote them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from spmdsim.collectives.instructions import Instruction
 from spmdsim.collectives.round_table import MOST_CHUNKS, ForeignError, failure
 from spmdsim.errors import NoAnswer
 
-#: Moves of a round, and chunks of a move that are listed one by one, at most.
+#: Most instructions of a round, and most chunks of an instruction that are listed one by one.
 MOST_MOVES, MOST_NAMES = 1 << 17, 1 << 22
-#: Rounds that are asked for at a time: first and at most.
+#: Number of rounds in the first answer, and most rounds in an answer.
 FIRST, MOST_ROUNDS = 16, 4096
-#: Characters of what is said of something else.
+#: Most characters of the ``repr`` of another value.
 MOST_WORDS = 200
 
 Ask = Callable[..., Any]
@@ -62,7 +62,7 @@ class Many(list[Any]):
 
 
 class Rounds:
-    """The answering side: answers questions about a user's generator function.
+    """Answering side of the protocol: answers questions about a user's generator function.
 
     >>> from spmdsim.collectives import send
     >>> rounds = Rounds(lambda rank, size: iter([[send(1 - rank, 0)], "x"]))
@@ -81,7 +81,7 @@ class Rounds:
     def _signature(self) -> dict[str, Any]:
         """Return the name, docstring and parameters of the function as plain values."""
         declared = inspect.signature(self.generate).parameters.values()
-        parameters = [(p.name, int(p.kind), p.default is not p.empty, _plain(p.default)) for p in declared]
+        parameters = [(p.name, int(p.kind), p.default is not p.empty, _to_plain(p.default)) for p in declared]
         return {
             "name": str(getattr(self.generate, "__name__", "algorithm")),
             "about": str(self.generate.__doc__ or ""),
@@ -91,9 +91,10 @@ class Rounds:
     def _rounds(
         self, rank: int, size: int, root: int | None, options: dict[str, Any], first: int, most: int
     ) -> dict[str, Any]:
-        """Return the next ``most`` rounds of a rank, or fewer, and why they ended; restart the rank if ``first`` is 0.
+        """Return up to ``most`` further rounds of a rank, and why they ended.
 
-        ``"end"`` is None if more rounds may follow, "" if the rank has no more rounds, else the text of the error.
+        The rank starts again if ``first`` is 0. ``"end"`` is None if more rounds may follow, "" if the rank has no
+        more rounds, else the text of the error.
         """
         rounds: list[Any] = []
         try:
@@ -101,7 +102,7 @@ class Rounds:
                 arguments = options if root is None else {**options, "root": root}
                 self._open[rank] = iter(self.generate(rank, size, **arguments))
             for moves in islice(self._open[rank], most):
-                rounds.append(_packed(moves))
+                rounds.append(_pack_round(moves))
         except MemoryError:
             raise
         except BaseException as error:
@@ -109,36 +110,39 @@ class Rounds:
         return {"rounds": rounds, "end": "" if len(rounds) < most else None}
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value to plain data: numbers, texts and None unchanged, other values as their ``repr``."""
+def _to_plain(value: Any) -> Any:
+    """Convert a value to plain data.
+
+    Numbers, texts and None stay, other values become their ``repr``.
+    """
     if value is None or type(value) in (int, float, bool, str):
         return value
     return {"other": repr(value)[:MOST_WORDS]}
 
 
-def _packed(moves: Any) -> Any:
+def _pack_round(moves: Any) -> Any:
     """Convert one round to plain data for JSON."""
     if isinstance(moves, Instruction):
-        return {"one": _packed_move(moves)}
+        return {"one": _pack_move(moves)}
     if not isinstance(moves, (list, tuple)):
         return {"other": repr(moves)[:MOST_WORDS]}
     if len(moves) > MOST_MOVES:
         return {"many": len(moves)}
-    return [_packed_move(move) for move in moves]
+    return [_pack_move(move) for move in moves]
 
 
-def _packed_move(move: Any) -> Any:
+def _pack_move(move: Any) -> Any:
     """Convert one instruction to plain data for JSON."""
     try:
         kind, peer, chunks, source, left = move
-        peer = index(peer) if hasattr(peer, "__index__") else _plain(peer)
-        packed = [str(kind), peer, _packed_chunks(chunks)]
-        return packed if len(source) == 0 and left is None else [*packed, _packed_chunks(source), left]
+        peer = index(peer) if hasattr(peer, "__index__") else _to_plain(peer)
+        packed = [str(kind), peer, _pack_chunks(chunks)]
+        return packed if len(source) == 0 and left is None else [*packed, _pack_chunks(source), left]
     except (TypeError, ValueError):
         return {"other": repr(move)[:MOST_WORDS]}
 
 
-def _packed_chunks(chunks: Any) -> Any:
+def _pack_chunks(chunks: Any) -> Any:
     """Convert chunk numbers to plain data for JSON: a list, or the bounds of a range.
 
     A list of more than 2**24 numbers becomes a range of equal length. A list of more than 2**22 raises MemoryError.
@@ -166,26 +170,26 @@ class _RankRounds:
 def foreign(ask: Ask) -> Generate:
     """Return a generator function that asks another process for its rounds, each round once."""
     facts = ask("signature")
-    parts: dict[int, _RankRounds] = {}
-    bound: list[Any] = []
+    received_by_rank: dict[int, _RankRounds] = {}
+    current_arguments: list[Any] = []
 
     def generate(rank: int, size: int, root: int | None = None, **options: Any) -> Iterator[Any]:
         """Yield the rounds of a rank; ask for more when all received rounds were yielded."""
         plain = {name: value for name, value in options.items() if not isinstance(value, Other)}
-        if bound != [size, root, plain]:
-            bound[:] = [size, root, plain]
-            parts.clear()
-        part = parts.setdefault(rank, _RankRounds())
+        if current_arguments != [size, root, plain]:
+            current_arguments[:] = [size, root, plain]
+            received_by_rank.clear()
+        received = received_by_rank.setdefault(rank, _RankRounds())
         k = 0
         while True:
-            if k < len(part.rounds):
-                yield part.rounds[k]
+            if k < len(received.rounds):
+                yield received.rounds[k]
                 k += 1
-            elif part.end is None:
-                most = min(max(FIRST, len(part.rounds)), MOST_ROUNDS)
-                _take(part, ask("rounds", rank, size, root, plain, len(part.rounds), most))
-            elif part.end:
-                raise ForeignError(part.end)
+            elif received.end is None:
+                most = min(max(FIRST, len(received.rounds)), MOST_ROUNDS)
+                _append_answer(received, ask("rounds", rank, size, root, plain, len(received.rounds), most))
+            elif received.end:
+                raise ForeignError(received.end)
             else:
                 return
 
@@ -203,38 +207,41 @@ def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
         inspect.Parameter(
             str(name),
             list(inspect._ParameterKind)[kind],
-            default=_value(default) if has else inspect.Parameter.empty,
+            default=_default_value(default) if has else inspect.Parameter.empty,
         )
         for name, kind, has, default in facts["parameters"]
     ]
     return inspect.Signature(parameters)
 
 
-def _value(data: Any) -> Any:
+def _default_value(data: Any) -> Any:
     """Convert plain data back to a default value."""
     return data if data is None or isinstance(data, (int, float, str)) else Other(str(data["other"]))
 
 
-def _take(part: _RankRounds, answer: Any) -> None:
-    """Append an answer's rounds to those of a rank. Raise NoAnswer if the answer has another form."""
+def _append_answer(received: _RankRounds, answer: Any) -> None:
+    """Append an answer's rounds to those of a rank.
+
+    NoAnswer is raised if the answer has another form.
+    """
     try:
         rounds, end = answer["rounds"], answer["end"]
-        part.rounds += [_unpacked(moves) for moves in rounds]
-        part.end = None if end is None and rounds else str(end or "")
+        received.rounds += [_unpack_round(moves) for moves in rounds]
+        received.end = None if end is None and rounds else str(end or "")
     except (KeyError, TypeError, ValueError, OverflowError):
         raise NoAnswer("the user's code writes what is no answer") from None
 
 
-def _unpacked(data: Any) -> Any:
+def _unpack_round(data: Any) -> Any:
     """Convert plain data back to a round."""
     if isinstance(data, list):
-        return [_unpacked_move(one) for one in data]
+        return [_unpack_move(packed) for packed in data]
     if "one" in data:
-        return _unpacked_move(data["one"])
+        return _unpack_move(data["one"])
     return Many(index(data["many"])) if "many" in data else Other(str(data["other"]))
 
 
-def _unpacked_move(data: Any) -> Any:
+def _unpack_move(data: Any) -> Any:
     """Convert plain data back to an instruction."""
     if isinstance(data, dict):
         return Other(str(data["other"]))
@@ -245,13 +252,13 @@ def _unpacked_move(data: Any) -> Any:
     return Instruction(
         str(kind),
         peer,
-        _unpacked_chunks(chunks),
-        _unpacked_chunks(source),
+        _unpack_chunks(chunks),
+        _unpack_chunks(source),
         None if left is None else bool(left),
     )
 
 
-def _unpacked_chunks(data: Any) -> Any:
+def _unpack_chunks(data: Any) -> Any:
     """Convert plain data back to chunk numbers."""
     if isinstance(data, dict):
         start, stop, step = map(index, data["range"])

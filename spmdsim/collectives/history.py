@@ -1,4 +1,4 @@
-"""The story of a schedule, step by step: which messages travel, who holds what afterwards. For pictures and diffs."""
+"""The history of a schedule, step by step: messages, and the chunks of each rank. For pictures and diffs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdsim.pictured import ShortRepr
 
 
 class RoundMessage(NamedTuple):
-    """One message of a step: its two ranks, its chunks, and whether the receiver reduces it."""
+    """Message of a step: its two ranks, its chunks, and True if the receiver reduces it."""
 
     source: int
     target: int
@@ -24,7 +24,12 @@ class RoundMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class RankState:
-    """The values of all ranks after a step: per rank the value number of each chunk, and the changed chunks."""
+    """Values of all ranks after a step.
+
+    Attributes:
+        holds: for each rank, the number of the value of each chunk.
+        new: for each rank, the chunks that the step changed.
+    """
 
     holds: tuple[dict[int, int], ...]
     new: tuple[frozenset[int], ...]
@@ -32,9 +37,16 @@ class RankState:
 
 @dataclass(frozen=True, repr=False)
 class History(ShortRepr):
-    """An executed schedule: the messages of each step, and the states before the first step and after each step.
+    """Executed schedule: its messages and states step by step.
 
     With unmatched messages only ``steps`` is filled, by each rank's own rounds.
+
+    Attributes:
+        schedule: the schedule.
+        symbols: the values by number.
+        steps: the messages of each step.
+        states: the state before the first step and after each step.
+        findings: the errors.
     """
 
     schedule: Schedule
@@ -45,7 +57,7 @@ class History(ShortRepr):
 
     @property
     def cells(self) -> list[int]:
-        """The numbers of all chunks that a rank owns at any time."""
+        """Numbers of all chunks that a rank owns at any time, scratch included."""
         return sorted({c for state in self.states for holds in state.holds for c in holds})
 
     def contributors(self, value: int) -> list[int]:
@@ -54,7 +66,9 @@ class History(ShortRepr):
 
 
 def unroll(schedule: Schedule) -> History:
-    """Execute a schedule symbolically, correct or not, and return its messages and states step by step.
+    """Execute a schedule symbolically and return its history.
+
+    The schedule may be wrong.
 
     >>> from spmdsim.collectives import schedule_of
     >>> story = unroll(schedule_of("broadcast", "binomial", 4))
@@ -63,10 +77,10 @@ def unroll(schedule: Schedule) -> History:
     """
     table = RoundTable(schedule)
     matching = match(table)
-    wrong = [*table.findings, *matching.findings]
+    form_findings = [*table.findings, *matching.findings]
     steps = _messages(table, matching.travels)
-    if wrong:
-        return History(schedule, Symbols(), steps, (), tuple(wrong))
+    if form_findings:
+        return History(schedule, Symbols(), steps, (), tuple(form_findings))
     run = SymbolicRun(table, matching, log=True)
     if not run.findings:
         run.check_end()
@@ -78,9 +92,12 @@ def unroll(schedule: Schedule) -> History:
 def _messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
-    """Return the messages of each step. If some messages are unmatched, each counts in its sender's own round."""
+    """Return the messages of each step; unmatched messages count in their sender's own round.
+
+    ``travels`` has the step of each message by pair of ranks; pairs with unmatched messages are missing.
+    """
     _, receives = by_pair(table)
-    seen: dict[tuple[int, int], int] = defaultdict(int)
+    sent_counts: dict[tuple[int, int], int] = defaultdict(int)
     by_step: dict[int, list[RoundMessage]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):
@@ -88,8 +105,8 @@ def _messages(
                 if move.kind != SEND:
                     continue
                 pair = (rank, move.peer)
-                index = seen[pair]
-                seen[pair] += 1
+                index = sent_counts[pair]
+                sent_counts[pair] += 1
                 step = travels[pair][index] if pair in travels else number
                 reduces = index < len(receives[pair]) and receives[pair][index][1].kind == REDUCE
                 by_step[step].append(RoundMessage(rank, move.peer, tuple(move.chunks), reduces))

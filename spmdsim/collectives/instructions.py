@@ -1,7 +1,7 @@
-"""The words of a collective algorithm: what one rank does in one round.
+"""The instructions of a collective algorithm: what one rank does in one round.
 
 An algorithm is a generator function of ``(rank, size)``. It yields that rank's rounds; a round is a
-short list of moves over a buffer that is cut into numbered chunks::
+short list of instructions over a buffer that is divided into numbered chunks::
 
     def ring(rank, size):
         for i in range(size - 1):
@@ -10,9 +10,9 @@ short list of moves over a buffer that is cut into numbered chunks::
                 recv((rank - 1) % size, (rank - 1 - i) % size),
             ]
 
-What a round means: its messages travel at the same time (sends read the values from before the
-round), then the received values are stored or reduced in the order written, then the local moves run.
-A rank that is idle in a round yields an empty list, so that round *i* means the same on every rank.
+The messages of a round travel at one time; sends read the values from before the round. Then the received values are
+stored or reduced in the order written, and then the local instructions run. A rank that is idle in a round yields an
+empty list, so that round *i* is one step on all ranks.
 
 Chunk numbers beyond the chunk count ``k`` are scratch: number ``c + k * layer`` is a private copy of
 the size of chunk ``c``.
@@ -39,19 +39,19 @@ COPY = "copy"
 COMBINE = "combine"
 
 LOCAL = -1
-"""The ``peer`` of a move that stays on its rank."""
+"""The ``peer`` of a local instruction."""
 
 
 class Instruction(NamedTuple):
-    """One instruction of a rank in a round.
+    """Instruction of a rank in a round.
 
     Attributes:
         kind: ``"send"``, ``"recv"``, ``"reduce"`` (receive and reduce), or the local ``"copy"`` and ``"combine"``.
-        peer: the other rank; :data:`LOCAL` for local moves.
-        chunks: what is sent, or where the result goes.
-        source: the chunks a local move reads.
-        left: whether the incoming (or source) value is the *left* operand of the reduction;
-            None: it is when its sender has the lower rank.
+        peer: the other rank; :data:`LOCAL` for local instructions.
+        chunks: the chunks that are sent, or that take the result.
+        source: the chunks that a local instruction reads.
+        left: True if the incoming (or source) value is the *left* operand of the reduction;
+            None: it is the left one if its sender has the lower rank.
 
     >>> send(1, 0).kind
     'send'
@@ -111,7 +111,7 @@ def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
 
 
 def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None) -> Instruction:
-    """Return an instruction that receives chunks from a rank and reduces them into the chunks of equal numbers.
+    """Return an instruction that receives chunks and reduces them into the own chunks.
 
     Args:
         peer: the sender.
@@ -135,7 +135,9 @@ def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instructio
 
 
 def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Instruction:
-    """Return an instruction that reduces chunks on one rank: ``target = source op target`` if ``left``.
+    """Return an instruction that reduces chunks on one rank.
+
+    It is ``target = source op target`` if ``left``, else ``target op source``.
 
     Args:
         source: one chunk number, a range or a list; these chunks stay as they are.
@@ -175,7 +177,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def name_runs(numbers: Iterable[int]) -> list[str]:
-    """Return a list of texts for numbers, with ``first..last`` for three or more consecutive ones.
+    """Return texts for numbers, with ``first..last`` for three or more in a row.
 
     >>> name_runs([0, 1, 2, 5, 6])
     ['0..2', '5', '6']
@@ -205,9 +207,9 @@ CEILING = "ceiling"
 def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
     """Divide ``count`` elements into ``pieces`` chunks and return their sizes.
 
-    ``"balanced"``: the first ``count % pieces`` pieces get one more. ``"ceiling"``: pieces of
-    ``ceil(count / pieces)`` until nothing is left, so the last ones may be short or empty (MPICH's ring
-    all_reduce and its scatter for broadcast cut like this).
+    ``"balanced"``: the first ``count % pieces`` chunks get one more. ``"ceiling"``: chunks of ``ceil(count / pieces)``
+    until no element is left, so the last ones may be short or empty. MPICH's ring all_reduce and its scatter for
+    broadcast use ceiling chunks.
 
     >>> cut(10, 4), cut(10, 4, "ceiling"), cut(2, 4)
     ((3, 3, 2, 2), (3, 3, 3, 1), (1, 1, 0, 0))
@@ -222,12 +224,14 @@ def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def chunk_sizes(count: int, levels: Sequence[int], rounding: str = BALANCED) -> tuple[int, ...]:
-    """Divide ``count`` elements level by level: first into ``levels[0]`` pieces, each of these into ``levels[1]``, ...
+    """Divide ``count`` elements level by level, and return the sizes of all chunks.
+
+    The first level has ``levels[0]`` chunks, each of which is divided into ``levels[1]`` chunks, and so on.
 
     >>> chunk_sizes(1000, (2, 3))
     (167, 167, 166, 167, 167, 166)
     """
     pieces: tuple[int, ...] = (count,)
     for level in levels:
-        pieces = tuple(part for piece in pieces for part in cut(piece, level, rounding))
+        pieces = tuple(size for piece in pieces for size in cut(piece, level, rounding))
     return pieces

@@ -1,12 +1,12 @@
-"""What each collective promises, as data: who holds which chunk before and after.
+"""Specification of each collective, as data: which ranks own which chunks before and after.
 
 A collective of ``n`` ranks works on ``k`` chunks. Three words describe it:
 
-* ``before``: who has input. ``everyone`` (each rank its own version of all chunks), ``owner`` (rank
+* ``before``: the ranks with input. ``everyone`` (each rank its own version of all chunks), ``owner`` (rank
   ``c * n // k`` has chunk ``c``), ``root`` (the root has all), ``row`` (rank ``r`` has the chunks
   ``r * n + d`` for each destination ``d``).
-* ``after``: who must have output; also ``column``: rank ``r`` ends with the chunks ``s * n + r``.
-* ``value``: what the output is. ``copy`` of the input, ``sum`` over all ranks, ``prefix`` (ranks up to
+* ``after``: the ranks that must have output; also ``column``: rank ``r`` ends with the chunks ``s * n + r``.
+* ``value``: the output. ``copy`` of the input, ``sum`` over all ranks, ``prefix`` (ranks up to
   and including the own one), ``earlier`` (ranks before the own one).
 """
 
@@ -27,10 +27,10 @@ class Collective(Pictured):
 
     Attributes:
         name: as in ``all_reduce``.
-        before: who has input: ``everyone``, ``owner``, ``root``, ``row`` or ``nobody``.
-        after: who must have output: ``everyone``, ``owner``, ``root``, ``column`` or ``nobody``.
+        before: the ranks with input: ``everyone``, ``owner``, ``root``, ``row`` or ``nobody``.
+        after: the ranks that must have output: ``everyone``, ``owner``, ``root``, ``column`` or ``nobody``.
         value: ``copy``, ``sum``, ``prefix``, ``earlier`` or ``nothing``.
-        size_means: what the message size of this collective counts.
+        size_means: definition of the message size of this collective, in words.
 
     >>> from spmdsim.collectives import collective
     >>> collective("all_gather").after
@@ -80,7 +80,7 @@ class Collective(Pictured):
         """Raise an error if the collective cannot be divided into this number of chunks.
 
         Raises:
-            ScheduleError: when the chunks do not fall evenly to their owners.
+            ScheduleError: If ranks would own different numbers of chunks.
         """
         words = (self.before, self.after)
         if "row" in words and chunk_count != size * size:
@@ -130,15 +130,17 @@ COLLECTIVES: dict[str, Collective] = {
     )
 }
 
-#: As MPI spells them.
+#: MPI's spellings of the names.
 _OTHER_NAMES = {name.replace("_", ""): name for name in COLLECTIVES} | {"bcast": "broadcast"}
 
 
 def collective(name: str) -> Collective:
-    """Find a collective by name. The MPI spellings (``allreduce``, ``bcast``, ...) are accepted, too.
+    """Find a collective by name.
+
+    The MPI spellings (``allreduce``, ``bcast``, ...) are accepted, too.
 
     Raises:
-        SpmdError: when there is no such collective; the message lists them.
+        SpmdError: If the collective is unknown; the message lists all.
 
     >>> collective("Bcast").name
     'broadcast'

@@ -1,7 +1,7 @@
-"""One rank's rounds with every chunk number replaced by a place in an array: ready to run, cached.
+"""The rounds of one rank with array positions instead of chunk numbers: ready to run, and cached.
 
-Three arrays hold a rank's chunks: its input (never written), its output, and a work array. Input is
-used where it lies until a chunk changes, so nothing is copied that need not be.
+Three arrays contain a rank's chunks: its input (never written), its output, and a work array. Input is read in place
+until a chunk changes, so that no chunk is copied without need.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class ArraySpan(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A local operation: ``target = first op second``, or a copy of ``first`` if ``second`` is None."""
+    """Local operation on arrays.
+
+    It is ``target = first op second``, or a copy of ``first`` if ``second`` is None.
+    """
 
     target: ArraySpan
     first: ArraySpan
@@ -37,7 +40,14 @@ class Action(NamedTuple):
 
 
 class RankStep(NamedTuple):
-    """One round: pack messages, exchange them, then act on what arrived."""
+    """Round of a rank: pack messages, exchange them, then act on the arrived data.
+
+    Attributes:
+        packs: copies of chunks into contiguous messages.
+        receives: pairs of sender and span to receive into.
+        sends: pairs of receiver and span to send.
+        actions: copies and reductions after the exchange.
+    """
 
     packs: tuple[Action, ...]
     receives: tuple[tuple[int, ArraySpan], ...]
@@ -47,9 +57,16 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """The rounds of one rank with array positions, final copies, and the sizes of the three arrays in elements.
+    """Rounds of one rank with array positions, ready to run.
 
-    Input and output may be the same memory if ``same_places``; the input then starts at ``input_shift`` of the output.
+    Attributes:
+        steps: the rounds.
+        finish: the copies of unchanged input to the output at the end.
+        input_count: elements of the input.
+        output_count: elements of the output.
+        work_count: elements of the work array.
+        same_places: True if input and output may be one memory.
+        input_shift: position of the input in the output if they are one memory.
     """
 
     steps: tuple[RankStep, ...]
@@ -62,18 +79,21 @@ class RankProgram:
 
     @property
     def received(self) -> int:
-        """The number of elements that a rank receives."""
-        return sum(place.stop - place.start for step in self.steps for _, place in step.receives)
+        """Number of elements that a rank receives."""
+        return sum(span.stop - span.start for step in self.steps for _, span in step.receives)
 
     @property
     def sent(self) -> int:
-        """The number of elements that a rank sends."""
-        return sum(place.stop - place.start for step in self.steps for _, place in step.sends)
+        """Number of elements that a rank sends."""
+        return sum(span.stop - span.start for step in self.steps for _, span in step.sends)
 
 
 @lru_cache(maxsize=4096)
 def program_for(schedule: Schedule, rank: int, count: int) -> RankProgram:
-    """Return the program of a rank for a vector of ``count`` elements; cached (see ``Schedule.chunk_elements``)."""
+    """Return the program of a rank for a vector of ``count`` elements; cached.
+
+    ``count`` is as in ``Schedule.chunk_elements``.
+    """
     return compile_program(schedule, rank, schedule.chunk_elements(count))
 
 
@@ -89,14 +109,15 @@ def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> Rank
 
 
 NOWHERE = 3
-"""In the map of where chunks are: not on this rank."""
+"""Array number of chunks that are not on this rank."""
 
 
 class _Compiler:
-    """A translator of one rank's rounds that follows the array position of each chunk.
+    """Translator of one rank's rounds, which follows the array position of each chunk.
 
-    ``now`` and ``home`` are one byte per chunk number: the array that holds it, and the one that changed values
-    go to. Within an array chunks lie in the order of their numbers, so a run of chunks in one array is one place.
+    ``now`` and ``home`` have one byte per chunk number: the array that contains the chunk now, and the array for its
+    changed values. Within an array, chunks are in the order of their numbers, so a run of chunks in one array is one
+    span.
     """
 
     def __init__(self, schedule: Schedule, rank: int, sizes: Sequence[int]) -> None:
@@ -124,7 +145,10 @@ class _Compiler:
         return self.sizes[cell % self.count]
 
     def _lay_out(self, array: int, cells: Sequence[int], kinds: bytearray) -> int:
-        """Assign consecutive positions in an array to chunks; return the number of elements they occupy."""
+        """Assign consecutive positions in an array to chunks.
+
+        The number of elements that they occupy is returned.
+        """
         position, offsets = 0, self.offsets[array]
         for cell in cells:
             offsets[cell] = position
@@ -137,7 +161,7 @@ class _Compiler:
         """Translate all rounds and return the program."""
         steps = tuple(self._step(moves) for moves in self.rounds if moves)
         ends = (
-            Action(self._place(self.home, first, stop), self._held(first, stop))
+            Action(self._span(self.home, first, stop), self._current_span(first, stop))
             for first, stop in self._runs(self.ends)
         )
         return RankProgram(
@@ -151,7 +175,7 @@ class _Compiler:
         )
 
     def _runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
-        """Yield ``(first, stop)`` of runs of consecutive chunks that lie in one array now and belong to one array."""
+        """Yield ``(first, stop)`` of runs of consecutive chunks with one current and one final array."""
         if len(chunks) == 1:
             yield chunks[0], chunks[0] + 1
             return
@@ -166,18 +190,21 @@ class _Compiler:
                 yield begin, end
                 begin = end
 
-    def _place(self, kinds: bytearray, first: int, stop: int) -> ArraySpan:
-        """Return the span of the chunks ``first`` ... ``stop - 1`` by a map of chunk to array."""
+    def _span(self, kinds: bytearray, first: int, stop: int) -> ArraySpan:
+        """Return the span of the chunks ``first`` ... ``stop - 1``.
+
+        ``kinds`` maps each chunk to its array.
+        """
         array = kinds[first]
         offsets = self.offsets[array]
         return ArraySpan(array, offsets[first], offsets[stop - 1] + self._size(stop - 1))
 
-    def _held(self, first: int, stop: int) -> ArraySpan:
-        """Return the span where chunks lie now. Raise ScheduleError if the rank does not have them."""
+    def _current_span(self, first: int, stop: int) -> ArraySpan:
+        """Return the current span of chunks. Raise ScheduleError if the rank does not have them."""
         if self.now[first] == NOWHERE:
             text = f"rank {self.rank} uses chunk {first}, which it does not hold"
             raise ScheduleError(text, schedule=self.schedule.name)
-        return self._place(self.now, first, stop)
+        return self._span(self.now, first, stop)
 
     def _step(self, moves: list[Instruction]) -> RankStep:
         """Translate one round."""
@@ -194,9 +221,8 @@ class _Compiler:
         for move in moves:
             if move.receives:
                 receives.append((move.peer, self._incoming(move, busy, actions)))
-                if move.kind != RECV or not busy.isdisjoint(
-                    move.chunks
-                ):  # what lands there later comes after it
+                # A later message to these chunks must not be received into them directly.
+                if move.kind != RECV or not busy.isdisjoint(move.chunks):
                     busy.update(move.chunks)
         for move in moves:
             if move.kind in (COPY, COMBINE):
@@ -212,29 +238,33 @@ class _Compiler:
 
     def _outgoing(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
         """Return the span to send; add copies to ``packs`` if the chunks are not contiguous."""
-        places = [self._held(first, stop) for first, stop in self._runs(chunks)]
-        whole = _joined(places)
-        if whole is not None:
-            return whole
+        places = [self._current_span(first, stop) for first, stop in self._runs(chunks)]
+        contiguous = _join_spans(places)
+        if contiguous is not None:
+            return contiguous
         packed = self._set_aside(sum(p.stop - p.start for p in places))
-        packs += [Action(t, f) for t, f in zip(_split(packed, places), places)]
+        packs += [Action(t, f) for t, f in zip(_split_span(packed, places), places)]
         return packed
 
     def _incoming(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
-        """Return the span to receive into: the final position, or the work array if a copy or a reduction must follow."""
+        """Return the span to receive into.
+
+        It is the final position, or a span of the work array if a copy or a reduction must follow; these are added to
+        ``actions``. ``busy`` are the chunks that other messages of the round use.
+        """
         runs = list(self._runs(move.chunks))
-        targets = [self._place(self.home, first, stop) for first, stop in runs]
+        targets = [self._span(self.home, first, stop) for first, stop in runs]
         reducing = move.kind != RECV
-        # Input and output may be the same memory, so a chunk on its way out is never received into directly.
+        # Input and output may be one memory, so never receive directly into a chunk that is being sent.
         clash = not busy.isdisjoint(move.chunks)
-        whole = None if reducing or clash else _joined(targets)
-        if whole is not None:
+        contiguous = None if reducing or clash else _join_spans(targets)
+        if contiguous is not None:
             for first, stop in runs:
                 self.now[first:stop] = self.home[first:stop]
-            return whole
+            return contiguous
         arrived = self._set_aside(sum(p.stop - p.start for p in targets))
         left = move.incoming_left(self.rank)
-        for (first, stop), piece in zip(runs, _split(arrived, targets)):
+        for (first, stop), piece in zip(runs, _split_span(arrived, targets)):
             actions.append(self._action(first, stop, piece, reducing, left))
         return arrived
 
@@ -242,15 +272,18 @@ class _Compiler:
         """Translate a local copy or reduction."""
         reducing, left = move.kind == COMBINE, bool(move.left)
         for source, cell in zip(move.source, move.chunks):
-            held = self._held(source, source + 1)
-            actions.append(self._action(cell, cell + 1, held, reducing, left))
+            value = self._current_span(source, source + 1)
+            actions.append(self._action(cell, cell + 1, value, reducing, left))
 
     def _action(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
-        """Return the action that stores or reduces a value into chunks, and record where they lie now."""
-        target = self._place(self.home, first, stop)
+        """Return the action that stores or reduces a value into chunks.
+
+        The current positions of the chunks are updated.
+        """
+        target = self._span(self.home, first, stop)
         if reducing:
-            own = self._held(first, stop)
-            action = Action(target, value, own) if left else Action(target, own, value)
+            current = self._current_span(first, stop)
+            action = Action(target, value, current) if left else Action(target, current, value)
         else:
             action = Action(target, value)
         self.now[first:stop] = self.home[first:stop]
@@ -266,24 +299,27 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
     yield from ((first, last + 1) for first, last in runs(chunks))
 
 
-def _joined(places: Sequence[ArraySpan]) -> ArraySpan | None:
-    """Return adjacent spans as one span, or None if they are not adjacent."""
+def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
+    """Return adjacent spans as one span, or None if they are not adjacent.
+
+    No spans become an empty one.
+    """
     if len(places) == 1:
         return places[0]
     if not places:
         return ArraySpan(WORK, 0, 0)
-    for one, two in pairwise(places):
-        if one.array != two.array or one.stop != two.start:
+    for span, following in pairwise(places):
+        if span.array != following.array or span.stop != following.start:
             return None
     return ArraySpan(places[0].array, places[0].start, places[-1].stop)
 
 
-def _split(whole: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
+def _split_span(span: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
     """Divide a span into spans of the sizes of ``like``."""
-    pieces, position = [], whole.start
-    for place in like:
-        stop = position + place.stop - place.start
-        pieces.append(ArraySpan(whole.array, position, stop))
+    pieces, position = [], span.start
+    for template in like:
+        stop = position + template.stop - template.start
+        pieces.append(ArraySpan(span.array, position, stop))
         position = stop
     return pieces
 

@@ -1,8 +1,8 @@
-"""In which order an algorithm adds, and so how it rounds: exact to the bit, in one process.
+"""The order of additions of an algorithm, and so its rounding: exact to the bit, in one process.
 
-Floating-point addition is commutative but not associative: the bits of a result depend on the tree of additions
-only. An algorithm's tree is known (:func:`reduction_trees`), so its bits can be computed without MPI and compared
-with a library's result; which algorithm the library used then shows.
+Floating-point addition is commutative but not associative: the bits of a result depend only on the tree of additions.
+An algorithm's tree is known (:func:`reduction_trees`), so its bits can be computed without MPI. Comparing them with a
+library's result shows which algorithm the library used.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def emulate(
         schedule: of all_reduce, reduce, reduce_scatter, scan or exscan.
         inputs: each rank's vector, elements along the first dimension.
         op: the reduction.
-        rank: whose result; by default the first rank's that has one.
+        rank: the rank of the result; by default the first rank that has one.
 
     Raises:
-        ScheduleError: when the rank has no result.
+        ScheduleError: If the rank has no result.
 
     >>> from spmdsim.collectives import schedule_of
     >>> vectors = [np.array([v], np.float32) for v in (1, 1e8, -1e8)]
@@ -49,19 +49,20 @@ def emulate(
     raise ScheduleError(f"rank {rank} gets no result from {schedule.name}")
 
 
-def same_bits(one: Array, two: Array) -> bool:
-    """Return True if two arrays are equal bit for bit."""
+def same_bits(first: Array, second: Array) -> bool:
+    """Return True if two arrays have identical types, shapes and bits."""
     return (
-        one.dtype == two.dtype
-        and one.shape == two.shape
-        and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(two).tobytes()
+        first.dtype == second.dtype
+        and first.shape == second.shape
+        and np.ascontiguousarray(first).tobytes() == np.ascontiguousarray(second).tobytes()
     )
 
 
 def candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
-    """Return the schedules that a library may have used: one for each algorithm that supports ``size`` ranks.
+    """Return the schedules that a library may have used.
 
-    An algorithm with several chunks has a second schedule, whose chunk rounding is ``"ceiling"``.
+    There is one per algorithm that supports ``size`` ranks. An algorithm with several chunks has a second schedule,
+    whose chunk rounding is ``"ceiling"``.
     """
     schedules = []
     for chosen in algorithms(collective_name):
@@ -81,5 +82,8 @@ def matching_schedules(
     op: ReduceOp = np.add,
     rank: int | None = None,
 ) -> list[Schedule]:
-    """Return the schedules whose emulated result on a rank equals an observed result bit for bit."""
+    """Return the schedules whose emulated result equals an observed one bit for bit.
+
+    The result is that of ``rank``.
+    """
     return [s for s in schedules if same_bits(emulate(s, inputs, op, rank), observed)]

@@ -1,7 +1,7 @@
-"""All rounds of all ranks, checked for form and matched: who receives which message, in which order the rounds can run.
+"""The rounds of all ranks, checked for their form, and the matching of their messages.
 
-Messages between a pair of ranks match in the order they are sent and received, as in MPI. A round posts all its messages and
-ends when each has been taken up by its partner, so nothing relies on buffers. Verification and counting start here.
+Messages between a pair of ranks match in the order in which they are sent and received, as in MPI. A round posts all
+its messages and ends when each is matched, so nothing relies on buffers. Verification and counting start here.
 """
 
 from __future__ import annotations
@@ -31,18 +31,23 @@ KINDS = ("send", "recv", "reduce", "copy", "combine")
 
 
 MOST_RANK_ROUNDS = 3_000_000
-"""Ranks times rounds that are generated one by one; some gigabytes and a minute."""
+"""Most ranks times rounds that are generated one by one; they take some gigabytes and a minute."""
 MOST_CHUNKS = 1 << 24
-"""Chunks, and scratch copies of them, that are followed one by one."""
+"""Most chunks, scratch copies included, that are followed one by one."""
 MOST_FINDINGS = 1000
-"""Errors of form that are kept: who has made more has them all for one reason."""
+"""Most errors of form that are collected; more errors usually have one cause."""
 
 
 @dataclass(frozen=True)
 class ScheduleFinding:
-    """One error or warning about a schedule: a sentence with its round, rank and chunk.
+    """Error or warning about a schedule.
 
-    Without a round it is about the end, without a rank about several; with a warning the schedule still keeps its promise.
+    Attributes:
+        text: a sentence.
+        round: the round; None for an error at the end.
+        rank: the rank; None if it concerns several.
+        chunk: the chunk, or None.
+        warning: True if the schedule still does what its collective specifies.
     """
 
     text: str
@@ -57,7 +62,10 @@ class ScheduleFinding:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector, because it would visit millions of small tuples that are all in use."""
+    """Pause the cyclic garbage collector inside the ``with`` block.
+
+    It would repeatedly visit millions of small tuples, all of which are in use.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -68,7 +76,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class ForeignError(Exception):
-    """An error that an algorithm in another process raised, as text."""
+    """Error that an algorithm in another process raised, as text."""
 
 
 def failure(error: BaseException) -> str:
@@ -80,7 +88,7 @@ def failure(error: BaseException) -> str:
 
 
 class RoundTable:
-    """The rounds of every rank as lists, ``rounds[rank][i]``, and findings about their form, such as unknown chunks."""
+    """Rounds of every rank as lists, ``rounds[rank][i]``, and findings about their form."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -114,34 +122,38 @@ class RoundTable:
             rounds = self.schedule.rounds(rank)
             if not isinstance(rounds, Iterable):
                 words = f"rank {rank} gives {_kind(rounds)}, but an algorithm yields its rounds, lists of moves: yield [...]"
-                self._note(words, None, rank)
+                self._add_finding(words, None, rank)
                 return collected
             for moves in rounds:
                 if len(collected) >= self._limit:
-                    self._note(f"rank {rank} does not end: more than {self._limit} rounds", None, rank)
+                    self._add_finding(f"rank {rank} does not end: more than {self._limit} rounds", None, rank)
                     break
-                collected.append(self._checked(moves, len(collected), rank))
+                collected.append(self._check_round(moves, len(collected), rank))
         except (ScheduleError, MemoryError, NoAnswer):
             raise
         except (Exception, SystemExit) as error:
-            self._note(f"round {len(collected)}: rank {rank} fails: {failure(error)}", len(collected), rank)
+            self._add_finding(
+                f"round {len(collected)}: rank {rank} fails: {failure(error)}", len(collected), rank
+            )
         return collected
 
-    def _note(self, text: str, number: int | None, rank: int, chunk: int | None = None) -> None:
+    def _add_finding(self, text: str, number: int | None, rank: int, chunk: int | None = None) -> None:
         """Record a finding."""
         self.findings.append(ScheduleFinding(text, number, rank, chunk))
 
-    def _checked(self, moves: object, number: int, rank: int) -> list[Instruction]:
+    def _check_round(self, moves: object, number: int, rank: int) -> list[Instruction]:
         """Return the correct instructions of one round; record a finding for each wrong one."""
         if isinstance(moves, Instruction) or not isinstance(moves, (list, tuple)):
-            self._note(
+            self._add_finding(
                 f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
                 number,
                 rank,
             )
             moves = [moves] if isinstance(moves, Instruction) else []
         if len(moves) > self._most_moves:
-            self._note(f"round {number}: rank {rank} has {len(moves):,} moves in its round", number, rank)
+            self._add_finding(
+                f"round {number}: rank {rank} has {len(moves):,} moves in its round", number, rank
+            )
             return []
         size, good = self.schedule.size, []
         for move in moves:
@@ -160,7 +172,7 @@ class RoundTable:
             if fault is None:
                 good.append(move)
             else:
-                self._note(f"round {number}: rank {rank}{fault[0]}", number, rank, fault[1])
+                self._add_finding(f"round {number}: rank {rank}{fault[0]}", number, rank, fault[1])
         if len(good) <= self.ports:
             return good
         sends = sum(move.kind == SEND for move in good)
@@ -168,7 +180,7 @@ class RoundTable:
         for count, word in ((sends, "sends"), (receives, "receives")):
             if count > self.ports:
                 ports = "one port" if self.ports == 1 else f"{self.ports} ports"
-                self._note(
+                self._add_finding(
                     f"round {number}: rank {rank} {word} {many(count, 'message')} at once, but has {ports}",
                     number,
                     rank,
@@ -176,7 +188,10 @@ class RoundTable:
         return good
 
     def _fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
-        """Return what is wrong with an instruction as text to follow the rank, and the chunk concerned; None if correct."""
+        """Return `(text, chunk)` if an instruction is wrong, else None.
+
+        The text continues a sentence that begins with the rank; the chunk is None if no chunk is concerned.
+        """
         size, collective = self.schedule.size, self.schedule.collective
         if not isinstance(move, Instruction) or move.kind not in KINDS:
             return f" has {_kind(move)} in its round instead of a move", None
@@ -206,7 +221,7 @@ class RoundTable:
 
     @property
     def length(self) -> int:
-        """The largest number of rounds of a rank."""
+        """Largest number of rounds of a rank."""
         return max(map(len, self.rounds), default=0)
 
 
@@ -226,11 +241,12 @@ class Matching:
 
     Attributes:
         findings: unmatched messages, wrong chunks, deadlocks.
-        order: events in an order that can happen: ``(rank, round, True)`` a round starts, ``False`` it ends.
-        starts: ``starts[rank][i]`` is the global step in which the rank's round i starts; ``ends``: in which it ends.
-        travels: per pair of ranks, the step in which each message travels, in order.
+        order: events in a possible order: ``(rank, round, True)`` if a round starts, ``False`` if it ends.
+        starts: ``starts[rank][i]`` is the global step in which the rank's round i starts.
+        ends: ``ends[rank][i]`` is the global step in which it ends.
+        travels: for each pair of ranks, the step in which each message travels, in order.
         steps: number of global steps in which messages travel.
-        aligned: whether round i means the same step on every rank.
+        aligned: True if round i is one step on all ranks.
     """
 
     findings: list[ScheduleFinding] = field(default_factory=list)
@@ -305,26 +321,29 @@ def by_pair(table: RoundTable) -> tuple[Places, Places]:
 def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) -> Iterator[ScheduleFinding]:
     """Yield a finding for each message of one pair that has no partner."""
     source, target = pair
-    ways = (
+    sides = (
         (source, "sends {} to", target, "receives", _surplus(sent, received)),
         (target, "waits for {} from", source, "sends", _surplus(received, sent)),
     )
-    for rank, does, other, lacks, surplus in ways:
+    for rank, does, peer, lacks, surplus in sides:
         for number, move in surplus:
-            what = f"rank {rank} {does.format(name_chunks(move.chunks))} rank {other}"
+            what = f"rank {rank} {does.format(name_chunks(move.chunks))} rank {peer}"
             text = f"round {number}: {what}: nobody {lacks} this message"
             yield ScheduleFinding(text, number, rank, _first(move.chunks))
 
 
 def _surplus(these: list[Place], those: list[Place]) -> list[Place]:
-    """Return the entries of ``these`` beyond ``those``: by round number if that explains all, else the last ones."""
+    """Return the entries of ``these`` that have no partner in ``those``.
+
+    These are the entries in rounds without a partner if that explains the difference, else the last ones.
+    """
     rounds = Counter(number for number, _ in those)
     extra = []
-    for place in these:
-        if rounds[place[0]]:
-            rounds[place[0]] -= 1
+    for entry in these:
+        if rounds[entry[0]]:
+            rounds[entry[0]] -= 1
         else:
-            extra.append(place)
+            extra.append(entry)
     return extra if len(extra) == len(these) - len(those) else these[len(those) :]
 
 
@@ -336,7 +355,10 @@ def _first(chunks: Chunks) -> int | None:
 def _compare_chunks(
     table: RoundTable, pair: tuple[int, int], out: Place, into: Place, findings: list[ScheduleFinding]
 ) -> None:
-    """Record a finding if the receiver expects other chunks than those sent. Scratch chunks may stand for originals."""
+    """Record a finding if the receiver expects other chunks than the sender sends.
+
+    Scratch copies count as their original chunks.
+    """
     sent, expected = out[1].chunks, into[1].chunks
     if sent == expected:
         return
@@ -366,7 +388,11 @@ def _in_lock_step(table: RoundTable, result: Matching) -> None:
 def _by_dependency(
     table: RoundTable, links: dict[tuple[int, int], list[tuple[int, int]]], result: Matching
 ) -> None:
-    """Order the rounds: each starts as early as its rank allows and ends when its partners have started theirs."""
+    """Order rounds by their messages.
+
+    A round starts early and ends when its partners have started theirs. ``links`` has the partners' (rank, round)
+    pairs of each (rank, round).
+    """
     size = len(table.rounds)
     result.starts, result.ends = [[] for _ in range(size)], [[] for _ in range(size)]
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -393,7 +419,7 @@ def _by_dependency(
             ready.extend(waiting.pop((rank, number), ()))
             ready.append(rank)
     result.steps = max(clock)
-    stuck = {rank: place for place, ranks in waiting.items() for rank in ranks}
+    stuck = {rank: awaited for awaited, ranks in waiting.items() for rank in ranks}
     if stuck:
         result.findings.append(_deadlock(table, stuck, result))
 
@@ -404,11 +430,12 @@ def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matc
     ``stuck`` has, for each rank that waits, the rank and round that it waits for.
     """
     rank = min(stuck)
-    seen: list[int] = []
-    while rank not in seen:  # all messages have partners: who is waited for waits, too
-        seen.append(rank)
+    chain: list[int] = []
+    # All messages have partners, so a rank that another one waits for is waiting itself.
+    while rank not in chain:
+        chain.append(rank)
         rank = stuck[rank][0]
-    cycle = seen[seen.index(rank) :]
+    cycle = chain[chain.index(rank) :]
     lowest = cycle.index(min(cycle))
     cycle = cycle[lowest:] + cycle[:lowest]
     first = cycle[0]

@@ -1,4 +1,4 @@
-"""A schedule: an algorithm for a given number of ranks. Everything else is derived from it."""
+"""A schedule: an algorithm for a given number of ranks. All other facts are derived from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdsim.pictured import ShortRepr
 __all__ = ["Schedule", "make_schedule", "schedule_of"]
 
 
-#: Options whose name and value say nothing to a reader, in words.
+#: Descriptions of options whose name and value a reader would not understand.
 OPTION_WORDS = {
     ("index", "mpich"): "chunks in MPICH's order",
     ("index", "openmpi"): "chunks in Open MPI's order",
@@ -55,19 +55,19 @@ class Schedule(ShortRepr):
 
     @property
     def name(self) -> str:
-        """The title, such as ``"all_reduce ring on 6 ranks"``."""
-        options = "".join(f", {OPTION_WORDS.get(one, f'{one[0]} {one[1]}')}" for one in self.options)
+        """Title, such as ``"all_reduce ring on 6 ranks"``."""
+        options = "".join(f", {OPTION_WORDS.get(o, f'{o[0]} {o[1]}')}" for o in self.options)
         root = f", root {self.root}" if self.collective.rooted else ""
         return f"{self.algorithm.full_name} on {many(self.size, 'rank')}{root}{options}"
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """The number of pieces of each level of the nested cut into chunks."""
+        """Number of chunks of each level of the nested division."""
         return self.algorithm.levels(self.size, dict(self.options))
 
     @cached_property
     def chunk_count(self) -> int:
-        """The number of chunks into which the vector is divided."""
+        """Number of chunks into which the vector is divided."""
         return prod(self.levels)
 
     @cached_property
@@ -75,12 +75,12 @@ class Schedule(ShortRepr):
         """True if operands are combined in rank order, as non-commutative operators need."""
         if not self.collective.reduces or self.algorithm.in_order is False:
             return False
-        return (bool(self.algorithm.in_order) and self.root == 0) or _found_in_order(self)
+        return (bool(self.algorithm.in_order) and self.root == 0) or _is_verified_in_order(self)
 
     def chunk_elements(self, count: int) -> tuple[int, ...]:
         """Compute the elements of each chunk of a vector of ``count`` elements.
 
-        For all_to_all ``count`` is what one rank sends; each of its ``size`` blocks is a chunk.
+        For all_to_all, ``count`` are the elements that one rank sends; each of its ``size`` blocks is a chunk.
         """
         if "row" in (self.collective.before, self.collective.after):
             return chunk_sizes(count, (self.size,), self.rounding) * self.size
@@ -100,14 +100,15 @@ class Schedule(ShortRepr):
 
 
 @lru_cache(maxsize=1024)
-def _found_in_order(schedule: Schedule) -> bool:
+def _is_verified_in_order(schedule: Schedule) -> bool:
+    """Return True if verification shows that operands are combined in rank order."""
     from spmdsim.collectives.verification import verify
 
     return verify(schedule).in_order
 
 
 LEAST = {"segments": 1, "group": 1, "radix": 2}
-"""Options that count something, and from where on."""
+"""Least value of each option that is a number."""
 
 
 def make_schedule(
@@ -119,11 +120,12 @@ def make_schedule(
         chosen: the algorithm.
         size: number of ranks, at least 1.
         root: root rank of rooted collectives.
-        rounding: overrides how the algorithm cuts chunks.
+        rounding: ``"balanced"`` or ``"ceiling"`` chunks; the algorithm's rounding if left out.
         **options: options of the algorithm, such as ``segments`` or ``group``.
 
     Raises:
-        ScheduleError: for a rank count the algorithm cannot do, an unknown option, or a root out of range.
+        ScheduleError: If the algorithm does not support the rank count, an option is unknown, or the root is out of
+            range.
 
     >>> from spmdsim.collectives import algorithm
     >>> make_schedule(algorithm("all_gather", "ring"), 6).size
@@ -175,8 +177,9 @@ def schedule_of(
         **options: options of the algorithm, such as ``segments`` or ``group``.
 
     Raises:
-        SpmdError: no such collective.
-        ScheduleError: no such algorithm; one that cannot do so many ranks, an unknown option, a root out of range.
+        SpmdError: If the collective is unknown.
+        ScheduleError: If the algorithm is unknown or does not support the rank count, an option is unknown, or the
+            root is out of range.
 
     >>> schedule = schedule_of("all_reduce", "ring", 4)
     >>> [move.describe() for move in next(schedule.rounds(0))]

@@ -1,4 +1,4 @@
-"""Which algorithm MPICH and Open MPI choose by default, from their tables as data (``selection.json``)."""
+"""Default choices of algorithms by MPICH and Open MPI, from their tables as data (``selection.json``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ _COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operat
 
 @dataclass(frozen=True)
 class AlgorithmChoice(Pictured):
-    """A library's choice: its name for the algorithm, the name here, and the conditions of the matching row."""
+    """Choice of a library.
+
+    Attributes:
+        library: name of the library.
+        name: its name of the algorithm.
+        algorithm: the algorithm of this package.
+        why: the conditions of the matching row in words.
+    """
 
     library: str
     name: str
@@ -42,14 +49,14 @@ def libraries() -> tuple[str, ...]:
 
 
 def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
-    """Return the rows of a library's table, in order: conditions and ``use``, the library's name of the algorithm.
+    """Return the rows of a library's table, in order.
 
-    Conditions are ``ranks`` and ``bytes`` (such as ``"<4096"``), ``power_of_two``, ``commutative``, ``user_op``,
-    ``in_place``, ``equal_blocks`` and ``count_below_power`` (fewer elements than the power of two below the rank
-    count).
+    A row has conditions, and ``use``, the library's name of the algorithm. Conditions are ``ranks`` and ``bytes``
+    (such as ``"<4096"``), ``power_of_two``, ``commutative``, ``user_op``, ``in_place``, ``equal_blocks`` and
+    ``count_below_power`` (fewer elements than the power of two below the rank count).
 
     Raises:
-        InputError: when the library or its table for the collective is not known.
+        InputError: If the library or its table for the collective is unknown.
     """
     table = _library(library)
     name = collective(collective_name).name
@@ -64,6 +71,7 @@ def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
 
 
 def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield rules from a table of rank counts and sizes."""
     for kind, rows in table.items():
         extra = {} if kind == "any" else {"commutative": kind == "commutative"}
         for ranks, *sizes in rows:
@@ -72,8 +80,13 @@ def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _library(library: str) -> dict[str, Any]:
+    """Return the tables of a library.
+
+    Raises:
+        InputError: If the library has no tables, or the file has another form.
+    """
     tables = _tables()
-    if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
+    if not isinstance(tables, dict) or not all(isinstance(entry, dict) for entry in tables.values()):
         raise InputError(f"{str(TABLES)!r} cannot be read as {KIND}: it has other entries")
     library_table = tables.get(library.lower().replace(" ", "").replace("-", ""))
     if library_table is None:
@@ -98,12 +111,12 @@ def choose(
         size: number of ranks.
         nbytes: message size as the collective counts it (``Collective.size_means``): for all_gather, all_to_all,
             gather and scatter the bytes of all blocks together.
-        commutative: whether the operator is.
+        commutative: True if the operator is commutative.
         itemsize: bytes per element.
         **facts: ``user_op``, ``in_place`` (default False) and ``equal_blocks`` (default True).
 
     Raises:
-        InputError: a library or collective without a table, or numbers that no rule of it is for.
+        InputError: If the library has no table for the collective, or the table has no row for these numbers.
 
     >>> choose("openmpi", "allreduce", 3, 6000).name, choose("mpich", "allreduce", 6, 6000).algorithm.name
     ('ring', 'rabenseifner')
@@ -131,6 +144,10 @@ def choose(
 
 
 def _holds(wanted: object, value: int | bool) -> bool:
+    """Return True if a value fulfils a condition of a table.
+
+    A condition is a bool, "any", "else", or a comparison such as "<4096".
+    """
     if isinstance(wanted, bool):
         return bool(value) == wanted
     words = str(wanted)
@@ -143,14 +160,19 @@ def _holds(wanted: object, value: int | bool) -> bool:
 def _choice(
     library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, Mapping[str, str]]
 ) -> AlgorithmChoice:
-    other = instead.get(rule["use"])
-    used = rule["use"] if other is None or evaluate(other["unless"], size) else other["use"]
+    """Return the choice of a matching rule.
+
+    ``instead`` maps names of the library to the algorithm that it runs unless a condition on the rank count holds.
+    """
+    replacement = instead.get(rule["use"])
+    used = rule["use"] if replacement is None or evaluate(replacement["unless"], size) else replacement["use"]
     chosen = library_algorithm(library, name, used)
     why = ", ".join(_words(key, value) for key, value in rule.items() if key != "use")
     return AlgorithmChoice(library, rule["use"], chosen, why or "always")
 
 
 def _words(key: str, value: object) -> str:
+    """Return a condition of a rule in words."""
     if isinstance(value, bool):
         return f"{'' if value else 'not '}{key}"
     return f"any {key}" if value in ("any", "else") else f"{key} {value}"

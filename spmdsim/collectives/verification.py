@@ -1,8 +1,8 @@
-"""Does a schedule keep its collective's promise? Checked symbolically, for any data and any operator.
+"""Verify that a schedule does what its collective specifies, symbolically, for any data and any operator.
 
-Checked are: the form of the moves, one port per round (or the declared number), that every message has a
-receiver that expects its chunks, freedom from deadlock, that a sender holds what it sends, that no
-contribution is added twice, the promised end state, the order of operands and whether all ranks round alike.
+Verified are: the form of the instructions, one port per round (or the declared number), that every message has a
+receiver that expects its chunks, freedom from deadlock, that a sender owns the chunks it sends, that no contribution
+is added twice, the final state, the order of operands, and whether all ranks round identically.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class ScheduleVerdict(ShortRepr):
     """The result of verification.
 
     Attributes:
-        schedule: what was verified.
-        findings: what is wrong, first things first; warnings among them do not break the promise.
-        in_order: whether every result combines its operands in rank order.
-        same_tree: whether all ranks get the same reduction tree up to swapped operands, and so the same bits.
+        schedule: the verified schedule.
+        findings: errors and warnings, in the order of rounds.
+        in_order: True if every result combines its operands in rank order.
+        same_tree: True if all ranks get one reduction tree up to swapped operands, and so identical bits.
         depth: longest chain of operator applications in a result.
         steps: rounds in which messages travel.
-        aligned: whether round i means the same step on every rank.
+        aligned: True if round i is one step on all ranks.
 
     >>> from spmdsim.collectives import schedule_of, verify
     >>> verify(schedule_of("all_reduce", "ring", 4)).depth
@@ -54,14 +54,14 @@ class ScheduleVerdict(ShortRepr):
 
     @property
     def ok(self) -> bool:
-        """True if the schedule does what its collective promises. Warnings are allowed."""
+        """True if the schedule does what its collective specifies. Warnings are allowed."""
         return all(f.warning for f in self.findings)
 
     def raise_if_wrong(self) -> ScheduleVerdict:
         """Raise the first error, if any, else return the verdict.
 
         Raises:
-            ScheduleError: naming the round, the rank and the chunk.
+            ScheduleError: With the round, the rank and the chunk.
         """
         for finding in self.findings:
             if not finding.warning:
@@ -77,7 +77,7 @@ class ScheduleVerdict(ShortRepr):
 
 @collector_paused()
 def verify(schedule: Schedule) -> ScheduleVerdict:
-    """Simulate a schedule on symbols and return the verdict, with the findings of a wrong schedule.
+    """Simulate a schedule on symbols and return the verdict.
 
     >>> from spmdsim.collectives import schedule_of
     >>> verdict = verify(schedule_of("all_reduce", "ring", 6))
@@ -122,7 +122,14 @@ class Change(NamedTuple):
 
 
 class SymbolicRun:
-    """A symbolic execution of all ranks."""
+    """Symbolic execution of all ranks.
+
+    Attributes:
+        holds: for each rank, the number of the value of each chunk.
+        heard: for each rank, the ranks from which it got messages, directly or not, as a bit set.
+        changes: all changes of chunks, if ``log`` was set, else None.
+        findings: the errors.
+    """
 
     def __init__(self, table: RoundTable, matching: Matching, log: bool = False) -> None:
         self.schedule = table.schedule
@@ -155,7 +162,7 @@ class SymbolicRun:
             if None in values:
                 for chunk in move.chunks:
                     if chunk not in holds:
-                        self._note(number, rank, chunk, f"sends chunk {chunk}, which it does not hold")
+                        self._add_finding(number, rank, chunk, f"sends chunk {chunk}, which it does not hold")
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
     def _end(self, rank: int, number: int) -> None:
@@ -169,7 +176,7 @@ class SymbolicRun:
             elif move.kind in (COPY, COMBINE):
                 for chunk in move.source:
                     if chunk not in holds:
-                        self._note(number, rank, chunk, f"uses chunk {chunk}, which it does not hold")
+                        self._add_finding(number, rank, chunk, f"uses chunk {chunk}, which it does not hold")
                 self._store(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
     def _store(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
@@ -183,45 +190,45 @@ class SymbolicRun:
             if not reducing:
                 holds[chunk] = value
                 continue
-            own = holds.get(chunk)
-            if own is None:
-                self._note(number, rank, chunk, f"reduces into chunk {chunk}, which it does not hold")
+            current = holds.get(chunk)
+            if current is None:
+                self._add_finding(number, rank, chunk, f"reduces into chunk {chunk}, which it does not hold")
                 continue
-            if symbols.chunk[own] % self.chunk_count != symbols.chunk[value] % self.chunk_count:
-                self._note(
+            if symbols.chunk[current] % self.chunk_count != symbols.chunk[value] % self.chunk_count:
+                self._add_finding(
                     number,
                     rank,
                     chunk,
-                    f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[own]}",
+                    f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[current]}",
                 )
-            twice = symbols.ranks[own] & symbols.ranks[value]
+            twice = symbols.ranks[current] & symbols.ranks[value]
             if twice:
                 ranks = members(twice)
                 who = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
-                self._note(
+                self._add_finding(
                     number,
                     rank,
                     chunk,
                     f"adds rank{'s' if len(ranks) > 1 else ''} {who} twice to chunk {chunk}",
                 )
-            holds[chunk] = symbols.combine(value, own) if left else symbols.combine(own, value)
+            holds[chunk] = symbols.combine(value, current) if left else symbols.combine(current, value)
 
         if self.changes is not None:
             step = self.ends[rank][number]
             self.changes += [Change(step, rank, c, holds[c]) for c in move.chunks if c in holds]
 
-    def _note(self, number: int | None, rank: int, chunk: int | None, text: str) -> None:
+    def _add_finding(self, number: int | None, rank: int, chunk: int | None, text: str) -> None:
         """Record a finding."""
-        place = "at the end" if number is None else f"round {number}"
-        self.findings.append(ScheduleFinding(f"{place}: rank {rank} {text}", number, rank, chunk))
+        moment = "at the end" if number is None else f"round {number}"
+        self.findings.append(ScheduleFinding(f"{moment}: rank {rank} {text}", number, rank, chunk))
 
     def check_end(self) -> None:
-        """Compare the final values of each rank with what the collective promises."""
+        """Compare the final values of each rank with the specification of the collective."""
         schedule, promise = self.schedule, self.schedule.collective
         if promise.value == "nothing":
             for rank, heard in enumerate(self.heard):
                 for missing in members((1 << self.size) - 1 & ~heard)[:1]:
-                    self._note(None, rank, None, f"leaves without having heard from rank {missing}")
+                    self._add_finding(None, rank, None, f"leaves without having heard from rank {missing}")
             return
         for rank in range(self.size):
             for chunk in schedule.ends_with(rank):
@@ -238,7 +245,7 @@ class SymbolicRun:
                     for source, target in zip(move.source, move.chunks):
                         if source % k != target % k:
                             does = "copies" if move.kind == COPY else "combines"
-                            self._note(
+                            self._add_finding(
                                 number,
                                 rank,
                                 target,
@@ -246,27 +253,36 @@ class SymbolicRun:
                             )
 
     def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
-        """Record a finding if a final chunk lacks contributions or has wrong ones. ``wanted`` is a bit set of ranks."""
+        """Record a finding if a final chunk lacks contributions or has wrong ones.
+
+        ``wanted`` are the contributing ranks as a bit set.
+        """
         value = self.holds[rank].get(chunk)
         if value is None:
-            self._note(None, rank, chunk, f"has no chunk {chunk}")
+            self._add_finding(None, rank, chunk, f"has no chunk {chunk}")
             return
-        there, holds = self.symbols.ranks[value], self.symbols.chunk[value]
+        contributors, holds = self.symbols.ranks[value], self.symbols.chunk[value]
         if holds % self.chunk_count != chunk:
-            self._note(None, rank, chunk, f"has the data of chunk {holds} in the place of chunk {chunk}")
-        elif wanted & ~there:
-            who = _ranks(wanted & ~there)
-            self._note(None, rank, chunk, f"lacks the contribution of {who} in chunk {chunk}")
-        elif there & ~wanted:
-            self._note(
+            self._add_finding(
+                None, rank, chunk, f"has the data of chunk {holds} in the place of chunk {chunk}"
+            )
+        elif wanted & ~contributors:
+            who = _ranks(wanted & ~contributors)
+            self._add_finding(None, rank, chunk, f"lacks the contribution of {who} in chunk {chunk}")
+        elif contributors & ~wanted:
+            self._add_finding(
                 None,
                 rank,
                 chunk,
-                f"has {_ranks(there & ~wanted)} in chunk {chunk}, which does not belong there",
+                f"has {_ranks(contributors & ~wanted)} in chunk {chunk}, which does not belong there",
             )
 
     def facts(self) -> tuple[bool, bool, int]:
-        """Return whether operands are in rank order, whether all trees are equal, and the depth of the results."""
+        """Return `(in_order, same_tree, depth)` of the results.
+
+        They are: True if operands are in rank order, True if all ranks' trees are equal, and the longest chain of
+        operators.
+        """
         if not self.reduces:
             return False, True, 0
         symbols, schedule = self.symbols, self.schedule
@@ -295,7 +311,7 @@ def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tr
 
     Args:
         schedule: a correct schedule of a reducing collective.
-        rank: whose result; by default the first rank that ends with the chunk.
+        rank: the rank of the result; by default the first rank that ends with the chunk.
 
     Raises:
         ScheduleError: If a round or a message is wrong. The final values are not verified.
@@ -328,8 +344,8 @@ class Symbols:
     * ``chunk``: the chunk it is a value of.
     * ``ranks``: the contributors as a bit set.
     * ``depth``: longest chain of operator applications.
-    * ``sorted``: whether its contributors, from left to right, are in rank order.
-    * ``shape``: equal for values that differ only by swapping operands, which rounds the same.
+    * ``sorted``: True if its contributors, from left to right, are in rank order.
+    * ``shape``: equal for values that differ only by swapped operands, which round identically.
     """
 
     def __init__(self) -> None:
@@ -361,8 +377,8 @@ class Symbols:
             depth = 1 + max(self.depth[left], self.depth[right])
             number = self._add(self.chunk[left], a | b, depth, ordered, (left, right))
             self._pairs[left, right] = number
-            one, two = self.shape[left], self.shape[right]
-            self.shape.append(self._shapes.setdefault((min(one, two), max(one, two)), number))
+            first, second = sorted((self.shape[left], self.shape[right]))
+            self.shape.append(self._shapes.setdefault((first, second), number))
         return number
 
     def _add(

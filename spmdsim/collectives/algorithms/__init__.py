@@ -1,4 +1,4 @@
-"""All algorithms, one small file per collective; each is one generator function of (rank, size).
+"""Registered algorithms, one module per collective; each is a generator function of (rank, size).
 
 To add one, write the generator and declare it::
 
@@ -7,6 +7,7 @@ To add one, write the generator and declare it::
         for i in range(1, size):
             yield [send((rank + i) % size, rank), recv((rank - i) % size, (rank - i) % size)]
 
-A new file is named in ``spmdsim.collectives.algorithm``. The tests take every declared algorithm through all rank counts
-and roots: verified, run against numpy, counted against its formula, its symmetry and order of operands checked.
+List a new module in ``spmdsim.collectives.algorithm``. The tests run every declared algorithm with many rank counts
+and roots: they verify it, compare its result with numpy and its counts with its formula, and check its symmetry and
+order of operands.
 """

@@ -11,8 +11,10 @@ from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
     "all_gather", "n", Formula("n-1", "q"), symmetry="shift", mpich="ring", openmpi="ring 4", nccl="ring"
 )
 def ring(rank: int, size: int) -> Rounds:
-    """Blocks travel around the ring."""
-    # Round i sends block r-i to the right.
+    """Send blocks around the ring.
+
+    Round i sends block r-i to the right.
+    """
     return ring_rounds((rank + 1) % size, (rank - 1) % size, size, rank)
 
 
@@ -25,13 +27,16 @@ def ring(rank: int, size: int) -> Rounds:
     openmpi="recursive_doubling 3",
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Exchange all blocks gathered so far with partners at distance 1, 2, 4, ...."""
-    # Partner r^k; both own the aligned group of k blocks around them. Beyond a power of two ranks pair up.
+    """Exchange all blocks gathered so far with partners at distance 1, 2, 4 and so on.
+
+    The partner is r^k; both own the aligned group of k blocks around them. Beyond a power of two, ranks form pairs
+    first.
+    """
     fold = Fold.of(size)
 
-    def swap(peer: int, new: int, other: int, k: int) -> list[Instruction]:
-        mine, theirs = new & -k, other & -k
-        return [send(peer, fold.blocks(mine, mine + k)), recv(peer, fold.blocks(theirs, theirs + k))]
+    def swap(peer: int, new: int, peer_new: int, k: int) -> list[Instruction]:
+        first, theirs = new & -k, peer_new & -k
+        return [send(peer, fold.blocks(first, first + k)), recv(peer, fold.blocks(theirs, theirs + k))]
 
     yield from _before(rank, fold)
     yield from fold.meetings(rank, doublings(fold.power), swap)
@@ -39,23 +44,26 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
 
 def _before(rank: int, fold: Fold) -> Rounds:
-    """Blocks of the ranks that drop out go to their partners."""
+    """Yield the round in which ranks that drop out send their blocks to their partners."""
     return fold.pair_round(rank, [recv(rank ^ 1, rank ^ 1)], [send(rank ^ 1, rank)])
 
 
 def _after(rank: int, size: int, fold: Fold) -> Rounds:
-    """Ranks that dropped out get everybody else's blocks from their partners."""
+    """Yield the round in which ranks that dropped out get all other blocks from their partners."""
     if fold.extra:
-        theirs, mine = ([block for block in range(size) if block != one] for one in (rank ^ 1, rank))
-        yield from fold.pair_round(rank, [send(rank ^ 1, theirs)], [recv(rank ^ 1, mine)])
+        missing_there = [block for block in range(size) if block != rank ^ 1]
+        missing_here = [block for block in range(size) if block != rank]
+        yield from fold.pair_round(rank, [send(rank ^ 1, missing_there)], [recv(rank ^ 1, missing_here)])
 
 
 @built_in(
     "all_gather", "n", Formula("c", "q"), symmetry="shift", mpich="brucks", openmpi="bruck bruck_k_fanout 2"
 )
 def bruck(rank: int, size: int) -> Rounds:
-    """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds."""
-    # With k blocks in hand, send the first min(k, n-k) to r-k and receive as many from r+k.
+    """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds.
+
+    A rank with k blocks sends the first min(k, n-k) to r-k and receives as many from r+k.
+    """
     for k in doublings(size):
         count = min(k, size - k)
         yield [
@@ -66,9 +74,11 @@ def bruck(rank: int, size: int) -> Rounds:
 
 @built_in("all_gather", "n", Formula("n/2", "q", only="n % 2 == 0"), openmpi="neighbor 5")
 def neighbor_exchange(rank: int, size: int) -> Rounds:
-    """Two blocks per round to alternating neighbours."""
-    # Swap blocks with the pair partner, then hand the newest two blocks to the other side each round.
-    # Of an odd number of ranks the first one leaves its block to the second, which takes part for both.
+    """Send two blocks per round to alternating neighbours.
+
+    A rank swaps blocks with its pair partner, then sends the newest two blocks to the other side in each round. With
+    an odd number of ranks, the first one leaves its block to the second, which takes part for both.
+    """
     if size == 1:
         return
     fold = Fold(size - size % 2, size % 2)
@@ -81,10 +91,13 @@ def neighbor_exchange(rank: int, size: int) -> Rounds:
 
 
 def _swaps(new: int, fold: Fold) -> Rounds:
-    """The rounds of an even number of ranks."""
+    """Yield the rounds of a survivor in neighbor_exchange on an even number of ranks.
+
+    ``new`` is the survivor's number.
+    """
     size, sign = fold.power, 1 if new % 2 == 0 else -1
     neighbours = ((new + sign) % size, (new - sign) % size)
-    peers = [fold.old(one) for one in neighbours]
+    peers = [fold.old(neighbour) for neighbour in neighbours]
     yield [send(peers[0], fold.blocks(new)), recv(peers[0], fold.blocks(neighbours[0]))]
     pair = new - new % 2
     newest, arriving = pair, [pair, pair]
@@ -101,22 +114,25 @@ def _swaps(new: int, fold: Fold) -> Rounds:
 
 @built_in("all_gather", "n", Formula("c", "q"), symmetry="shift", openmpi="sparbit 7")
 def sparbit(rank: int, size: int) -> Rounds:
-    """A binomial tree from every rank at once, farthest first; blocks need no rotation at the end."""
-    # At distance d a rank holds blocks r, r-2d, r-4d, ... and sends as many of them to r+d as are missing
-    # there.
-    held = 1
+    """Send down a binomial tree from every rank at once, farthest first; no final rotation of blocks.
+
+    At distance d a rank has blocks r, r-2d, r-4d, ... and sends to r+d as many of them as are missing there.
+    """
+    owned = 1
     for distance in reversed(list(doublings(size))):
-        count = min(held, -(-size // distance) - held)
-        mine = [(rank - 2 * i * distance) % size for i in range(count)]
-        theirs = [(rank - (2 * i + 1) * distance) % size for i in range(count)]
-        yield [send((rank + distance) % size, mine), recv((rank - distance) % size, theirs)]
-        held += count
+        count = min(owned, -(-size // distance) - owned)
+        sent = [(rank - 2 * i * distance) % size for i in range(count)]
+        received = [(rank - (2 * i + 1) * distance) % size for i in range(count)]
+        yield [send((rank + distance) % size, sent), recv((rank - distance) % size, received)]
+        owned += count
 
 
 @built_in("all_gather", "n", Formula("n-1", "q"), symmetry="shift", openmpi="linear direct two_proc 1 6 8")
 def linear(rank: int, size: int) -> Rounds:
-    """Each block straight to every rank, one partner per round."""
-    # Round i sends the own block to r+i.
+    """Send each block straight to every rank, one partner per round.
+
+    Round i sends the own block to r+i.
+    """
     for i in range(1, size):
         to, source = (rank + i) % size, (rank - i) % size
         yield [send(to, rank), recv(source, source)]

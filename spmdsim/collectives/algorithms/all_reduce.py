@@ -11,7 +11,10 @@ from spmdsim.collectives.instructions import Instruction, Rounds, combine, copy,
 from spmdsim.errors import ScheduleError
 
 INDEX_RULES = {"mpich": 1, "openmpi": 0}
-"""How far behind its own number a rank starts to send; rank r ends the first half with chunk r or r + 1."""
+"""First chunk that a rank sends, as the distance below its own number, by index rule.
+
+Rank r ends the first half with chunk r (1) or r + 1 (0).
+"""
 
 
 @built_in(
@@ -24,8 +27,10 @@ INDEX_RULES = {"mpich": 1, "openmpi": 0}
     nccl="ring",
 )
 def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
-    """Reduce_scatter, then all_gather, both around the ring."""
-    # Ring with MPICH's index rule: step i sends chunk r-1-i; ``index="openmpi"`` sends chunk r-i.
+    """Reduce_scatter, then all_gather, both around the ring.
+
+    With MPICH's index rule, step i sends chunk r-1-i; with ``index="openmpi"`` it sends chunk r-i.
+    """
     if index not in INDEX_RULES:
         raise ScheduleError(f"unknown ring index rule {index!r}; known are 'mpich' and 'openmpi'")
     first, right, left = rank - INDEX_RULES[index], (rank + 1) % size, (rank - 1) % size
@@ -42,7 +47,7 @@ def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
     openmpi="ring 4",
 )
 def ring_openmpi(rank: int, size: int) -> Rounds:
-    """The ring with Open MPI's index rule: step i sends chunk r-i."""
+    """Run the ring with Open MPI's index rule: step i sends chunk r-i."""
     return ring(rank, size, index="openmpi")
 
 
@@ -55,20 +60,22 @@ def ring_openmpi(rank: int, size: int) -> Rounds:
     openmpi="segmented_ring 5",
 )
 def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
-    """The ring's reduce_scatter segment by segment, then its all_gather in whole blocks."""
-    # Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1.
+    """Run the ring's reduce_scatter segment by segment, then its all_gather in whole blocks.
+
+    This is Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1.
+    """
     right, left = (rank + 1) % size, (rank - 1) % size
     for segment in range(segments):
         for i in range(size - 1):
-            mine, theirs = (rank - i) % size, (rank - 1 - i) % size
+            sent, theirs = (rank - i) % size, (rank - 1 - i) % size
             yield [
-                send(right, mine * segments + segment),
+                send(right, sent * segments + segment),
                 recv_reduce(left, theirs * segments + segment, left=True),
             ]
     for i in range(size - 1):
-        mine, theirs = (rank + 1 - i) % size, (rank - i) % size
+        sent, theirs = (rank + 1 - i) % size, (rank - i) % size
         yield [
-            send(right, range(mine * segments, (mine + 1) * segments)),
+            send(right, range(sent * segments, (sent + 1) * segments)),
             recv(left, range(theirs * segments, (theirs + 1) * segments)),
         ]
 
@@ -83,8 +90,10 @@ def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
     openmpi="recursive_doubling 3",
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Whole vectors exchanged with partners at distance 1, 2, 4, ...."""
-    # Pairs fold first when the rank count is no power of two; the odd rank of a pair survives.
+    """Exchange whole vectors with partners at distance 1, 2, 4 and so on.
+
+    If the rank count is no power of two, pairs fold first; the odd rank of a pair survives.
+    """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(1))
     yield from fold.meetings(
@@ -94,17 +103,20 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
 
 def fold_in(rank: int, fold: Fold, chunks: range) -> Rounds:
-    """The round in which the rank that drops out gives its vector to its neighbour."""
+    """Yield the round in which the rank that drops out gives its vector to its neighbour."""
     return fold.pair_round(rank, [recv_reduce(rank ^ 1, chunks)], [send(rank ^ 1, chunks)])
 
 
 def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
-    """The round in which the survivor gives the result back."""
+    """Yield the round in which the survivor gives the result back."""
     return fold.pair_round(rank, [send(rank ^ 1, chunks)], [recv(rank ^ 1, chunks)])
 
 
 def halving_range(new: int, steps: int, power: int) -> range:
-    """The chunks survivor ``new`` still works on after ``steps`` halvings, distance 1 first."""
+    """Return the chunks that survivor ``new`` works on after ``steps`` halvings.
+
+    Halvings start at distance 1.
+    """
     start, length = 0, power
     for bit in range(steps):
         length //= 2
@@ -113,21 +125,26 @@ def halving_range(new: int, steps: int, power: int) -> range:
 
 
 def halve(rank: int, fold: Fold) -> Rounds:
-    """reduce_scatter by recursive vector halving among the survivors, distance 1 first."""
+    """Yield the rounds of a reduce_scatter by recursive halving among the survivors.
 
-    def exchange(peer: int, new: int, other: int, distance: int) -> list[Instruction]:
-        sent, kept = (halving_range(one, distance.bit_length(), fold.power) for one in (other, new))
-        return [send(peer, sent), recv_reduce(peer, kept, left=True)]
+    The first distance is 1.
+    """
+
+    def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
+        sent = halving_range(peer_new, distance.bit_length(), fold.power)
+        reduced = halving_range(new, distance.bit_length(), fold.power)
+        return [send(peer, sent), recv_reduce(peer, reduced, left=True)]
 
     return fold.meetings(rank, doublings(fold.power), exchange)
 
 
 def double(rank: int, fold: Fold) -> Rounds:
-    """all_gather that undoes :func:`halve`, in the reverse order of distances."""
+    """Yield the rounds of an all_gather that reverses :func:`halve`, largest distance first."""
 
-    def exchange(peer: int, new: int, other: int, distance: int) -> list[Instruction]:
-        mine, theirs = (halving_range(one, distance.bit_length(), fold.power) for one in (new, other))
-        return [send(peer, mine), recv(peer, theirs)]
+    def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
+        sent = halving_range(new, distance.bit_length(), fold.power)
+        received = halving_range(peer_new, distance.bit_length(), fold.power)
+        return [send(peer, sent), recv(peer, received)]
 
     return fold.meetings(rank, reversed(list(doublings(fold.power))), exchange)
 
@@ -141,8 +158,10 @@ def double(rank: int, fold: Fold) -> Rounds:
     mpich="reduce_scatter_allgather",
 )
 def rabenseifner(rank: int, size: int) -> Rounds:
-    """Recursive halving (distance 1 first), then recursive doubling back; MPICH's fold."""
-    # Rabenseifner's algorithm; MPICH folds with the whole vector, the odd rank survives.
+    """Recursive halving (distance 1 first), then recursive doubling back; MPICH's fold.
+
+    MPICH folds with the whole vector, and the odd rank of a pair survives.
+    """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(fold.power))
     yield from halve(rank, fold)
@@ -160,12 +179,12 @@ def rabenseifner(rank: int, size: int) -> Rounds:
     about="Rabenseifner with Open MPI's fold: pairs exchange halves, the even rank survives",
 )
 def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
-    """Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out."""
+    """Run Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out."""
     fold = Fold.of(size, survivor=0)
     lower, upper = range(fold.power // 2), range(fold.power // 2, fold.power)
     halves = [
-        [send(rank ^ 1, sent), recv_reduce(rank ^ 1, kept, left=True)]
-        for sent, kept in ((upper, lower), (lower, upper))
+        [send(rank ^ 1, sent), recv_reduce(rank ^ 1, reduced, left=True)]
+        for sent, reduced in ((upper, lower), (lower, upper))
     ]
     yield from fold.pair_round(rank, *halves)
     yield from fold.pair_round(rank, [recv(rank ^ 1, upper)], [send(rank ^ 1, upper)])
@@ -183,8 +202,10 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     openmpi="allgather_reduce 7",
 )
 def all_gather_reduce(rank: int, size: int) -> Rounds:
-    """All vectors to all ranks, each then reduces them in rank order."""
-    # Rank j's vector is kept in scratch chunk 1 + j until all are there.
+    """Send all vectors to all ranks; each rank then reduces them in rank order.
+
+    Rank j's vector is stored in scratch chunk 1 + j until all have arrived.
+    """
     for i in range(1, size):
         yield [send((rank + i) % size, 0), recv((rank - i) % size, 1 + (rank - i) % size)]
     if size > 1:
@@ -194,8 +215,7 @@ def all_gather_reduce(rank: int, size: int) -> Rounds:
 
 @built_in("all_reduce", "1", Formula("2*c", "2*c", "c", "c"), in_order=True, openmpi="nonoverlapping 2")
 def reduce_broadcast(rank: int, size: int) -> Rounds:
-    """Binomial reduce to rank 0, binomial broadcast from there."""
-    # Reduce, then broadcast, both by the binomial tree of rank 0.
+    """Binomial reduce to rank 0, binomial broadcast from rank 0."""
     yield from reduce.binomial(rank, size)
     yield from broadcast.binomial(rank, size)
 
@@ -208,8 +228,10 @@ def reduce_broadcast(rank: int, size: int) -> Rounds:
     openmpi="basic_linear linear 1",
 )
 def linear(rank: int, size: int) -> Rounds:
-    """Everyone sends to rank 0, which sends the result to everyone."""
-    # One message at a time into rank 0 and out of it.
+    """Send all vectors to rank 0, which sends the result to all ranks.
+
+    Rank 0 receives and sends one message at a time.
+    """
     yield from reduce.linear(rank, size)
     yield from broadcast.linear(rank, size)
 
@@ -230,32 +252,38 @@ def bit_tree_parent(rank: int, size: int) -> int | None:
     return up if up < size else rank ^ low
 
 
-def _moved(rank: int, size: int, tree: int, by: int) -> int:
-    """The rank of the first tree whose place a rank has in ``tree`` (``by`` -1), or the other way round (1)."""
+def _rename_for_tree(rank: int, size: int, tree: int, by: int) -> int:
+    """Convert a rank to its position in a tree (``by`` = -1), or back (``by`` = 1).
+
+    Tree 0 has rank r at position r. Tree 1 is its mirror image for an even number of ranks, else it is shifted by one
+    rank.
+    """
     if tree == 0:
         return rank
     return size - 1 - rank if size % 2 == 0 else (rank + by) % size
 
 
 def bit_tree_children(rank: int, size: int) -> list[int]:
-    """The ranks whose parent in the bit tree is ``rank``, lowest first."""
+    """Return the ranks whose parent in NCCL's binary tree is ``rank``, lowest first."""
     low = rank & -rank if rank else 1 << size.bit_length()
     near = {rank - (low >> 1), *(rank + (low >> 1 + i) for i in range(low.bit_length()))}
     return sorted(c for c in near if 0 < c < size and bit_tree_parent(c, size) == rank)
 
 
 def bit_tree_depth(rank: int, size: int) -> int:
-    """Edges between the rank and the root, rank 0."""
-    depth, above = 0, bit_tree_parent(rank, size)
-    while above is not None:
-        depth, above = depth + 1, bit_tree_parent(above, size)
+    """Return the number of edges between a rank and the root, rank 0."""
+    depth, ancestor = 0, bit_tree_parent(rank, size)
+    while ancestor is not None:
+        depth, ancestor = depth + 1, bit_tree_parent(ancestor, size)
     return depth
 
 
 @built_in("all_reduce", "2", ports="2", nccl="tree")
 def double_binary_tree(rank: int, size: int) -> Rounds:
-    """Each half of the vector up and down its own binary tree; an inner rank of one tree is a leaf of the other."""
-    # NCCL's two trees; all ranks of one depth send in the same round.
+    """Send each half of the vector up and down its own binary tree (NCCL).
+
+    An inner rank of one tree is a leaf of the other. All ranks of one depth send in one round.
+    """
     deepest = (size - 1).bit_length()
     for level in range(deepest, 0, -1):
         yield [m for tree in (0, 1) for m in _tree_moves(rank, size, tree, level, up=True)]
@@ -264,32 +292,38 @@ def double_binary_tree(rank: int, size: int) -> Rounds:
 
 
 def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterator[Instruction]:
-    """Yield a rank's messages between depth ``level`` and the depth above it, in one tree; to the root if ``up``."""
-    place = _moved(rank, size, tree, -1)
-    depth = bit_tree_depth(place, size)
+    """Yield a rank's messages in one tree between depth ``level`` and the depth above it.
+
+    Messages go to the root if ``up``, else away from it.
+    """
+    position = _rename_for_tree(rank, size, tree, -1)
+    depth = bit_tree_depth(position, size)
     if depth == level:
-        parent = bit_tree_parent(place, size)
-        peer = _moved(parent or 0, size, tree, 1)
+        parent = bit_tree_parent(position, size)
+        peer = _rename_for_tree(parent or 0, size, tree, 1)
         yield send(peer, tree) if up else recv(peer, tree)
     elif depth == level - 1:
-        for child in bit_tree_children(place, size):
-            peer = _moved(child, size, tree, 1)
+        for child in bit_tree_children(position, size):
+            peer = _rename_for_tree(child, size, tree, 1)
             yield recv_reduce(peer, tree) if up else send(peer, tree)
 
 
-def _renamed(rounds: Rounds, first: int, stride: int) -> Rounds:
-    """The rounds of a group's algorithm with its local ranks replaced by real ones."""
+def _with_global_ranks(rounds: Rounds, first: int, stride: int) -> Rounds:
+    """Yield the rounds of a group with its local rank i replaced by ``first + stride * i``."""
     for moves in rounds:
         yield [move._replace(peer=first + stride * move.peer) for move in moves]
 
 
-def _padded(rounds: Rounds, length: int) -> Rounds:
-    """Idle rounds appended, so that groups of different sizes stay in step."""
-    done = 0
+def _pad_rounds(rounds: Rounds, length: int) -> Rounds:
+    """Yield the rounds, then idle rounds up to ``length`` rounds.
+
+    So groups of different sizes stay in step.
+    """
+    count = 0
     for moves in rounds:
-        done += 1
+        count += 1
         yield moves
-    yield from ([] for _ in range(length - done))
+    yield from ([] for _ in range(length - count))
 
 
 @built_in(
@@ -300,18 +334,21 @@ def _padded(rounds: Rounds, length: int) -> Rounds:
     mpich="smp",
 )
 def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
-    """Binomial reduce in each group, recursive doubling among the leaders, binomial broadcast in each group."""
-    # ``group`` consecutive ranks share a leader, their first; the last group may be smaller.
+    """Reduce in each group, recursive doubling among the leaders, broadcast in each group.
+
+    Reduce and broadcast are binomial. ``group`` consecutive ranks share a leader, their first; the last group may be
+    smaller.
+    """
     leaders, inside = -(-size // group), (min(group, size) - 1).bit_length()
     first = rank - rank % group
     members = min(group, size - first)
     up, down = reduce.binomial(rank - first, members), broadcast.binomial(rank - first, members)
     between: Rounds = iter(())
     if rank == first:
-        between = _renamed(recursive_doubling(rank // group, leaders), 0, group)
-    yield from _padded(_renamed(up, first, 1), inside)
-    yield from _padded(between, leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0))
-    yield from _padded(_renamed(down, first, 1), inside)
+        between = _with_global_ranks(recursive_doubling(rank // group, leaders), 0, group)
+    yield from _pad_rounds(_with_global_ranks(up, first, 1), inside)
+    yield from _pad_rounds(between, leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0))
+    yield from _pad_rounds(_with_global_ranks(down, first, 1), inside)
 
 
 @built_in(
@@ -328,19 +365,21 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     astra_sim="hierarchical",
 )
 def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
-    """Ring reduce_scatter in the group, ring all_reduce between groups on each shard, ring all_gather in the group."""
-    # Also called rail rings; local rank i of each group works on shard i.
-    # If the last group is smaller, its ranks work on several shards each, and serve the rings of these shards
-    # one after the other.
-    groups, mine = -(-size // group), rank // group
+    """Ring reduce_scatter in groups, ring all_reduce between groups, ring all_gather in groups.
+
+    These are also called rail rings; local rank i of each group works on shard i. If the last group is smaller, its
+    ranks work on several shards each, and take part in the rings of these shards one after the other.
+    """
+    groups, own_group = -(-size // group), rank // group
     local, base = rank % group, rank - rank % group
     members, fewest = min(group, size - base), size - (groups - 1) * group
 
     def shards(i: int) -> range:
-        """The shards that a local rank works on."""
+        """Return the shards that a local rank works on."""
         return range(i % members * group // members, (i % members + 1) * group // members)
 
     def chunks(i: int) -> range:
+        """Return the chunks of these shards."""
         return range(shards(i).start * groups, shards(i).stop * groups)
 
     right, left = base + (local + 1) % members, base + (local - 1) % members
@@ -348,14 +387,14 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
         [send(right, chunks(local - 1 - i)), recv_reduce(left, chunks(local - 2 - i), left=True)]
         for i in range(members - 1)
     ]
-    yield from _padded(iter(inside), group - 1)
+    yield from _pad_rounds(iter(inside), group - 1)
     owners = [range(i * group // fewest, (i + 1) * group // fewest) for i in range(fewest)]
     for turn in range(max(len(owned) for owned in owners)):
         served = [(last, owned[turn]) for last, owned in enumerate(owners) if turn < len(owned)]
         for last, shard in served:
             if shard in shards(local):
                 ring = [*(g * group + shard for g in range(groups - 1)), (groups - 1) * group + last]
-                yield from _ring(ring, mine, shard * groups)
+                yield from _ring(ring, own_group, shard * groups)
                 break
         else:
             yield from ([] for _ in range(2 * (groups - 1)))
@@ -365,9 +404,12 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     yield from outside
 
 
-def _ring(ranks: list[int], mine: int, first: int) -> Rounds:
-    """Ring all_reduce among the given ranks, of which this is number ``mine``, on the chunks from ``first`` on."""
+def _ring(ranks: list[int], position: int, first: int) -> Rounds:
+    """Yield the rounds of a ring all_reduce among some ranks, on the chunks from ``first`` on.
+
+    ``position`` is the position of this rank in ``ranks``.
+    """
     size = len(ranks)
-    right, left = ranks[(mine + 1) % size], ranks[(mine - 1) % size]
-    yield from ring_rounds(right, left, size, mine - 1, reduces=True, first=first)
-    yield from ring_rounds(right, left, size, mine, first=first)
+    right, left = ranks[(position + 1) % size], ranks[(position - 1) % size]
+    yield from ring_rounds(right, left, size, position - 1, reduces=True, first=first)
+    yield from ring_rounds(right, left, size, position, first=first)

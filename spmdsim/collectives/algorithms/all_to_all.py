@@ -8,6 +8,7 @@ from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 
 def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
+    """Return the instructions that send the block for ``to`` and receive that of ``source``."""
     return [send(to, rank * size + to), recv(source, source * size + rank)]
 
 
@@ -20,8 +21,10 @@ def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
     openmpi="pairwise two_proc 2",
 )
 def pairwise(rank: int, size: int) -> Rounds:
-    """One partner per round: r^i for a power of two, else to r+i and from r-i."""
-    # Every block travels once.
+    """Exchange with one partner per round: r^i for a power of two, else to r+i and from r-i.
+
+    Every block travels once.
+    """
     for i in range(1, size):
         if size & (size - 1) == 0:
             yield _exchange(rank, size, rank ^ i, rank ^ i)
@@ -39,8 +42,10 @@ def pairwise(rank: int, size: int) -> Rounds:
     openmpi="linear linear_sync basic_linear 1 4",
 )
 def linear(rank: int, size: int) -> Rounds:
-    """All messages at once; needs n-1 ports."""
-    # One round with every partner; MPICH calls it scattered, Open MPI linear.
+    """Send all messages at once; needs n-1 ports.
+
+    MPICH calls it scattered, Open MPI linear.
+    """
     if size > 1:
         yield [
             move
@@ -58,8 +63,10 @@ def linear(rank: int, size: int) -> Rounds:
     openmpi="modified_bruck bruck 3",
 )
 def bruck(rank: int, size: int) -> Rounds:
-    """Ceil(log2 n) rounds; blocks hop along the binary digits of their distance."""
-    # Round k moves all blocks whose distance to go, destination minus source, has bit k set.
+    """Move blocks along the binary digits of their distance, in ceil(log2 n) rounds.
+
+    Round k moves all blocks whose remaining distance, destination minus source, has bit k set.
+    """
     for k in doublings(size):
         distances = [j for j in range(size) if j & k]
         to, source = (rank + k) % size, (rank - k) % size
@@ -70,6 +77,6 @@ def bruck(rank: int, size: int) -> Rounds:
 
 
 def _resting(rank: int, size: int, k: int, distances: list[int]) -> list[int]:
-    """The blocks with the given distances that rest on ``rank`` before round ``k``."""
+    """Return the blocks with the given distances that are on ``rank`` before round ``k``."""
     sources = ((rank - distance % k) % size for distance in distances)
     return [source * size + (source + distance) % size for source, distance in zip(sources, distances)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms.rank_arithmetic import doublings, power_below, star_rounds, tree_rounds
-from spmdsim.collectives.instructions import Rounds, recv, send
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
+#: Chunks of an empty message.
 NOTHING = range(0)
 
 
@@ -13,16 +14,20 @@ NOTHING = range(0)
     "barrier", "1", Formula("c", "0"), symmetry="shift", mpich="dissemination", openmpi="bruck two_proc 4"
 )
 def dissemination(rank: int, size: int) -> Rounds:
-    """Round k: tell rank r + 2**k, hear from rank r - 2**k."""
-    # After round k a rank has heard from 2**(k+1) ranks.
+    """Round k: send to rank r + 2**k, receive from rank r - 2**k.
+
+    After round k a rank has heard from 2**(k+1) ranks.
+    """
     for k in doublings(size):
         yield [send((rank + k) % size, NOTHING), recv((rank - k) % size, NOTHING)]
 
 
 @built_in("barrier", "1", Formula("f + 2*x", "0"), symmetry="n == p: xor", openmpi="recursive_doubling 3")
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out."""
-    # Rank r >= p reports to r - p first and waits for its word at the end.
+    """Exchange with partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out.
+
+    Rank r >= p sends to r - p first, and waits for its message at the end.
+    """
     power = power_below(size)
     extra = size - power
     inner, late = rank < power, rank >= power
@@ -40,26 +45,37 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
 @built_in("barrier", "1", Formula("2*c", "0"), openmpi="tree 6")
 def tree(rank: int, size: int) -> Rounds:
-    """Up the binomial tree to rank 0 and down again."""
-    # A binomial gather and a binomial broadcast of nothing.
-    yield from tree_rounds(rank, size, lambda one, _: recv(one, NOTHING), lambda one, _: send(one, NOTHING))
-    yield from tree_rounds(
-        rank, size, lambda one, _: send(one, NOTHING), lambda one, _: recv(one, NOTHING), down=True
-    )
+    """Send up the binomial tree to rank 0 and down again.
+
+    This is a binomial gather and a binomial broadcast of empty messages.
+    """
+
+    def receive(peer: int, distance: int) -> Instruction:
+        return recv(peer, NOTHING)
+
+    def notify(peer: int, distance: int) -> Instruction:
+        return send(peer, NOTHING)
+
+    yield from tree_rounds(rank, size, receive, notify)
+    yield from tree_rounds(rank, size, notify, receive, down=True)
 
 
 @built_in("barrier", "1", Formula("2*(n-1)", "0"), openmpi="linear basic_linear 1")
 def linear(rank: int, size: int) -> Rounds:
-    """Everyone reports to rank 0, which answers everyone."""
-    # One message at a time into rank 0 and out of it.
-    yield from star_rounds(rank, 0, range(1, size), lambda one: recv(one, NOTHING), send(0, NOTHING))
-    yield from star_rounds(rank, 0, range(1, size), lambda one: send(one, NOTHING), recv(0, NOTHING))
+    """Send from every rank to rank 0, which answers every rank.
+
+    Rank 0 receives and sends one message at a time.
+    """
+    yield from star_rounds(rank, 0, range(1, size), lambda peer: recv(peer, NOTHING), send(0, NOTHING))
+    yield from star_rounds(rank, 0, range(1, size), lambda peer: send(peer, NOTHING), recv(0, NOTHING))
 
 
 @built_in("barrier", "1", Formula("(2*n if n > 1 else 0)", "0"), openmpi="double_ring 2")
 def double_ring(rank: int, size: int) -> Rounds:
-    """A token goes around the ring twice."""
-    # The first lap collects, the second releases.
+    """Send a token around the ring twice.
+
+    The first lap collects, the second releases.
+    """
     for step in range(2 * size if size > 1 else 0):
         holder = step % size
         if rank == holder:

@@ -8,8 +8,8 @@ from spmdsim.collectives.algorithms.rank_arithmetic import star_rounds, tree_rou
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 
-def renamed(rounds: Rounds, size: int, root: int) -> Rounds:
-    """Rounds written for root 0, for ranks counted from ``root``."""
+def count_from_root(rounds: Rounds, size: int, root: int) -> Rounds:
+    """Yield rounds that were written for root 0, for ranks counted from ``root``."""
     if root == 0:
         yield from rounds
         return
@@ -19,23 +19,29 @@ def renamed(rounds: Rounds, size: int, root: int) -> Rounds:
 
 @built_in("broadcast", "1", Formula("n-1", "n-1"), openmpi="basic_linear linear 1")
 def linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """The root sends to one rank after another."""
-    # Round i: the root sends to root + i.
+    """Send from the root to one rank after another.
+
+    Round i: the root sends to root + i.
+    """
     others = ((root + i) % size for i in range(1, size))
-    return star_rounds(rank, root, others, lambda one: send(one, 0), recv(root, 0))
+    return star_rounds(rank, root, others, lambda peer: send(peer, 0), recv(root, 0))
 
 
 @built_in("broadcast", "1", Formula("c", "c"), mpich="binomial", openmpi="binomial 6")
 def binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """The number of ranks that have the vector doubles each round, farthest first."""
-    # Distances from high to low; a rank with the vector sends to v + distance.
+    """Double the number of ranks that have the vector in each round, farthest first.
+
+    Distances go from high to low; a rank with the vector sends to v + distance.
+    """
     return knomial(rank, size, root, radix=2)
 
 
 @built_in("broadcast", "1", openmpi="knomial 7")
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
-    """A tree whose ranks send to radix-1 others per level, one after another."""
-    # With radix 2 the binomial tree.
+    """Send down a tree whose ranks send to radix-1 others per level, one after another.
+
+    With radix 2 it is the binomial tree.
+    """
     return tree_rounds(
         (rank - root) % size,
         size,
@@ -48,8 +54,10 @@ def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
 
 @built_in("broadcast", "1", Formula("n-1", "n-1"), openmpi="chain 2")
 def chain(rank: int, size: int, root: int = 0) -> Rounds:
-    """From rank to rank along a chain."""
-    # The pipelined chain with a single segment.
+    """Send from rank to rank along a chain.
+
+    This is the pipelined chain with a single segment.
+    """
     return pipelined_chain(rank, size, root, segments=1)
 
 
@@ -57,8 +65,10 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
     "broadcast", "s", Formula("(n-2+s if n > 1 else 0)", "((n-2+s)/s if n > 1 else 0)"), openmpi="pipeline 3"
 )
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
-    """Segments follow one another along a chain."""
-    # At time t rank v sends segment t - v to v + 1.
+    """Send segments one after another along a chain.
+
+    At time t, rank v sends segment t - v to v + 1.
+    """
     v = (rank - root) % size
     if size == 1:
         return
@@ -73,10 +83,12 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 
 @built_in("broadcast", "1", openmpi="binary_tree binary 5 split_binary_tree 4")
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
-    """Down a binary tree, first one child, then the other."""
-    # Children of v are 2v+1 and 2v+2; a rank at depth d is reached by round 2d at the latest.
+    """Send down a binary tree, first to one child, then to the other.
+
+    Children of v are 2v+1 and 2v+2; a rank at depth d gets the vector by round 2d at the latest.
+    """
     v = (rank - root) % size
-    reached = _reached(v)
+    reached = _arrival_round(v)
     for t in range(1, 2 * size.bit_length() - 1):
         child = 2 * v + (t - reached)
         if t == reached:
@@ -87,8 +99,11 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
             yield []
 
 
-def _reached(v: int) -> int:
-    """The round, counted from 1, that brings the vector to ``v``; the first child is one round earlier."""
+def _arrival_round(v: int) -> int:
+    """Return the round, counted from 1, that brings the vector to ``v``.
+
+    The first child gets it one round before the second.
+    """
     rounds = 0
     while v:
         rounds += 2 - v % 2
@@ -97,7 +112,10 @@ def _reached(v: int) -> int:
 
 
 def binomial_scatter(v: int, size: int) -> Rounds:
-    """Blocks to their owners down the binomial tree of rank 0; block numbers are relative ranks."""
+    """Yield rounds that send blocks to their owners down the binomial tree of rank 0.
+
+    Block numbers are relative ranks.
+    """
     return tree_rounds(
         v,
         size,
@@ -115,11 +133,13 @@ def binomial_scatter(v: int, size: int) -> Rounds:
     openmpi="scatter_allgather_ring 9",
 )
 def scatter_ring(rank: int, size: int, root: int = 0) -> Rounds:
-    """Binomial scatter of n blocks, then a ring all_gather."""
-    # Van de Geijn's broadcast for long vectors.
+    """Binomial scatter of n blocks, then a ring all_gather.
+
+    This is van de Geijn's broadcast for long vectors.
+    """
     v = (rank - root) % size
-    yield from renamed(binomial_scatter(v, size), size, root)
-    yield from renamed(all_gather.ring(v, size), size, root)
+    yield from count_from_root(binomial_scatter(v, size), size, root)
+    yield from count_from_root(all_gather.ring(v, size), size, root)
 
 
 @built_in(
@@ -130,8 +150,10 @@ def scatter_ring(rank: int, size: int, root: int = 0) -> Rounds:
     openmpi="scatter_allgather 8",
 )
 def scatter_recursive_doubling(rank: int, size: int, root: int = 0) -> Rounds:
-    """Binomial scatter of n blocks, then a recursive doubling all_gather."""
-    # For vectors of middle length.
+    """Binomial scatter of n blocks, then a recursive doubling all_gather.
+
+    Libraries use it for vectors of middle length.
+    """
     v = (rank - root) % size
-    yield from renamed(binomial_scatter(v, size), size, root)
-    yield from renamed(all_gather.recursive_doubling(v, size), size, root)
+    yield from count_from_root(binomial_scatter(v, size), size, root)
+    yield from count_from_root(all_gather.recursive_doubling(v, size), size, root)

@@ -9,16 +9,20 @@ from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 @built_in("gather", "n", Formula("n-1", "q"), openmpi="basic_linear linear_sync linear 1 3")
 def gather_linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """The root receives from one rank after another."""
-    # Round i: rank root + i sends its block.
+    """Receive at the root from one rank after another.
+
+    Round i: rank root + i sends its block.
+    """
     others = ((root + i) % size for i in range(1, size))
     return star_rounds(rank, root, others, lambda source: recv(source, source), send(root, rank))
 
 
 @built_in("gather", "n", Formula("c", "q"), mpich="binomial", openmpi="binomial 2")
 def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """Blocks of whole subtrees up the binomial tree."""
-    # A rank at distance v from the root collects the blocks of v ... v + mask - 1.
+    """Send blocks of whole subtrees up the binomial tree.
+
+    A rank at distance v from the root collects the blocks of v ... v + mask - 1.
+    """
     v = (rank - root) % size
 
     def collect(child: int, mask: int) -> Instruction:
@@ -33,13 +37,17 @@ def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
 
 @built_in("scatter", "n", Formula("n-1", "q"), openmpi="basic_linear linear_nb linear 1 3")
 def scatter_linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """The root sends to one rank after another."""
-    # Round i: the root sends rank root + i its block.
+    """Send from the root to one rank after another.
+
+    Round i: the root sends rank root + i its block.
+    """
     return opposite(gather_linear(rank, size, root))
 
 
 @built_in("scatter", "n", Formula("c", "q"), mpich="binomial", openmpi="binomial 2")
 def scatter_binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """Blocks of whole subtrees down the binomial tree."""
-    # The binomial gather in reverse.
+    """Send blocks of whole subtrees down the binomial tree.
+
+    This is the binomial gather in reverse.
+    """
     return opposite(reversed(list(gather_binomial(rank, size, root))))

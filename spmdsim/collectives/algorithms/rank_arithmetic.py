@@ -1,4 +1,4 @@
-"""Arithmetic several algorithms share: folding to a power of two, blocks of folded ranks, relative ranks."""
+"""Functions that several algorithms share: folding to a power of two, blocks of folded ranks, rings and trees."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ def doublings(size: int) -> Iterable[int]:
     return (1 << bit for bit in range((size - 1).bit_length()))
 
 
-#: What a survivor does with a peer: the peer's rank, both new numbers, the own one first, and their distance.
+#: Function of the peer's rank, the own new number, the peer's new number, and their distance, that returns the
+#: instructions of a survivor.
 Exchange: TypeAlias = Callable[[int, int, int, int], list[Instruction]]
 
 
 class Fold(NamedTuple):
-    """A pairing of ranks after which a power of two, or another number, of ranks survives.
+    """Pairing of ranks after which a power of two, or another number, of ranks survives.
 
-    Of the first ``2 * extra`` ranks every second one drops out, the odd one (``survivor`` 0) or the even one (1); the
-    survivors are renumbered in rank order.
+    Of the first ``2 * extra`` ranks, every second one drops out. The survivors are renumbered in rank order.
+
+    Attributes:
+        power: the number of survivors.
+        extra: the number of pairs.
+        survivor: 1 if the odd rank of a pair survives, 0 if the even one.
     """
 
     power: int
@@ -39,32 +44,35 @@ class Fold(NamedTuple):
         power = power_below(size)
         return Fold(power, size - power, survivor)
 
-    def paired(self, rank: int) -> bool:
+    def is_paired(self, rank: int) -> bool:
         """Return True if the rank is one of a pair."""
         return rank < 2 * self.extra
 
     def survives(self, rank: int) -> bool:
         """Return True if the rank takes part in the power-of-two phase."""
-        return not self.paired(rank) or rank % 2 == self.survivor
+        return not self.is_paired(rank) or rank % 2 == self.survivor
 
     def new(self, rank: int) -> int:
         """Return the new number of a survivor."""
-        return rank // 2 if self.paired(rank) else rank - self.extra
+        return rank // 2 if self.is_paired(rank) else rank - self.extra
 
     def old(self, new: int) -> int:
         """Return the rank of a survivor."""
         return 2 * new + self.survivor if new < self.extra else new + self.extra
 
     def pair_round(self, rank: int, survivor: list[Instruction], dropped: list[Instruction]) -> Rounds:
-        """Yield the round of pairs, if there are pairs: ``survivor`` on the rank that survives, else ``dropped``.
+        """Yield the round of pairs: ``survivor`` on the rank that survives, else ``dropped``.
 
-        The round of a rank without a partner is empty.
+        The round of a rank without a partner is empty. Without pairs no round is yielded.
         """
         if self.extra:
-            yield [] if not self.paired(rank) else survivor if self.survives(rank) else dropped
+            yield [] if not self.is_paired(rank) else survivor if self.survives(rank) else dropped
 
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
-        """Yield rounds in which survivors meet at given distances between their new numbers; other ranks are idle."""
+        """Yield rounds in which survivors meet at given distances between their new numbers.
+
+        Other ranks are idle.
+        """
         for distance in distances:
             if self.survives(rank):
                 new = self.new(rank)
@@ -104,18 +112,36 @@ def opposite(rounds: Iterable[list[Instruction]]) -> Rounds:
 def ring_rounds(
     right: int, left: int, size: int, chunk: int, reduces: bool = False, first: int = 0
 ) -> Rounds:
-    """Yield rounds around a ring: send a chunk to the right neighbour, receive the previous one from the left."""
+    """Yield rounds around a ring.
+
+    A rank sends a chunk to the right and receives the previous one from the left.
+
+    Args:
+        right: the right neighbour.
+        left: the left neighbour.
+        size: the number of ranks of the ring.
+        chunk: the chunk that this rank sends first, from 0 to ``size - 1``.
+        reduces: reduce received chunks.
+        first: number of the ring's first chunk.
+    """
     for i in range(size - 1):
-        mine, theirs = first + (chunk - i) % size, first + (chunk - 1 - i) % size
-        yield [send(right, mine), recv_reduce(left, theirs, left=True) if reduces else recv(left, theirs)]
+        sent, theirs = first + (chunk - i) % size, first + (chunk - 1 - i) % size
+        yield [send(right, sent), recv_reduce(left, theirs, left=True) if reduces else recv(left, theirs)]
 
 
 def star_rounds(
-    rank: int, root: int, others: Iterable[int], at_root: Callable[[int], Instruction], other: Instruction
+    rank: int,
+    root: int,
+    others: Iterable[int],
+    at_root: Callable[[int], Instruction],
+    peer_instruction: Instruction,
 ) -> Rounds:
-    """Yield rounds in which the root exchanges with one rank after another."""
+    """Yield rounds in which the root exchanges with one rank after another.
+
+    ``at_root`` returns the root's instruction for a peer; ``peer_instruction`` is the instruction of each peer.
+    """
     for peer in others:
-        yield [at_root(peer)] if rank == root else [other] if rank == peer else []
+        yield [at_root(peer)] if rank == root else [peer_instruction] if rank == peer else []
 
 
 def tree_rounds(
@@ -126,10 +152,17 @@ def tree_rounds(
     radix: int = 2,
     down: bool = False,
 ) -> Rounds:
-    """Yield rounds up or down a tree with radix-1 children per level; radix 2 gives the binomial tree.
+    """Yield rounds up or down a tree with radix-1 children per level.
 
-    ``v`` is the rank as counted from the root. What a parent does is asked with its child, and what a child does with its
-    parent, and how far apart they are.
+    Radix 2 gives the binomial tree.
+
+    Args:
+        v: the rank as counted from the root.
+        size: the number of ranks.
+        parent: returns a parent's instruction for a child and their distance.
+        child: returns a child's instruction for its parent and their distance.
+        radix: the radix.
+        down: start at the root.
     """
     masks = [1]
     while masks[-1] < size:

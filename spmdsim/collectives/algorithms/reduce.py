@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms.broadcast import renamed
+from spmdsim.collectives.algorithms.broadcast import count_from_root
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, star_rounds, tree_rounds
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
 
 @built_in("reduce", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear basic_linear 1")
 def linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """The root receives from one rank after another, in an order that keeps the ranks in order."""
-    # The root takes its lower neighbours from near to far, then its upper ones.
+    """Receive at the root from one rank after another, in an order that keeps the ranks in order.
+
+    The root receives from its lower neighbours from near to far, then from its upper ones.
+    """
     order = [*reversed(range(root)), *range(root + 1, size)]
     return star_rounds(rank, root, order, lambda source: recv_reduce(source, 0), send(root, 0))
 
 
-def tree_of(rank: int, size: int, chunks: int | Chunks, root: int = 0, radix: int = 2) -> Rounds:
-    """The reduction of any chunks up a tree."""
+def tree_reduction(rank: int, size: int, chunks: int | Chunks, root: int = 0, radix: int = 2) -> Rounds:
+    """Yield the rounds of a reduction of any chunks up a tree."""
     return tree_rounds(
         (rank - root) % size,
         size,
@@ -29,15 +31,19 @@ def tree_of(rank: int, size: int, chunks: int | Chunks, root: int = 0, radix: in
 
 @built_in("reduce", "1", Formula("c", "c", "c", "c"), in_order=True, mpich="binomial", openmpi="binomial 5")
 def binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """Half of the ranks that still have a partial sum send it on, nearest first."""
-    # Counted from the root, so it keeps the order of the ranks for root 0 only.
-    return tree_of(rank, size, range(1), root)
+    """Half of the ranks that still have a partial sum send it on, nearest first.
+
+    Ranks are counted from the root, so the order of the ranks is kept for root 0 only.
+    """
+    return tree_reduction(rank, size, range(1), root)
 
 
 @built_in("reduce", "1", Formula("c + r", "c + r", "c", "c"), in_order=True)
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
-    """Binomial reduction to rank 0, then one message to the root; keeps the order for every root."""
-    # What MPICH does for non-commutative operators.
+    """Binomial reduction to rank 0, then one message to the root; keeps the order for every root.
+
+    MPICH uses it for non-commutative operators.
+    """
     yield from binomial(rank, size)
     if root:
         yield [send(root, 0)] if rank == 0 else [recv(0, 0)] if rank == root else []
@@ -45,15 +51,19 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
 
 @built_in("reduce", "1", in_order=True, openmpi="knomial 8")
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
-    """A tree whose ranks receive from radix-1 others per level, one after another."""
-    # With radix 2 the binomial tree; keeps the order of the ranks for root 0 only.
-    return tree_of(rank, size, 0, root, radix)
+    """Send up a tree whose ranks receive from radix-1 others per level, one after another.
+
+    With radix 2 it is the binomial tree. It keeps the order of the ranks for root 0 only.
+    """
+    return tree_reduction(rank, size, 0, root, radix)
 
 
 @built_in("reduce", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="chain 2")
 def chain(rank: int, size: int, root: int = 0) -> Rounds:
-    """The partial sum travels along a chain to the root."""
-    # The pipelined chain with a single segment.
+    """Send the partial sum along a chain to the root.
+
+    This is the pipelined chain with a single segment.
+    """
     return pipelined_chain(rank, size, root, segments=1)
 
 
@@ -65,8 +75,10 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
     openmpi="pipeline 3",
 )
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
-    """Segments follow one another along a chain to the root."""
-    # The farthest rank starts; at time t the rank d hops from it sends segment t - d.
+    """Send segments one after another along a chain to the root.
+
+    The farthest rank starts; at time t, the rank at d hops from it sends segment t - d.
+    """
     hops = (size - 1) - (rank - root) % size
     if size == 1:
         return
@@ -81,8 +93,10 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 
 @built_in("reduce", "1", in_order=True, openmpi="in_order_binary 6")
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
-    """Up a binary tree whose subtrees are runs of ranks; keeps the order of the ranks."""
-    # Each run's middle rank joins the runs to its left and right; one last message to the root if need be.
+    """Send up a binary tree whose subtrees are runs of ranks; keeps the order of the ranks.
+
+    The middle rank of each run joins the runs to its left and right. The top sends the result to the root if needed.
+    """
     top = size // 2
     for level in reversed(range((size).bit_length())):
         first, second = _join(rank, size, level, left=True), _join(rank, size, level, left=False)
@@ -93,7 +107,10 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
-    """The runs that a rank is in, down to the one of which it is the middle: each ``(start, middle, stop)``."""
+    """Return the runs ``(start, middle, stop)`` that contain a rank, from all ranks down.
+
+    The rank is the middle of the last one.
+    """
     start, stop, runs = 0, size, list[tuple[int, int, int]]()
     while True:
         middle = (start + stop) // 2
@@ -104,7 +121,7 @@ def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
 
 
 def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
-    """Return a rank's messages between depth ``level`` and its left (or right) children at depth ``level + 1``."""
+    """Return a rank's messages between depth ``level`` and the left or right children below it."""
     *above, (start, middle, stop) = _runs_around(rank, size)
     if len(above) == level:
         low, high = (start, middle) if left else (middle + 1, stop)
@@ -117,8 +134,11 @@ def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
 
 @built_in("reduce", "1", in_order=False, openmpi="binary 4")
 def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
-    """Up a binary tree numbered level by level: rank r of level l has the children r + 2^l and r + 2^(l+1)."""
-    # Ranks are counted from the root; level l has the ranks from 2^l - 1 on, first children report first.
+    """Send up a binary tree numbered level by level.
+
+    Rank r of level l has the children r + 2^l and r + 2^(l+1). Ranks are counted from the root; level l has the ranks
+    from 2^l - 1 on, and first children send first.
+    """
     v = (rank - root) % size
     level = (v + 1).bit_length() - 1
     for l in reversed(range(size.bit_length() - 1)):
@@ -141,22 +161,27 @@ def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
     openmpi="rabenseifner 7",
 )
 def rabenseifner(rank: int, size: int, root: int = 0) -> Rounds:
-    """Recursive halving (distance 1 first), then a binomial gather of the blocks."""
-    # Ranks are counted from the root; the even rank of a folded pair survives.
-    return renamed(_rabenseifner((rank - root) % size, size), size, root)
+    """Recursive halving (distance 1 first), then a binomial gather of the blocks.
+
+    Ranks are counted from the root; the even rank of a folded pair survives.
+    """
+    return count_from_root(_rabenseifner((rank - root) % size, size), size, root)
 
 
 def _rabenseifner(rank: int, size: int) -> Rounds:
-    """Yield the rounds of a rank in Rabenseifner's reduce to rank 0: fold, recursive halving, binomial gather."""
+    """Yield the rounds of Rabenseifner's reduce to rank 0.
+
+    They fold, halve recursively, and gather by a binomial tree.
+    """
     from spmdsim.collectives.algorithms.all_reduce import fold_in, halve, halving_range
 
     fold = Fold.of(size, survivor=0)
 
-    def collect(peer: int, new: int, other: int, distance: int) -> list[Instruction]:
+    def collect(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
         if new >= 2 * distance:
             return []
-        kept = halving_range(max(new, other), distance.bit_length(), fold.power)
-        return [send(peer, kept)] if new & distance else [recv(peer, kept)]
+        gathered = halving_range(max(new, peer_new), distance.bit_length(), fold.power)
+        return [send(peer, gathered)] if new & distance else [recv(peer, gathered)]
 
     yield from fold_in(rank, fold, range(fold.power))
     yield from halve(rank, fold)

@@ -21,8 +21,10 @@ from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, 
     nccl="ring",
 )
 def ring(rank: int, size: int) -> Rounds:
-    """Partial sums travel around the ring; each stops at its owner."""
-    # Step i sends the partial sum of chunk r-1-i to the right.
+    """Send partial sums around the ring; each stops at its owner.
+
+    Step i sends the partial sum of chunk r-1-i to the right.
+    """
     return ring_rounds((rank + 1) % size, (rank - 1) % size, size, rank - 1, reduces=True)
 
 
@@ -30,14 +32,16 @@ def ring(rank: int, size: int) -> Rounds:
     "reduce_scatter", "n", Formula("n-1", "q", "q", "n-1"), symmetry="shift", in_order=False, mpich="pairwise"
 )
 def pairwise(rank: int, size: int) -> Rounds:
-    """Each block goes straight to its owner, one partner per round."""
-    # Round i sends the original block r+i to its owner and adds what arrives from r-i.
+    """Send each block straight to its owner, one partner per round.
+
+    Round i sends the original block r+i to its owner and adds the block from r-i.
+    """
     for i in range(1, size):
         to = (rank + i) % size
         yield [send(to, to), recv_reduce((rank - i) % size, rank, left=True)]
 
 
-def _folded(
+def _fold_and_exchange(
     rank: int,
     fold: Fold,
     size: int,
@@ -45,14 +49,23 @@ def _folded(
     exchanged: Callable[[int, int, int], Iterable[Chunks]],
     left: bool | None = None,
 ) -> Rounds:
-    """Survivors exchange blocks: which are given and kept is asked with both new numbers and the distance.
+    """Yield rounds in which survivors of a fold exchange and reduce blocks at given distances.
 
-    With a fold, they carry two blocks and give their dropped neighbour its own at the end.
+    With a fold, survivors have two blocks each and give their dropped neighbour its own at the end.
+
+    Args:
+        rank: the rank.
+        fold: the fold.
+        size: the number of ranks.
+        distances: the distances between survivors, one round each.
+        exchanged: returns the sent and the reduced blocks, from the own new number, the peer's new number and the
+            distance.
+        left: put received blocks on the left of the operator; None: if the sender has the lower rank.
     """
 
-    def exchange(peer: int, new: int, other: int, distance: int) -> list[Instruction]:
-        sent, kept = exchanged(new, other, distance)
-        return [send(peer, sent), recv_reduce(peer, kept, left=left)]
+    def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
+        sent, reduced = exchanged(new, peer_new, distance)
+        return [send(peer, sent), recv_reduce(peer, reduced, left=left)]
 
     yield from fold_in(rank, fold, range(size))
     yield from fold.meetings(rank, distances, exchange)
@@ -70,13 +83,12 @@ def _folded(
 )
 def recursive_halving(rank: int, size: int) -> Rounds:
     """Send the half on the partner's side, farthest partner first."""
-    # Distance p/2 first.
     fold = Fold.of(size)
 
-    def halves(new: int, other: int, half: int) -> Iterable[Chunks]:
-        return (fold.blocks(one & -half, (one & -half) + half) for one in (other, new))
+    def halves(new: int, peer_new: int, half: int) -> Iterable[Chunks]:
+        return (fold.blocks(number & -half, (number & -half) + half) for number in (peer_new, new))
 
-    return _folded(rank, fold, size, reversed(list(doublings(fold.power))), halves, left=True)
+    return _fold_and_exchange(rank, fold, size, reversed(list(doublings(fold.power))), halves, left=True)
 
 
 @built_in(
@@ -89,18 +101,20 @@ def recursive_halving(rank: int, size: int) -> Rounds:
     openmpi="butterfly 4",
 )
 def butterfly(rank: int, size: int) -> Rounds:
-    """Halving with distance 1 first on blocks in bit-reversed order; keeps the order of the ranks."""
-    # Traff's butterfly: before step j a survivor works on blocks that agree with it in j low bits.
+    """Halving with distance 1 first on blocks in bit-reversed order; keeps the order of the ranks.
+
+    This is Traff's butterfly: before step j a survivor works on blocks that agree with it in j low bits.
+    """
     fold = Fold.of(size)
 
-    def strided(new: int, other: int, distance: int) -> Iterable[Chunks]:
-        return (_strided(fold, owner, 2 * distance) for owner in (other, new))
+    def strided(new: int, peer_new: int, distance: int) -> Iterable[Chunks]:
+        return (_strided(fold, owner, 2 * distance) for owner in (peer_new, new))
 
-    return _folded(rank, fold, size, doublings(fold.power), strided)
+    return _fold_and_exchange(rank, fold, size, doublings(fold.power), strided)
 
 
 def _strided(fold: Fold, owner: int, stride: int) -> range | tuple[int, ...]:
-    """The blocks of all survivors that agree with ``owner`` modulo ``stride``."""
+    """Return the blocks of all survivors whose number equals ``owner`` modulo ``stride``."""
     if not fold.extra:
         return range(owner % stride, fold.power, stride)
     news = range(owner % stride, fold.power, stride)
@@ -116,22 +130,26 @@ def _strided(fold: Fold, owner: int, stride: int) -> range | tuple[int, ...]:
     mpich="recursive_doubling",
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks."""
-    # Before step j a survivor has partial sums over its aligned group of 2**j survivors.
+    """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks.
+
+    Before step j a survivor has partial sums over its aligned group of 2**j survivors.
+    """
     fold = Fold.of(size)
 
-    def outside(new: int, other: int, distance: int) -> Iterable[Chunks]:
-        firsts = (member & -distance for member in (new, other))
+    def outside(new: int, peer_new: int, distance: int) -> Iterable[Chunks]:
+        firsts = (member & -distance for member in (new, peer_new))
         return ((*fold.blocks(0, k), *fold.blocks(k + distance, fold.power)) for k in firsts)
 
-    return _folded(rank, fold, size, doublings(fold.power), outside)
+    return _fold_and_exchange(rank, fold, size, doublings(fold.power), outside)
 
 
 @built_in(
     "reduce_scatter", "n", Formula("c + n-1", "c + q", "c", "c"), in_order=True, openmpi="non_overlapping 1"
 )
 def reduce_scatterv(rank: int, size: int) -> Rounds:
-    """Binomial reduce to rank 0, then a linear scatter."""
-    # Works for any operator; slow for long vectors.
-    yield from reduce.tree_of(rank, size, range(size))
+    """Binomial reduce to rank 0, then a linear scatter.
+
+    It supports any operator, and is slow for long vectors.
+    """
+    yield from reduce.tree_reduction(rank, size, range(size))
     yield from gather_scatter.scatter_linear(rank, size)

@@ -1,6 +1,6 @@
 """scan and exscan: rank r ends with the reduction of the vectors of ranks 0 ... r, or 0 ... r-1.
 
-Chunk 0 is the result; scratch chunk 1 is the sum over the aligned group so far, scratch chunk 2 what arrives.
+Chunk 0 is the result, scratch chunk 1 the sum over the aligned group so far, and scratch chunk 2 the received sum.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_r
     openmpi="recursivedoubling 2",
 )
 def scan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """Sums of aligned groups exchanged at distance 1, 2, 4, ...; the lower group's sum enters the result."""
-    # The own vector begins the result.
+    """Exchange sums of aligned groups at distance 1, 2, 4, ...; lower groups' sums enter the result.
+
+    The result starts with the own vector.
+    """
     return _doubling(rank, size, started=True)
 
 
 def _doubling(rank: int, size: int, started: bool) -> Rounds:
-    """Partner r^k, as far as it exists; the first sum from below begins the result, unless it is ``started``."""
+    """Yield the rounds of scan or exscan with partners r^k that exist.
+
+    ``started`` is True for scan, whose result starts with the own vector. For exscan the first sum from a lower partner
+    starts the result.
+    """
     if size > 1:
         yield [copy(0, 1)]
     for k in doublings(size):
@@ -49,15 +55,19 @@ def _doubling(rank: int, size: int, started: bool) -> Rounds:
     openmpi="recursivedoubling 2",
 )
 def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """As for scan; the own vector stays out of the result."""
-    # The first sum that arrives from below starts the result.
+    """Exchange sums as for scan; the own vector stays out of the result.
+
+    The first sum that arrives from below starts the result.
+    """
     return _doubling(rank, size, started=False)
 
 
 @built_in("scan", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def scan_linear(rank: int, size: int) -> Rounds:
-    """Each rank waits for the sum of those before it."""
-    # Round i brings the sum of ranks 0 ... i to rank i+1.
+    """Wait for the sum of the ranks before, add the own vector, and send it on.
+
+    Round i brings the sum of ranks 0 ... i to rank i+1.
+    """
     for i in range(size - 1):
         if rank == i:
             yield [send(rank + 1, 0)]
@@ -67,8 +77,10 @@ def scan_linear(rank: int, size: int) -> Rounds:
 
 @built_in("exscan", "1", Formula("n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def exscan_linear(rank: int, size: int) -> Rounds:
-    """Each rank waits for the sum of those before it, and passes it on with its own."""
-    # Scratch chunk 1 is the sum that travels on.
+    """Wait for the sum of the ranks before, and send it on with the own vector.
+
+    Scratch chunk 1 is the sum that is sent on.
+    """
     if size > 1:
         yield [copy(0, 1)]
     for i in range(size - 1):

@@ -1,7 +1,7 @@
-"""GOAL, the text format of the LogGOPSim simulator: schedules out, any program in.
+"""GOAL, the text format of the LogGOPSim simulator: write schedules, read any program.
 
-A GOAL file has operations per rank (``send``, ``recv``, ``calc``) and what each requires. It carries no data, so a
-file that is read can be simulated but not verified.
+A GOAL file has operations per rank (``send``, ``recv``, ``calc``) and the operations that each requires. It carries no
+data, so a file that is read can be simulated but not verified.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from spmdsim.reading import one_line
 
 @dataclass(frozen=True)
 class GoalOperation:
-    """One operation of a rank.
+    """Operation of a rank.
 
     Attributes:
         kind: ``send``, ``recv`` or ``calc``.
         amount: bytes, or the duration of a calculation.
         peer: the other rank; -1 for a calculation.
-        tag: of the message.
-        cpu, nic: which of the rank's processors and network cards does it.
-        requires: operations of the rank, by position, that must have ended before.
-        irequires: those that must have started.
+        tag: tag of the message.
+        cpu: number of the rank's processor that runs it.
+        nic: number of the rank's network card that sends or receives it.
+        requires: operations of the rank, by position, that must have ended before it starts.
+        irequires: operations that must have started before.
     """
 
     kind: str
@@ -46,7 +47,7 @@ class GoalOperation:
 
 @dataclass
 class GoalProgram:
-    """The operations of every rank."""
+    """Program of all ranks; ``ranks`` has the operations of each."""
 
     ranks: list[list[GoalOperation]] = field(default_factory=list)
 
@@ -63,39 +64,58 @@ class GoalProgram:
         lines = [f"num_ranks {len(self.ranks)}"]
         for rank, operations in enumerate(self.ranks):
             lines += ["", f"rank {rank} {{"]
-            for number, one in enumerate(operations, 1):
-                lines.append(f"l{number}: {_words(one)}")
-                lines += [f"l{number} requires l{other + 1}" for other in one.requires]
-                lines += [f"l{number} irequires l{other + 1}" for other in one.irequires]
+            for number, operation in enumerate(operations, 1):
+                lines.append(f"l{number}: {_words(operation)}")
+                lines += [f"l{number} requires l{required + 1}" for required in operation.requires]
+                lines += [f"l{number} irequires l{required + 1}" for required in operation.irequires]
             lines.append("}")
         return "\n".join(lines) + "\n"
 
     def fill(self, program: Any) -> Any:
-        """Add all operations to a program of the event simulator (``spmdsim.cost.event_simulation``) and return it."""
+        """Add all operations to a program of the event simulator and return that program.
+
+        ``program`` is an ``EventProgram`` of ``spmdsim.cost.event_simulation``.
+        """
         for rank, operations in enumerate(self.ranks):
             numbers = []
-            for one in operations:
-                if one.kind == "calc":
-                    numbers.append(program.calc(rank, one.amount, cpu=one.cpu))
+            for operation in operations:
+                if operation.kind == "calc":
+                    numbers.append(program.calc(rank, operation.amount, cpu=operation.cpu))
                 else:
-                    add = program.send if one.kind == "send" else program.recv
-                    numbers.append(add(rank, one.peer, one.amount, one.tag, cpu=one.cpu, card=one.nic))
-            for number, one in zip(numbers, operations):
-                after = [numbers[i] for i in one.requires]
-                program.require(number, after, [numbers[i] for i in one.irequires])
+                    add = program.send if operation.kind == "send" else program.recv
+                    numbers.append(
+                        add(
+                            rank,
+                            operation.peer,
+                            operation.amount,
+                            operation.tag,
+                            cpu=operation.cpu,
+                            card=operation.nic,
+                        )
+                    )
+            for number, operation in zip(numbers, operations):
+                after = [numbers[i] for i in operation.requires]
+                program.require(number, after, [numbers[i] for i in operation.irequires])
         return program
 
 
-def _words(one: GoalOperation) -> str:
-    if one.kind == "calc":
-        return f"calc {one.amount}" + (f" cpu {one.cpu}" if one.cpu else "")
-    way = "to" if one.kind == "send" else "from"
-    text = f"{one.kind} {one.amount}b {way} {one.peer} tag {one.tag}"
-    return text + (f" cpu {one.cpu}" if one.cpu else "") + (f" nic {one.nic}" if one.nic else "")
+def _words(operation: GoalOperation) -> str:
+    """Return an operation in the words of a GOAL file."""
+    if operation.kind == "calc":
+        return f"calc {operation.amount}" + (f" cpu {operation.cpu}" if operation.cpu else "")
+    direction = "to" if operation.kind == "send" else "from"
+    text = f"{operation.kind} {operation.amount}b {direction} {operation.peer} tag {operation.tag}"
+    return (
+        text
+        + (f" cpu {operation.cpu}" if operation.cpu else "")
+        + (f" nic {operation.nic}" if operation.nic else "")
+    )
 
 
 def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: float = 0.0) -> GoalProgram:
-    """Convert a schedule to a GOAL program: an operation waits for those of the rank's previous round.
+    """Convert a schedule to a GOAL program.
+
+    An operation waits for the operations of the rank's previous round.
 
     Args:
         schedule: any schedule whose messages match.
@@ -104,7 +124,7 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
         time_per_byte: duration of reducing a byte, in the simulator's unit; 0 leaves reductions out.
 
     Raises:
-        ScheduleError: when messages do not match.
+        ScheduleError: If messages do not match.
     """
     sizes = [items * itemsize for items in schedule.chunk_elements(elements(nbytes, itemsize))]
     table, matching = matched(schedule)
@@ -112,25 +132,25 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
     program = GoalProgram()
     for rank, rounds in enumerate(table.rounds):
         operations: list[GoalOperation] = []
-        before: tuple[int, ...] = ()
+        previous: tuple[int, ...] = ()
         for moves in rounds:
-            now: list[int] = []
+            current: list[int] = []
             for move in moves:
                 amount = sum(sizes[c % len(sizes)] for c in move.chunks)
                 if move.kind == SEND:
                     tag = next(steps[0][rank, move.peer])
-                    operations.append(GoalOperation("send", amount, move.peer, tag, requires=before))
-                    now.append(len(operations) - 1)
+                    operations.append(GoalOperation("send", amount, move.peer, tag, requires=previous))
+                    current.append(len(operations) - 1)
                 elif move.receives:
                     tag = next(steps[1][move.peer, rank])
-                    operations.append(GoalOperation("recv", amount, move.peer, tag, requires=before))
-                    now.append(len(operations) - 1)
+                    operations.append(GoalOperation("recv", amount, move.peer, tag, requires=previous))
+                    current.append(len(operations) - 1)
                 busy = round(amount * time_per_byte) if move.kind in (REDUCE, COMBINE) else 0
                 if busy:
-                    needs = tuple(now[-1:]) if move.kind == REDUCE else (*before, *now)
+                    needs = tuple(current[-1:]) if move.kind == REDUCE else (*previous, *current)
                     operations.append(GoalOperation("calc", busy, requires=needs))
-                    now.append(len(operations) - 1)
-            before = tuple(now) or before
+                    current.append(len(operations) - 1)
+            previous = tuple(current) or previous
         program.ranks.append(operations)
     return program
 
@@ -142,9 +162,9 @@ _OPERATION = re.compile(
 _NEED = re.compile(r"(?P<one>\w+)\s+(?P<word>i?requires)\s+(?P<other>\w+)\s*;?")
 _SPACE = re.compile(r"\s*")
 MOST_RANKS = 1 << 20
-"""Ranks of a GOAL file that is read: they are simulated one by one."""
+"""Most ranks of a GOAL file, because they are simulated one by one."""
 MOST = {"amount": 1 << 62, "peer": MOST_RANKS, "tag": 1 << 62, "cpu": 255, "nic": 255}
-"""The largest numbers that are read. Each cpu and network card of a rank is simulated, up to the largest one."""
+"""Largest numbers in a GOAL file. Each cpu and network card of a rank is simulated, up to the largest one."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 
 
@@ -152,7 +172,7 @@ def read_goal(text: str) -> GoalProgram:
     r"""Parse the text of a GOAL file.
 
     Raises:
-        InputError: naming the line that is no GOAL.
+        InputError: If a line is no GOAL; the error names the line.
 
     >>> read_goal("num_ranks 1 rank 0 { a: calc 5\n b: calc 6\n b requires a }").ranks[0][1].requires
     (0,)
@@ -188,6 +208,7 @@ def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, in
 
 
 def _wrong(text: str, position: int, words: str) -> InputError:
+    """Return the error for the line at a position."""
     line = text.count("\n", 0, _begin(text, position)) + 1
     return InputError(f"GOAL line {line}: {words}")
 
@@ -198,6 +219,13 @@ def _begin(text: str, position: int) -> int:
 
 
 def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
+    """Parse the operations of one rank between two positions of the text.
+
+    ``ranks`` is the number of ranks.
+
+    Raises:
+        InputError: If a statement is no operation and no requirement, or a number or label is invalid.
+    """
     operations: list[dict[str, Any]] = []
     labels: dict[str, int] = {}
     needs: list[tuple[str, str, str, int]] = []
@@ -231,11 +259,11 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
         else:
             words = one_line(text[begin:stop], 60)
             raise _wrong(text, begin, f"{words!r} is no operation and no requirement")
-    for one, word, other, begin in needs:
-        for label in (one, other):
+    for dependent, word, required, begin in needs:
+        for label in (dependent, required):
             if label not in labels:
                 raise _wrong(text, begin, f"rank {rank} has no operation labelled {label}")
-        operations[labels[one]].setdefault(word, []).append(labels[other])
+        operations[labels[dependent]].setdefault(word, []).append(labels[required])
     for settings, word in itertools.product(operations, ("requires", "irequires")):
         settings[word] = tuple(settings.get(word, ()))
     return [GoalOperation(**settings) for settings in operations]

@@ -1,8 +1,8 @@
 """MSCCL's XML: a schedule as instructions for the threadblocks of each GPU.
 
-A threadblock talks to one peer in one direction. Its steps run in order; a step may wait for a step of another
-threadblock (``depid``, ``deps``); further waits are steps that do nothing. Buffers are ``i`` (input), ``o`` (output) and
-``s`` (scratch); offsets and counts are chunks.
+A threadblock exchanges messages with one peer in one direction. Its steps run in order. A step may wait for a step of
+another threadblock (``depid``, ``deps``); further waits are steps without action. Buffers are ``i`` (input), ``o``
+(output) and ``s`` (scratch); offsets and counts are chunks.
 """
 
 from __future__ import annotations
@@ -21,14 +21,21 @@ NAMES = {
     "reduce_scatter": "reduce_scatter",
     "all_to_all": "alltoall",
 }
-"""The collectives MSCCL knows."""
+"""MSCCL's names of the collectives that it supports."""
 
+#: A buffer and an offset in chunks.
 Spot = tuple[str, int]
+#: A threadblock and a step of it.
 At = tuple[int, int]
 
 
 @dataclass
 class _Block:
+    """Threadblock of a GPU.
+
+    It has the peers it sends to and receives from (-1: none), and its steps as XML attributes.
+    """
+
     send: int = -1
     recv: int = -1
     steps: list[dict[str, object]] = field(default_factory=list)
@@ -38,7 +45,7 @@ def msccl_xml(schedule: Schedule) -> str:
     """Convert a schedule to MSCCL XML.
 
     Raises:
-        ScheduleError: for a collective MSCCL does not know, or a schedule that is wrong.
+        ScheduleError: If MSCCL does not support the collective, or the schedule is wrong.
     """
     name = schedule.collective.name
     if name not in NAMES:
@@ -60,6 +67,16 @@ def msccl_xml(schedule: Schedule) -> str:
 
 
 class _Gpu:
+    """Threadblocks of one rank, built up round by round.
+
+    Attributes:
+        blocks: number of the threadblock of each direction and peer.
+        scratch: offset in the scratch buffer of each chunk that is there.
+        written: for each spot, the step that last wrote it.
+        read: for each spot, the steps that read it since.
+        waited: the steps that other steps wait for.
+    """
+
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self.schedule, self.rank = schedule, rank
         self.blocks: dict[tuple[str, int], int] = {}
@@ -69,8 +86,8 @@ class _Gpu:
         self.read: dict[Spot, list[At]] = {}
         self.waited: set[At] = set()
         if schedule.collective.name == "all_to_all":
-            own = rank * schedule.size + rank
-            self._step(self._block("local"), "cpy", [("i", rank)], [self.spot(own)])
+            own_block = rank * schedule.size + rank
+            self._step(self._block("local"), "cpy", [("i", rank)], [self.spot(own_block)])
 
     def spot(self, cell: int) -> Spot:
         """Return the buffer and offset of a chunk on this GPU."""
@@ -85,15 +102,19 @@ class _Gpu:
         return ("o" if name == "all_gather" else "i", cell)
 
     def _scratch(self, cell: int) -> int:
+        """Return the scratch offset of a chunk; assign the next one to a new chunk."""
         return self.scratch.setdefault(cell, len(self.scratch))
 
-    def _block(self, way: str, peer: int = -1) -> int:
-        """Return the threadblock that talks to ``peer`` in one direction."""
-        if (way, peer) not in self.blocks:
-            self.blocks[way, peer] = len(self.threadblocks)
-            sends, receives = (peer if way == word else -1 for word in ("send", "recv"))
+    def _block(self, direction: str, peer: int = -1) -> int:
+        """Return the number of the threadblock for a direction and a peer.
+
+        The direction is "send", "recv" or "local".
+        """
+        if (direction, peer) not in self.blocks:
+            self.blocks[direction, peer] = len(self.threadblocks)
+            sends, receives = (peer if direction == word else -1 for word in ("send", "recv"))
             self.threadblocks.append(_Block(sends, receives))
-        return self.blocks[way, peer]
+        return self.blocks[direction, peer]
 
     def add_round(self, moves: list[Instruction]) -> None:
         """Add a round; sends come first, because they read the values from before the round."""
@@ -112,13 +133,16 @@ class _Gpu:
                     self._step(self._block("local"), kind, [self.spot(source)], [self.spot(target)])
 
     def _step(self, block: int, kind: str, sources: list[Spot], targets: list[Spot]) -> None:
-        """Add a step that waits for whoever last wrote what it reads, or used what it writes."""
+        """Add a step that waits for the last accesses to its spots.
+
+        These are writes to all of them, and reads of its targets.
+        """
         waits = {self.written[s] for s in (*sources, *targets) if s in self.written}
         waits |= {at for target in targets for at in self.read.get(target, ())}
         latest: dict[int, int] = {}
-        for other, number in waits:
-            if other != block:
-                latest[other] = max(number, latest.get(other, 0))
+        for waited_block, number in waits:
+            if waited_block != block:
+                latest[waited_block] = max(number, latest.get(waited_block, 0))
         ordered = sorted(latest.items())
         for wait in ordered[1:]:
             self._append(block, "nop", [], [], wait)
@@ -130,6 +154,10 @@ class _Gpu:
             self.read[target] = []
 
     def _append(self, block: int, kind: str, sources: list[Spot], targets: list[Spot], wait: At | None) -> At:
+        """Append a step to a threadblock, and return where it is.
+
+        It waits for the step ``wait``, if given.
+        """
         steps = self.threadblocks[block].steps
         at = (block, len(steps))
         source = sources[0] if sources else targets[0] if targets else ("i", 0)
@@ -154,9 +182,9 @@ class _Gpu:
     def lines(self) -> list[str]:
         """Return the lines of the file for this GPU."""
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
-        whole = size if name == "all_to_all" else count
-        inputs = count // size if name == "all_gather" else whole
-        outputs = count // size if name == "reduce_scatter" else whole
+        all_chunks = size if name == "all_to_all" else count
+        inputs = count // size if name == "all_gather" else all_chunks
+        outputs = count // size if name == "reduce_scatter" else all_chunks
         lines = [
             f'  <gpu id="{self.rank}" i_chunks="{inputs}" o_chunks="{outputs}" s_chunks="{len(self.scratch)}">'
         ]
