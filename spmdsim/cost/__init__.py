@@ -1,4 +1,4 @@
-"""What communication and computation cost: machines, closed forms, topologies, simulation, calibration.
+"""Costs of communication and computation: machines, closed forms, topologies, simulation, calibration.
 
 Import the names from here::
 

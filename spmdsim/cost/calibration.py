@@ -1,22 +1,24 @@
-"""Fitting a machine to measurements: alpha and beta from message times, gamma from reduction times.
+"""Fit a machine to measurements: alpha and beta from message times, gamma from reduction times.
 
 MPI libraries change their protocol with the message size, and caches make short arrays cheaper, so one straight line
-rarely fits. The sizes are cut into ranges with one line each; how many is decided by the Bayesian information
-criterion on relative errors, so that noise is not taken for a protocol change.
+rarely fits. The sizes are divided into ranges with one line each. The Bayesian information criterion on relative errors
+decides the number of ranges, so that noise is not mistaken for a protocol change.
 
-Between ranks on one node a message is a copy through caches, so what it costs depends on the rounds before: bytes that
-rest are cheaper than bytes the sender has just written, and so is reducing them. Therefore whole rounds are timed as
-emulated algorithms do them (``spmdsim/cli/collective/samples.py``), and the machine gets their differences.
+Between ranks on one node a message is a copy through caches, so its cost depends on the rounds before. Unchanged bytes
+are cheaper to send and to reduce than bytes that the sender has just written. Therefore whole rounds are timed as
+emulated algorithms run them (``spmdsim/cli/collective/samples.py``), and the machine gets their differences.
 
-What limits predictions made with such a machine: how fast messages, and freshly written bytes above all,
-travel depends on which cores the ranks have and what these share, so a machine file holds for the placement
-it was measured in. On one virtual machine of two cores it was 1 or 11 GB/s, 9 or 25 us for a short message,
-from one minute to the next, for no reason that could be seen from inside, whether ranks were bound to cores
-or not: rings were predicted to 7 % in the median where calibration and measurement met the same state, to 30
-to 60 % where not; recursive doubling, which sends only what rests, to 3 to 13 %. A round in which a rank only
-sends or only receives is priced as an exchange, which is 20 % too much for a binomial broadcast. Beyond the
-caches all ranks share the memory's bandwidth, which is measured with as many ranks as calibrate, not with
-more. Other work on the machine adds to measured and never to predicted times.
+Limits of predictions with a calibrated machine:
+
+* The speed of messages, above all of freshly written bytes, depends on the cores of the ranks and on their shared
+  caches. So a machine file is valid for the placement in which it was measured. On one virtual machine of two cores the
+  speed changed between 1 and 11 GB/s, and between 9 and 25 us for a short message, from one minute to the next, with
+  ranks bound to cores or not. The median error of rings was 7 % if calibration and measurement met one state, else 30
+  to 60 %. The error of recursive doubling, which sends only unchanged bytes, was 3 to 13 %.
+* A round in which a rank only sends or only receives is priced as an exchange, which is 20 % too much for a binomial
+  broadcast.
+* Beyond the caches all ranks share the memory's bandwidth, which is measured with the ranks that calibrate.
+* Other work on the machine adds to measured times and never to predicted times.
 """
 
 from __future__ import annotations
@@ -33,29 +35,35 @@ from spmdsim.pictured import ShortRepr
 
 #: Bytes of one message (or of one reduction) and the seconds it took.
 Sample = tuple[float, float]
-#: Samples per line at least; two would fit anything.
+#: Least number of samples per line, because two samples fit any line.
 _LEAST = 3
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Lines fitted to measured times, one per range of sizes, and the relative error of each sample by size."""
+    """Lines fitted to measured times.
+
+    Attributes:
+        pieces: one line per range of sizes.
+        errors: the relative error of each sample, by ascending size.
+    """
 
     pieces: tuple[Piece, ...]
     errors: tuple[float, ...]
 
     def seconds(self, nbytes: float) -> float:
         """Return the fitted time of a size in bytes."""
-        return at_size(self.pieces, nbytes, Link(0.0, 0.0)).seconds(nbytes)  # the last piece has no limit
+        # The last piece has no limit, so the last argument is never used.
+        return at_size(self.pieces, nbytes, Link(0.0, 0.0)).seconds(nbytes)
 
     @property
     def median_error(self) -> float:
-        """The median of the relative errors."""
+        """Median of the relative errors."""
         return median(self.errors)
 
     @property
     def largest_error(self) -> float:
-        """The largest relative error."""
+        """Largest relative error."""
         return max(self.errors)
 
 
@@ -83,10 +91,12 @@ def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
-    """Divide the sizes into at most ``most`` ranges and fit a line to each; of several times of one size take the median.
+    """Divide the sizes into at most ``most`` ranges and fit a line to each.
+
+    Of several times of one size, the median counts.
 
     Raises:
-        InputError: fewer than three sizes, or times that are not greater than 0.
+        InputError: If there are fewer than three sizes, or a time is not greater than 0.
 
     >>> fit = fit_pieces([(m, 1e-6 + m * 1e-9) for m in (1, 10, 100, 1000, 10000)])
     >>> len(fit.pieces), f"{fit.pieces[0].alpha:.2e}"
@@ -110,19 +120,20 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
 
 
 def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
-    """Return one time per size, lowered to the least time of a larger size; of several times take the median first.
+    """Return one time per size, lowered to the least time of a larger size.
 
-    Other work on the machine only ever adds time, so a time above that of a larger size is not the size's own.
+    Of several times of one size, the median counts. Other work on the machine only adds time, so a time above that of a
+    larger size contains such work.
 
     >>> lower_envelope([(1, 1e-6), (10, 9e-6), (100, 2e-6), (1000, 3e-6)])
     [(1, 1e-06), (10, 2e-06), (100, 2e-06), (1000, 3e-06)]
     """
-    kept: list[Sample] = []
+    envelope: list[Sample] = []
     least = inf
     for size, seconds in sorted(_medians(samples), reverse=True):
         least = min(least, seconds)
-        kept.append((size, least))
-    return kept[::-1]
+        envelope.append((size, least))
+    return envelope[::-1]
 
 
 def _medians(samples: Iterable[Sample]) -> list[Sample]:
@@ -138,16 +149,19 @@ def _medians(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
-    """Divide indices into ranges with the least total criterion, by dynamic programming over the cuts."""
+    """Divide samples into at most ``most`` ranges with the least criterion.
+
+    The result has (start, stop) of each range. The division is found by dynamic programming.
+    """
     count = len(data)
-    # The last line goes on for ever: one that does not grow would promise that any size takes as long.
+    # The last line has no limit, so it must grow: a flat one would predict one time for all larger sizes.
     flat_end = {start for start in range(1, count - _LEAST + 1) if fit_line(data[start:])[1] == 0}
     costs = {
         (start, stop): _squared_error(data[start:stop])
         for start in range(count)
         for stop in range(start + _LEAST, count + 1)
     }
-    # table[k][stop]: least error of k ranges that cover the first `stop` samples, and where the last one starts.
+    # table[k][stop]: least error of k ranges that cover the first `stop` samples, and the start of the last one.
     table: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for _ in range(most):
         row: dict[int, tuple[float, int]] = {}
@@ -162,10 +176,10 @@ def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
     ranges = [k for k in range(1, most + 1) if count in table[k]]
 
     def criterion(k: int) -> float:
-        # Errors below half a percent are no evidence: clocks are not better than that.
         """Return the Bayesian information criterion of the best division into ``k`` ranges."""
+        # Errors below half a percent are no evidence, because clocks are not more accurate.
         mean = max(table[k][count][0] / count, 0.005**2)
-        # Each range has three numbers of its own, and the best of many cuts fits noise better than any given one.
+        # Count six instead of three parameters per range, because the best of many divisions fits noise.
         return count * log(mean) + 6 * k * log(count)
 
     chosen = min(ranges, key=criterion)
@@ -185,7 +199,7 @@ def _squared_error(samples: Sequence[Sample]) -> float:
 
 @dataclass(frozen=True)
 class CalibrationCheck:
-    """One collective and algorithm with its predicted and its measured time in seconds."""
+    """Collective and algorithm with its predicted and its measured time in seconds."""
 
     name: str
     nbytes: int
@@ -194,13 +208,14 @@ class CalibrationCheck:
 
 
 def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
-    """Return the 5th and 95th percentile of measured / predicted, between which nine of ten predictions lie.
+    """Return the 5th and 95th percentile of measured / predicted.
 
-    Whatever makes predictions wrong is in it, be it noise, a bad fit or something the model leaves out, since whole
-    collectives are measured that no line was fitted to. It holds for machines in the state they were checked in.
+    Nine of ten predictions lie between. All errors of predictions count, such as noise, a bad fit or effects outside
+    of the model, because the checks are collectives to which no line was fitted. The interval holds for machines in
+    the state in which they were checked.
 
     Raises:
-        InputError: fewer than ten checks, which would say nothing of nine in ten.
+        InputError: If there are fewer than ten checks.
 
     >>> checks = [CalibrationCheck("ring", 8, 1.0, 0.5 + k / 10) for k in range(11)]
     >>> [round(factor, 2) for factor in interval_of(checks)]
@@ -210,23 +225,29 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
         raise InputError(
             f"{many(len(checks), 'check is', 'checks are')} too few for an interval; at least 10 are needed"
         )
-    ratios = sorted(one.measured / one.predicted for one in checks)
+    ratios = sorted(check.measured / check.predicted for check in checks)
 
     def quantile(share: float) -> float:
         """Return the quantile of the sorted ratios, interpolated linearly."""
-        place = share * (len(ratios) - 1)
-        low = int(place)
+        position = share * (len(ratios) - 1)
+        low = int(position)
         high = min(low + 1, len(ratios) - 1)
-        return ratios[low] + (place - low) * (ratios[high] - ratios[low])
+        return ratios[low] + (position - low) * (ratios[high] - ratios[low])
 
     return quantile(0.05), quantile(0.95)
 
 
 @dataclass(frozen=True, repr=False)
 class Calibration(ShortRepr):
-    """A fitted machine, the errors of its fits, and the checks from which its interval comes.
+    """Fitted machine with its fits and checks.
 
-    Of messages whose bytes the sender did not write in between, the times are fitted apart: they lie still.
+    Attributes:
+        machine: the machine.
+        messages: the fit of messages of bytes that were just written.
+        still: the fit of messages whose bytes the sender did not write since it last sent them.
+        reductions: the fit of reductions.
+        copies: the fit of local copies.
+        checks: the checks from which the machine's interval was computed.
     """
 
     machine: Machine
@@ -237,7 +258,7 @@ class Calibration(ShortRepr):
     checks: tuple[CalibrationCheck, ...] = ()
 
     def notes(self) -> dict[str, float]:
-        """Return the errors of the fits as the machine file keeps them."""
+        """Return the errors of the fits by name, as they are stored in the machine file."""
         names = ("message", "still", "reduction", "copy")
         fits = dict(zip(names, (self.messages, self.still, self.reductions, self.copies)))
         notes = {f"{name}_median_error": round(fit.median_error, 4) for name, fit in fits.items()}
@@ -258,21 +279,21 @@ def calibrate(
     Args:
         name: the machine's name.
         messages: bytes and seconds of one exchange between two ranks, of bytes that were just written.
-        still: the same of bytes that the sender does not write in between.
-        reductions: bytes and seconds that reducing what arrives adds to a round.
+        still: bytes and seconds of one exchange of bytes that were not written since they were last sent.
+        reductions: bytes and seconds that a reduction of arriving data adds to a round.
         copies: bytes and seconds of one local copy.
-        flops: measured arithmetic speed of one rank.
-        measured: times of whole collectives, kept as they are.
+        flops: measured flop/s of one rank.
+        measured: times of whole collectives, which are stored unchanged.
 
     Raises:
-        InputError: too few samples, or impossible times.
+        InputError: If there are too few samples, or impossible times.
 
     >>> line = [(size, 1e-6 + size * 1e-9) for size in (0, 1024, 65536, 1 << 20)]
     >>> round(calibrate("mine", line, line, line, line).machine.beta, 12)
     1e-09
     """
     all_samples = (messages, still, reductions, copies)
-    message, resting, reduction, copy = (fit_pieces(lower_envelope(one)) for one in all_samples)
+    message, resting, reduction, copy = (fit_pieces(lower_envelope(samples)) for samples in all_samples)
     line = message.pieces
     machine = Machine(
         name,

@@ -1,13 +1,13 @@
-"""Times over sizes: of links and ranges of sizes, measured curves, and closed forms of what a collective moves and takes.
+"""Formulas of times and bytes: of links, ranges of sizes, measured curves, and closed forms of collectives.
 
-This is the one place for such formulas: bytes (message size, received bytes, bus factors), the textbook's time of a
-collective, and the time of a declared algorithm from its counts, each used by the next. Two ways to state the size of a
-collective are in use, and both are needed:
+All formulas of this kind are in this module: bytes (message size, received bytes, bus factors), the textbook's time of
+a collective, and the time of a declared algorithm from its counts. The size of a collective is stated in two ways, and
+both are needed:
 
 * the **message** size of benchmarks: the vector on each rank for all_reduce, reduce, broadcast and scan; all
   bytes gathered for all_gather; the vector before scattering for reduce_scatter; all bytes one rank holds
   for all_to_all; the bytes at the root for gather and scatter (the convention of nccl-tests and MPICH);
-* the **received** bytes of one rank, which is what plans and traces of this package count.
+* the **received** bytes of one rank, which plans and traces of this package count.
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ class Link(Pictured):
     beta: float
 
     def seconds(self, nbytes: float) -> float:
-        """Return the time of one message, or of anything with a time per piece and per byte."""
+        """Return the seconds of one message of this size."""
         return self.alpha + nbytes * self.beta
 
 
 @dataclass(frozen=True)
 class Piece(Pictured):
-    """The alpha and beta of messages up to a size, because MPI libraries change their protocol with the size.
+    """Alpha and beta of messages up to a size.
+
+    MPI libraries change their protocol with the size.
 
     Attributes:
-        limit: largest message in bytes this holds for; infinity for the last piece.
+        limit: largest message in bytes; infinity for the last piece.
         alpha: seconds per message.
         beta: seconds per byte.
 
@@ -68,7 +70,9 @@ class Piece(Pictured):
 
 @dataclass(frozen=True)
 class Rate(Pictured):
-    """The time of a class of operators on one rank: per flop and per byte; the slower one decides.
+    """Time of a class of operators on one rank.
+
+    The slower one of the times per flop and per byte counts.
 
     Attributes:
         kind: the class, as :func:`spmdsim.cost.roofline.kind_of` says.
@@ -85,30 +89,35 @@ class Rate(Pictured):
 
 
 def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
-    """Return alpha and beta of the first range that includes this size; ``otherwise`` beyond the last range."""
-    for one in pieces:
-        if nbytes <= one.limit:
-            return Link(one.alpha, one.beta)
+    """Return the link of the first range that includes this size.
+
+    It is ``otherwise`` beyond the last range.
+    """
+    for piece in pieces:
+        if nbytes <= piece.limit:
+            return Link(piece.alpha, piece.beta)
     return otherwise
 
 
 def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
-    """Return the least seconds per byte over all message sizes; ``otherwise`` beyond the last range.
+    """Return the least seconds per byte over all message sizes.
+
+    Beyond the last range they are those of ``otherwise``.
 
     >>> least_per_byte((Piece(10, 1.0, 0.5),), Link(0.0, 2.0))
     0.6
     """
-    return min([otherwise.beta, *(one.alpha / one.limit + one.beta for one in pieces)])
+    return min([otherwise.beta, *(piece.alpha / piece.limit + piece.beta for piece in pieces)])
 
 
 def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float) -> tuple[Piece, ...]:
-    """Return the ranges with alpha and beta multiplied."""
-    return tuple(Piece(one.limit, one.alpha * alpha, one.beta * beta) for one in pieces)
+    """Return the ranges with their alpha and beta multiplied by factors."""
+    return tuple(Piece(piece.limit, piece.alpha * alpha, piece.beta * beta) for piece in pieces)
 
 
 @dataclass(frozen=True)
 class Measurement(Pictured):
-    """One measured time.
+    """Measured time of a collective.
 
     Attributes:
         collective: such as ``all_reduce``.
@@ -139,14 +148,14 @@ class MeasuredTable:
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
         rows: dict[tuple[str, str, int], dict[int, float]] = {}
-        for one in measurements:
-            if one.nbytes < 0 or not 0 < one.seconds < inf or one.group_size < 1:
+        for measurement in measurements:
+            if measurement.nbytes < 0 or not 0 < measurement.seconds < inf or measurement.group_size < 1:
                 raise InputError(
-                    f"measured {one.collective}: {many(one.nbytes, 'byte')} on {many(one.group_size, 'rank')} in "
-                    f"{one.seconds} s cannot be; times are greater than 0 and finite"
+                    f"measured {measurement.collective}: {many(measurement.nbytes, 'byte')} on {many(measurement.group_size, 'rank')} in "
+                    f"{measurement.seconds} s cannot be; times are greater than 0 and finite"
                 )
-            key = (one.collective, one.algorithm, one.group_size)
-            rows.setdefault(key, {})[one.nbytes] = one.seconds
+            key = (measurement.collective, measurement.algorithm, measurement.group_size)
+            rows.setdefault(key, {})[measurement.nbytes] = measurement.seconds
         self._curves = {
             key: (
                 [log(max(size, 1)) for size in sorted(points)],
@@ -162,8 +171,8 @@ class MeasuredTable:
     def seconds(self, collective: str, algorithm: str, group_size: int, nbytes: float) -> float | None:
         """Interpolate the measured time in seconds; None if this group size was not measured.
 
-        Below the smallest measured size the time stays what it was there, above the largest it grows in
-        proportion to the size; who measured a byte at most, such as a barrier, knows nothing of more.
+        Below the smallest measured size the time is constant; above the largest one it grows in proportion to the
+        size. None is also returned above measurements of at most one byte, such as those of a barrier.
         """
         curve = self._curves.get((collective, algorithm, group_size))
         if curve is None:
@@ -176,10 +185,10 @@ class MeasuredTable:
             if sizes[-1] == 0.0:
                 return None
             return exp(times[-1] + (x - sizes[-1]))
-        at = bisect_left(sizes, x)
-        low, high = sizes[at - 1], sizes[at]
+        index = bisect_left(sizes, x)
+        low, high = sizes[index - 1], sizes[index]
         share = (x - low) / (high - low)
-        return exp(times[at - 1] * (1 - share) + times[at] * share)
+        return exp(times[index - 1] * (1 - share) + times[index] * share)
 
 
 #: Received bytes per message byte: a multiplier, and whether a factor (n-1)/n comes on top.
@@ -200,11 +209,16 @@ _RECEIVED: dict[str, tuple[float, bool]] = {
     "slice": (0.0, False),
 }
 
-#: Every collective this room prices.
+#: Names of all collectives that have prices.
 COLLECTIVES: tuple[str, ...] = tuple(_RECEIVED)
 
 
 def _entry(collective: str) -> tuple[float, bool]:
+    """Return the multiplier and the flag of a collective in :data:`_RECEIVED`.
+
+    Raises:
+        InputError: If the collective is unknown.
+    """
     try:
         return _RECEIVED[collective]
     except KeyError:
@@ -226,21 +240,25 @@ def received_per_message(collective: str, group_size: int) -> float:
 
 
 def most_received(collective: str, members: int, count: int) -> float:
-    """Return the number of elements that the busiest rank receives, of ``count`` elements in balanced blocks.
+    """Return the elements that the busiest rank receives.
+
+    The blocks of ``count`` elements are balanced. ``members`` is the number of ranks.
 
     >>> most_received("all_reduce", 4, 10), most_received("all_gather", 4, 10), most_received("reduce_scatter", 4, 10)
     (16, 8, 9)
     """
     if collective in ("all_reduce", "reduce_scatter"):
-        held = count if collective == "all_reduce" else largest_block(count, members)
-        return int(reduction_elements(collective, members, held))
+        owned = count if collective == "all_reduce" else largest_block(count, members)
+        return int(reduction_elements(collective, members, owned))
     if collective in ("all_gather", "all_to_all"):
         return count - count // members
     return received_per_message(collective, members) * count
 
 
 def message_bytes(collective: str, group_size: int, received: float) -> float:
-    """Return the benchmark's message size whose least traffic is ``received`` bytes per rank.
+    """Return the message size whose least traffic is ``received`` bytes per rank.
+
+    Benchmarks state this size. It is 0 if no bytes are received.
 
     >>> message_bytes("all_gather", 4, 768)
     1024.0
@@ -268,13 +286,22 @@ def textbook_seconds(
     gamma: float = 0.0,
     messages: int | None = None,
 ) -> float:
-    """Return the seconds of one collective over ``group_size`` ranks by the best textbook algorithm; each receives ``nbytes``.
+    """Return the seconds of one collective by the fastest of the textbook algorithms.
 
-    The fastest of the well-known algorithms: latency-optimal ones for short messages, bandwidth-optimal ones for long
-    messages. ``n`` ranks, ``c = ceil(log2 n)``, ``q = (n-1)/n``, ``r`` bytes received.
+    The algorithms are latency-optimal ones for short messages and bandwidth-optimal ones for long messages. In the
+    formulas there are ``n`` ranks, ``c = ceil(log2 n)``, ``q = (n-1)/n``, and ``r`` received bytes.
+
+    Args:
+        collective: its name.
+        group_size: number of ranks.
+        nbytes: bytes that each rank receives.
+        alpha: seconds per message.
+        beta: seconds per byte.
+        gamma: seconds per reduced byte.
+        messages: messages of an exchange per rank; ``group_size - 1`` if left out.
 
     Raises:
-        InputError: an unknown collective.
+        InputError: If the collective is unknown.
 
     >>> textbook_seconds("all_to_all", 8, 0, alpha=1.0, beta=1.0)
     3.0
@@ -292,8 +319,8 @@ def textbook_seconds(
     if collective == "reduce_scatter":
         return c * alpha + r * (beta + gamma)
     if collective == "all_reduce":
-        whole = r / (2 * q)
-        doubling = c * (alpha + whole * (beta + gamma))
+        vector = r / (2 * q)
+        doubling = c * (alpha + vector * (beta + gamma))
         return min(doubling, 2 * c * alpha + r * beta + r / 2 * gamma)
     if collective == "all_to_all":
         bruck = c * alpha + r / q * (c / 2) * beta
@@ -313,11 +340,15 @@ def textbook_seconds(
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The counts of one algorithm at one rank count, as ``spmdsim.collectives`` declares them.
+    """Counts of one algorithm at one rank count, as ``spmdsim.collectives`` declares them.
 
     In the model of synchronous rounds, with m the message size, an algorithm takes
-    ``steps * alpha + beta_share * m * beta + gamma_share * m * gamma`` seconds. The shares are the sums over the rounds
-    of the largest message, and of the largest reduced piece, as shares of the message size.
+    ``steps * alpha + beta_share * m * beta + gamma_share * m * gamma`` seconds.
+
+    Attributes:
+        steps: number of rounds.
+        beta_share: sum over the rounds of the largest message, as a share of the message size.
+        gamma_share: sum over the rounds of the largest reduced block, as a share of the message size.
     """
 
     steps: int
@@ -325,7 +356,7 @@ class ClosedForm:
     gamma_share: Fraction = Fraction(0)
 
     def seconds(self, nbytes: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
-        """Return the time of a message of ``nbytes`` on a flat network.
+        """Return the seconds of a message of ``nbytes`` on a flat network.
 
         >>> ClosedForm(6, Fraction(3, 2)).seconds(1000, alpha=1e-6, beta=1e-9)
         7.5e-06
@@ -335,7 +366,9 @@ class ClosedForm:
 
 
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
-    """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks; None if no formula covers ``n``.
+    """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks.
+
+    It is None if no formula covers ``n``.
 
     Args:
         chosen: the algorithm.

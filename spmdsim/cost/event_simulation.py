@@ -1,9 +1,9 @@
-"""Events: programs of sends, receives and calculations of every rank, run in the LogGOPS model.
+"""Event simulation: programs of sends, receives and calculations of every rank in the LogGOPS model.
 
-It is for schedules that are not made of regular rounds. Semantics as in LogGOPSim (Hoefler, Schneider, Lumsdaine, HPDC
-2010): a send of s bytes that starts at t keeps its cpu busy for ``o + (s-1) O`` and its network card for
-``g + (s-1) G``; its first byte is there at ``t + o + L``. It is received when cpu and card of the receiver are free, which
-keeps them busy for ``o + (s-1) max(O, G)`` and ``g + (s-1) G``. A send up to ``S`` bytes is done once it has started, a
+It also prices schedules without regular rounds. The semantics are those of LogGOPSim (Hoefler, Schneider, Lumsdaine,
+HPDC 2010). A send of s bytes that starts at t keeps its cpu busy for ``o + (s-1) O`` and its network card for
+``g + (s-1) G``; its first byte arrives at ``t + o + L``. It is received when cpu and card of the receiver are free, and
+keeps them busy for ``o + (s-1) max(O, G)`` and ``g + (s-1) G``. A send up to ``S`` bytes ends once it has started, a
 longer one when it is matched.
 """
 
@@ -23,14 +23,14 @@ KIND_NAMES = ("send", "recv", "calc")
 
 
 class EventProgram(Pictured):
-    """The operations of all ranks as a graph that can be simulated.
+    """Operations of all ranks as a graph that can be simulated.
 
-    An operation may require that others are done (``after``) or only that they have started (``started``), as
-    ``requires`` and ``irequires`` do in GOAL files. A receive matches sends of the named rank with the same tag, in
-    the order in which they arrive.
+    An operation may require that others have ended (``after``) or only that they have started (``started``), as
+    ``requires`` and ``irequires`` do in GOAL files. A receive matches sends of the named rank with its tag, in the
+    order in which they arrive.
 
     Raises:
-        ScheduleError: there are no ranks.
+        ScheduleError: If there are no ranks.
 
     >>> program = EventProgram(2)
     >>> first = program.send(0, 1, 8)
@@ -67,7 +67,11 @@ class EventProgram(Pictured):
         cpu: int = 0,
         card: int = 0,
     ) -> int:
-        """Add a send; returns the operation's number."""
+        """Add a send of ``nbytes`` and return the operation's number.
+
+        It starts when the operations ``after`` have ended and the operations ``started`` have started. ``cpu`` and
+        ``card`` are numbers of the rank's processor and network card.
+        """
         return self._add(SEND, rank, target, nbytes, tag, after, started, cpu, card)
 
     def recv(
@@ -81,13 +85,16 @@ class EventProgram(Pictured):
         cpu: int = 0,
         card: int = 0,
     ) -> int:
-        """Add a receive; returns the operation's number."""
+        """Add a receive and return the operation's number; the arguments are as in :meth:`send`."""
         return self._add(RECV, rank, source, nbytes, tag, after, started, cpu, card)
 
     def calc(
         self, rank: int, duration: float, after: Iterable[int] = (), started: Iterable[int] = (), cpu: int = 0
     ) -> int:
-        """Add a calculation that keeps a cpu busy; returns the operation's number."""
+        """Add a calculation that keeps a processor busy; return the operation's number.
+
+        It takes ``duration``.
+        """
         return self._add(CALC, rank, rank, duration, 0, after, started, cpu, 0)
 
     def require(self, op: int, after: Iterable[int] = (), started: Iterable[int] = ()) -> None:
@@ -110,8 +117,12 @@ class EventProgram(Pictured):
     ) -> int:
         """Append an operation and return its number.
 
-        It begins when the operations ``after`` have ended and the operations ``started`` have begun. ``size`` is the bytes of a
-        message or the duration of a calculation; ``cpu`` and ``card`` are the core and the network card that it uses.
+        It starts when the operations ``after`` have ended and the operations ``started`` have started. ``size`` is the
+        bytes of a message or the duration of a calculation; ``cpu`` and ``card`` are the processor and the network
+        card that it uses.
+
+        Raises:
+            ScheduleError: If a rank or a size is invalid.
         """
         if not 0 <= rank < self.size or not 0 <= peer < self.size:
             raise ScheduleError(
@@ -128,20 +139,23 @@ class EventProgram(Pictured):
         self.cpus.append(cpu)
         self.cards.append(card)
         self.needs.append(tuple(after))
-        if begun := tuple(started):
-            self.start_needs[op] = begun
+        if required_starts := tuple(started):
+            self.start_needs[op] = required_starts
         return op
 
     def describe(self, op: int) -> str:
-        """Describe one operation in a few words."""
+        """Return one operation in a few words."""
         rank, size, kind = self.ranks[op], self.sizes[op], self.kinds[op]
         if kind == CALC:
             return f"rank {rank}: calc {size:g}"
-        way = "to" if kind == SEND else "from"
-        return f"rank {rank}: {KIND_NAMES[kind]} {many(size, 'byte', written=f'{size:g}')} {way} {self.peers[op]}, tag {self.tags[op]}"
+        direction = "to" if kind == SEND else "from"
+        return f"rank {rank}: {KIND_NAMES[kind]} {many(size, 'byte', written=f'{size:g}')} {direction} {self.peers[op]}, tag {self.tags[op]}"
 
     def channels(self) -> list[int]:
-        """Return a number per operation for its (sender, receiver, tag); -1 for calculations."""
+        """Return a number per operation for its (sender, receiver, tag); -1 for calculations.
+
+        A send and a receive that can match have one number.
+        """
         numbers: dict[tuple[int, int, int], int] = {}
         channel_of = []
         for kind, rank, peer, tag in zip(self.kinds, self.ranks, self.peers, self.tags):
@@ -151,13 +165,19 @@ class EventProgram(Pictured):
 
 
 def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
-    """Return, for each operation, the operations that wait for it."""
+    """Return, for each operation, the operations that wait for it.
+
+    ``needs_of`` has pairs of an operation and the operations that it requires.
+
+    Raises:
+        ScheduleError: If an operation requires one that does not exist.
+    """
     after: list[list[int]] = [[] for _ in range(count)]
     for op, needs in needs_of:
-        for other in needs:
-            if not 0 <= other < count:
-                raise ScheduleError(f"operation {op} requires operation {other}; there are {count}")
-            after[other].append(op)
+        for required in needs:
+            if not 0 <= required < count:
+                raise ScheduleError(f"operation {op} requires operation {required}; there are {count}")
+            after[required].append(op)
     return after
 
 
@@ -170,13 +190,13 @@ def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
 def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
     """Convert a schedule to a program of the event simulator.
 
-    An operation starts after all operations of the rank's previous round; a reduction is a calculation that follows
-    its receive, if reducing takes time.
+    An operation starts after all operations of the rank's previous round. A reduction is a calculation that follows its
+    receive, if reducing takes time.
 
     Args:
         schedule: an algorithm at a rank count.
         nbytes: message size as the collective counts it.
-        itemsize: bytes that are never cut.
+        itemsize: bytes per element; chunks are cut between elements.
         gamma: time per reduced byte, in the unit of the simulator's parameters.
 
     >>> from spmdsim.collectives import schedule_of
@@ -187,20 +207,20 @@ def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float 
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     k = len(sizes)
     for rank in range(schedule.size):
-        before: tuple[int, ...] = ()
+        previous: tuple[int, ...] = ()
         for number, moves in enumerate(schedule.rounds(rank)):
-            now: list[int] = []
+            current: list[int] = []
             for move in moves:
                 chunks = move.chunks if move.peer >= 0 or move.kind == "combine" else ()
                 amount = sum(sizes[chunk % k] for chunk in chunks)
                 if move.kind == "send":
-                    now.append(program.send(rank, move.peer, amount, number, before))
+                    current.append(program.send(rank, move.peer, amount, number, previous))
                 elif move.kind in ("recv", "reduce"):
-                    now.append(program.recv(rank, move.peer, amount, number, before))
+                    current.append(program.recv(rank, move.peer, amount, number, previous))
                 if move.kind in ("reduce", "combine") and gamma * amount > 0:
-                    needs = now[-1:] if move.kind == "reduce" else (*now, *before)
-                    now.append(program.calc(rank, gamma * amount, needs))
-            before = tuple(now) or before
+                    needs = current[-1:] if move.kind == "reduce" else (*current, *previous)
+                    current.append(program.calc(rank, gamma * amount, needs))
+            previous = tuple(current) or previous
     return program
 
 
@@ -229,7 +249,11 @@ class LogGOPS(Pictured):
 
     @classmethod
     def from_machine(cls, machine: Machine, eager_bytes: float = 65536) -> LogGOPS:
-        """Return parameters in seconds with which a short message takes alpha and each further byte beta."""
+        """Return parameters in seconds that follow a machine.
+
+        A short message takes alpha and each further byte beta. ``eager_bytes`` is the longest message that is sent
+        without waiting for its receiver.
+        """
         return cls(machine.alpha / 2, machine.alpha / 4, 0.0, machine.beta, 0.0, eager_bytes)
 
 
@@ -238,12 +262,12 @@ class SimulatedRun(ShortRepr):
     """The result of a simulation; times are in the unit of the parameters.
 
     Attributes:
-        makespan: when the last rank was done.
-        rank_ends: when each rank was done.
-        starts: when each operation started; for a receive, when its message was taken from the network.
-        ends: when each operation let go of its cpu.
-        partners: for each send its receive and the other way round; -1 for calculations.
-        events: operations and messages processed.
+        makespan: time at which the last rank ended.
+        rank_ends: time at which each rank ended.
+        starts: start time of each operation; for a receive, the time at which its message left the network.
+        ends: time at which each operation released its processor.
+        partners: for each send its receive, for each receive its send, and -1 for calculations.
+        events: number of processed operations and messages.
     """
 
     makespan: float
@@ -258,20 +282,21 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     """Run a program in simulated time; the default parameters are LogGOPSim's.
 
     Raises:
-        ScheduleError: when operations are left that never start, or messages that nobody receives.
+        ScheduleError: If operations never start, or messages are never received.
 
     >>> program = EventProgram(2)
     >>> _ = program.send(0, 1, 1), program.recv(1, 0, 1)
     >>> simulate_program(program).rank_ends
     (1500, 5500)
     """
-    # One long loop over plain lists: at several hundred thousand events per second a call per event is too much.
+    # Use one long loop over plain lists, because a function call per event would halve the several hundred thousand
+    # events per second.
     p = parameters or LogGOPS()
     total = len(program)
     kinds, kind_of, channels = program.kinds, program.kinds.__getitem__, program.channels()
     cpus, cards = (_slots(program.ranks, numbers) for numbers in (program.cpus, program.cards))
     to_cpu, to_card = (_slots(program.peers, numbers) for numbers in (program.cpus, program.cards))
-    # (cpu of a send, cpu of a receive, card, eager) by size: one shared tuple per size stays in the cache.
+    # Share one tuple (cpu time of a send, cpu time of a receive, card time, eager) per size, so it stays in the cache.
     by_size = {size: _costs(size, p) for size in set(program.sizes)}
     costs = [by_size[size] for size in program.sizes]
     travel = p.o + p.L
@@ -289,10 +314,10 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     after = [-1] * total
     starts: list[float] = [-1] * total
     ends: list[float] = [-1] * total
-    ready: list[float] = [0] * total  # when what an operation requires is over, on whichever cpu
+    ready: list[float] = [0] * total  # time at which all required operations have ended
     taken: list[tuple[float, float]] = [(0, 0)] * total
     partners = [-1] * total
-    # Events by time: regular programs have many at the same moment, which then need no sorting.
+    # Group events by time, because regular programs have many at one moment, which then need no sorting.
     moments: list[float] = []
     events_at: dict[float, list[int]] = {}
     current: Iterator[int] = iter(())
@@ -306,26 +331,26 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
 
     freed = [op for op in range(total) if not waiting[op]]
     finished: list[int] = []
-    begun: list[int] = []
+    started: list[int] = []
     events = 0
     now: float = -1  # before the first moment
     while True:
         for op in finished:
             end = ends[op]
-            for other in followers[op]:
-                waiting[other] -= 1
-                if end > ready[other]:
-                    ready[other] = end
-                if not waiting[other]:
-                    freed.append(other)
+            for follower in followers[op]:
+                waiting[follower] -= 1
+                if end > ready[follower]:
+                    ready[follower] = end
+                if not waiting[follower]:
+                    freed.append(follower)
         if on_start:
-            for op in begun:
-                for other in on_start[op]:
-                    waiting[other] -= 1
-                    if not waiting[other]:
-                        freed.append(other)
+            for op in started:
+                for follower in on_start[op]:
+                    waiting[follower] -= 1
+                    if not waiting[follower]:
+                        freed.append(follower)
         finished.clear()
-        begun.clear()
+        started.clear()
         if freed:
             if len(freed) > 1:
                 freed.sort(key=kind_of)
@@ -339,9 +364,9 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
                         at = ready[op]
                     push(at if at > now else now, op)
                     continue
-                # A receive costs nothing itself: it is posted, or takes a message that is already there.
+                # A receive takes no time itself: it is posted, or takes a message that has arrived.
                 events += 1
-                begun.append(op)
+                started.append(op)
                 channel = channels[op]
                 send = arrived[channel]
                 if send < 0:
@@ -360,7 +385,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
                     ends[send] = max(ends[send], now)
                     finished.append(send)
             freed.clear()
-            if finished or begun:
+            if finished or started:
                 continue
         op = next(current, -1)
         if op < 0:
@@ -424,7 +449,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
             finished.append(op)
         events += 1
         starts[op] = now
-        begun.append(op)
+        started.append(op)
     _refuse_leftovers(program, starts, partners)
     rank_ends: list[float] = [0] * program.size
     for rank, end in zip(program.ranks, ends):
@@ -433,7 +458,11 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
 
 
 def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
-    """Return the times that a message occupies the sender's CPU, the receiver's CPU and a card, and whether it is eager."""
+    """Return `(sender, receiver, card, eager)` of a message of this size.
+
+    They are the times for which it occupies the sender's processor, the receiver's processor and each card, and True if it
+    is sent without waiting for its receiver.
+    """
     more = size - 1 if size > 0 else 0
     return p.o + more * p.O, p.o + more * max(p.O, p.G), p.g + more * p.G, size <= p.S
 
@@ -442,7 +471,7 @@ def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list
     """Raise an error that names an operation that never ran, or a message that no rank received."""
     for op, start in enumerate(starts):
         needed = (*program.needs[op], *program.start_needs.get(op, ()))
-        if start >= 0 or any(starts[other] < 0 for other in needed):
+        if start >= 0 or any(starts[required] < 0 for required in needed):
             continue
         raise ScheduleError(f"{program.describe(op)} waits for a message that nobody sends")
     for op, start in enumerate(starts):

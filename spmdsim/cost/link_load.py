@@ -1,7 +1,7 @@
-"""The messages of a schedule, round by round, as arrays over all ranks.
+"""Messages of a schedule, round by round, as arrays over all ranks.
 
-Where an algorithm declares that all ranks do the same up to a shift or an exclusive-or, one rank is generated and
-stands for all; equal rounds in a row are kept once with a repeat count. So a ring over 65,536 ranks is two arrays
+If an algorithm declares that all ranks are equal up to a shift or an exclusive-or, only one rank is generated and
+represents all; equal rounds in a row are stored once with a repeat count. So a ring over 65,536 ranks takes two arrays
 and a number, not billions of messages.
 """
 
@@ -22,23 +22,27 @@ from spmdsim.core.layout import largest_block, split_block
 from spmdsim.cost.topology import Floats, Ints, Topology
 from spmdsim.errors import InputError
 
-#: Up to this rank count all ranks are generated, so that uneven chunks are counted to the byte.
+#: Largest rank count for which all ranks are generated, so that uneven chunks are counted to the byte.
 EXACT_UP_TO = 32
 
-#: Rank-rounds beyond which an algorithm without symmetry is not generated rank by rank.
+#: Most rounds times ranks that are generated for an algorithm without symmetry.
 RANK_ROUND_LIMIT = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
-    """A number of equal rounds in a row: all messages of one round, and the most that one rank does in it.
+    """Messages of equal rounds in a row.
 
     Attributes:
+        repeat: number of rounds.
+        reduced: most bytes that one rank reduces in a round.
+        largest: most bytes that one rank sends or receives in a round.
         count: messages in one round, all ranks together.
-        ports: most messages that one rank sends in one of them.
-        alike: ``("shift" or "xor", peer of rank 0)`` when every rank sends one message of the same size to the rank
-            that far away; None otherwise.
-        make: builds senders, receivers and sizes; called when they are asked for.
+        ports: most messages that one rank sends in a round.
+        uniform_shift: ``("shift" or "xor", peer of rank 0)`` if every rank sends one message of one size to the rank
+            at that distance; else None.
+        ranks: number of ranks.
+        make: builds the arrays of senders, receivers and sizes, when they are first needed.
     """
 
     repeat: int
@@ -46,32 +50,35 @@ class LinkLoad:
     largest: float
     count: int
     ports: int
-    alike: tuple[str, int] | None
+    uniform_shift: tuple[str, int] | None
     ranks: int
     make: Callable[[], tuple[Ints, Ints, Floats]]
 
     @cached_property
     def _arrays(self) -> tuple[Ints, Ints, Floats]:
+        """Senders, receivers and sizes in bytes of all messages of one round."""
         return self.make()
 
     @property
     def sources(self) -> Ints:
-        """The sender of each message."""
+        """Sender of each message."""
         return self._arrays[0]
 
     @property
     def targets(self) -> Ints:
-        """The receiver of each message."""
+        """Receiver of each message."""
         return self._arrays[1]
 
     @property
     def nbytes(self) -> Floats:
-        """The size of each message in bytes."""
+        """Size of each message in bytes."""
         return self._arrays[2]
 
 
 def symmetry_of(schedule: Schedule) -> str:
-    """Return the symmetry by which all ranks follow from rank 0: ``shift``, ``xor`` or an empty text.
+    """Return the symmetry by which all ranks follow from rank 0.
+
+    It is ``shift``, ``xor`` or an empty text.
 
     >>> from spmdsim.collectives import schedule_of
     >>> [symmetry_of(schedule_of("all_reduce", "recursive_doubling", n)) for n in (6, 8)]
@@ -87,11 +94,11 @@ def symmetry_of(schedule: Schedule) -> str:
 def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
     """Yield the rounds of a schedule in order.
 
-    With a symmetry and more than 32 ranks, the rounds follow from rank 0 and equal rounds in a row are one entry. Otherwise
-    all ranks are generated and each round is an entry.
+    With a symmetry and more than 32 ranks, the rounds follow from rank 0 and equal rounds in a row are one entry.
+    Otherwise all ranks are generated and each round is an entry.
 
     Raises:
-        InputError: when an algorithm without symmetry would have to be generated for too many ranks.
+        InputError: If an algorithm without symmetry has too many rounds times ranks.
     """
     kind = symmetry_of(schedule)
     if kind and schedule.size > EXACT_UP_TO:
@@ -100,11 +107,14 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
         yield from _from_all_ranks(schedule, nbytes, itemsize)
 
 
-# ------------------------------------------------------------------------------ one rank stands for all
+# ------------------------------------------------------------------------------ one rank represents all
 
 
 class OwnChunks:
-    """The chunks of rank 0 in a round. Another rank has the same number of chunks in other blocks."""
+    """Chunks of rank 0 in a round. Another rank has equally many chunks in other blocks.
+
+    ``cuts`` is the number of chunks per block.
+    """
 
     def __init__(self, schedule: Schedule, numbers: Sequence[int]) -> None:
         self.numbers, self._n = numbers, schedule.size
@@ -112,23 +122,25 @@ class OwnChunks:
 
     @cached_property
     def _places(self) -> tuple[Ints, Ints]:
-        """Return the block of each chunk and its position in the block."""
+        """Block of each chunk, and its position in the block."""
         blocks, inner = np.divmod(np.asarray(self.numbers, np.int64) % (self._n * self.cuts), self.cuts)
         return blocks, inner
 
     @cached_property
     def _around(self) -> Floats:
+        """Running sums of the number of chunks per block, twice around all blocks."""
         return self._sums(None)
 
     def _sums(self, weights: Floats | None) -> Floats:
+        """Return running sums of the chunks' weights (None: 1) per block, twice around all blocks."""
         by_block = np.bincount(self._places[0], weights, minlength=self._n)
         return np.concatenate(([0.0], np.cumsum(np.concatenate((by_block, by_block)))))
 
     def most_below(self, limit: int) -> int:
-        """Return the largest number of blocks below a limit on any rank, where rank r has block b at ``b ^ r``.
+        """Return the largest number of blocks below a limit on any rank.
 
-        Of a half that is swapped or not, all blocks count where the limit is beyond it; the rest is the same question of
-        half as many blocks.
+        Rank r has block b at ``b ^ r``. The blocks are halved repeatedly. Of a half that an exclusive-or swaps or
+        not, all blocks count if the limit is beyond it; the other half has the problem with half as many blocks.
         """
         limits = [limit]
         while 2 ** len(limits) <= self._n:
@@ -138,14 +150,20 @@ class OwnChunks:
         most = counts * (limits.pop() > 0)
         while limits:
             size = self._n >> (len(limits) - 1)
-            (low, high), (below, above) = (one.reshape(-1, 2).T for one in (counts, most))
+            (low, high), (below, above) = (numbers.reshape(-1, 2).T for numbers in (counts, most))
             full = limits.pop() > size // 2
             most = np.maximum(low + above, high + below) if full else np.maximum(below, above)
             counts = low + high
         return int(most[0])
 
     def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
-        """Return the largest sum of the chunks on any rank, if the first blocks have longer chunks than the others."""
+        """Return the largest sum of chunk sizes on any rank, if the first blocks have longer chunks.
+
+        Args:
+            short: sizes of the chunks of a short block.
+            long: sizes of the chunks of a long block.
+            longer: number of long blocks.
+        """
         if len(self.numbers) == 1:
             return (long if longer else short)[self.numbers[0] % self.cuts]
         if self.cuts == 1:
@@ -159,7 +177,13 @@ class OwnChunks:
 
 @dataclass(frozen=True)
 class RepeatedRound:
-    """A number of equal rounds of rank 0 in a row: their peers, and the sends and reduced chunks of the first one."""
+    """Equal rounds of rank 0 in a row.
+
+    Attributes:
+        repeat: number of rounds.
+        sends: peer and chunks of each send of the first round.
+        reduced: the chunks that the first round reduces.
+    """
 
     repeat: int
     sends: tuple[tuple[int, OwnChunks], ...]
@@ -169,13 +193,13 @@ class RepeatedRound:
 @lru_cache(maxsize=32)
 def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
     """Return the rounds of rank 0; equal rounds in a row are one entry."""
-    # Chunks of a block are cut alike in all blocks: which one of its block a chunk is matters, not in which it is.
+    # All blocks have chunks of equal sizes, so only the position of a chunk in its block matters.
     inner = max(1, schedule.chunk_count // schedule.size)
     firsts: list[list[Instruction]] = []
     repeats: list[int] = []
     last: object = None
     for moves in schedule.rounds(0):
-        # Comparing this short key is what keeps a hundred thousand rounds under two tenths of a second.
+        # Compare a short key, because there may be a hundred thousand rounds.
         key = [(what, peer, len(chunks), chunks and chunks[0] % inner) for what, peer, chunks, *_ in moves]
         if key == last:
             repeats[-1] += 1
@@ -187,26 +211,30 @@ def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
 
 
 def _repeated(schedule: Schedule, repeat: int, moves: list[Instruction]) -> RepeatedRound:
+    """Return the entry for a round of rank 0 that is repeated."""
     sends = tuple((move.peer, OwnChunks(schedule, move.chunks)) for move in moves if move.kind == "send")
     reduced = [chunk for move in moves if move.kind in ("reduce", "combine") for chunk in move.chunks]
     return RepeatedRound(repeat, sends, OwnChunks(schedule, reduced))
 
 
 def _levels(schedule: Schedule) -> tuple[int, ...]:
-    """Return the number of pieces of each level of the nested cut; for all_to_all by destination."""
+    """Return the number of chunks of each level of the nested division.
+
+    For all_to_all it is by destination.
+    """
     by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
     return (schedule.size,) if by_pairs else schedule.levels
 
 
 def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
-    """Derive the rounds of all ranks from those of rank 0."""
+    """Yield the rounds of all ranks, derived from those of rank 0 by a shift or an exclusive-or."""
     n = schedule.size
-    for one in compressed_rounds(schedule):
-        sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in one.sends]
-        peers = [peer for peer, _ in one.sends]
+    for entry in compressed_rounds(schedule):
+        sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in entry.sends]
+        peers = [peer for peer, _ in entry.sends]
         yield LinkLoad(
-            one.repeat,
-            most_bytes(schedule, nbytes, itemsize, kind, one.reduced),
+            entry.repeat,
+            most_bytes(schedule, nbytes, itemsize, kind, entry.reduced),
             sum(sizes),
             n * len(peers),
             len(peers),
@@ -217,7 +245,10 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
 
 
 def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[Ints, Ints, Floats]:
-    """Return senders, receivers and sizes in bytes of all ranks' messages, derived from those of rank 0."""
+    """Return senders, receivers and sizes of all ranks' messages.
+
+    They are derived from those of rank 0.
+    """
     ranks = np.arange(n, dtype=np.int64)
     targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
     if len(peers) == 1:
@@ -231,12 +262,12 @@ def _shifted(ranks: Ints, peer: int) -> Ints:
 
 
 def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks: OwnChunks) -> float:
-    """Return the bytes of rank 0's chunks on the rank where they are largest.
+    """Return the bytes of rank 0's chunks on the rank on which they are largest.
 
-    By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum follows
-    from how many of the chunks lie in a window of as many blocks. By an exclusive-or it follows from how many of them some
-    rank has among the first blocks. For blocks of other sizes it is the sum of as many of the largest chunks: exact for
-    neighbours, else too much.
+    By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum
+    follows from the number of chunks in a window of these blocks. By an exclusive-or it follows from the largest
+    number of chunks that a rank has among the first blocks. For blocks of other sizes it is the sum of equally many of
+    the largest chunks, which is exact for neighbouring chunks and an upper bound otherwise.
     """
     count, n, levels = -(-nbytes // itemsize), schedule.size, _levels(schedule)
     if schedule.rounding == CEILING:
@@ -251,18 +282,22 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
     return float(chunks.most(short, long, longer) * itemsize)
 
 
-# ------------------------------------------------------------------------------ every rank for itself
+# ------------------------------------------------------------------------------ all ranks one by one
 
 
 def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
-    """Collect the rounds of all ranks one by one."""
+    """Yield the rounds of all ranks, generated one by one.
+
+    Raises:
+        InputError: If there are more than :data:`RANK_ROUND_LIMIT` rounds times ranks.
+    """
     n = schedule.size
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
-    done = 0
+    rank_rounds = 0
     nothing: list[Instruction] = []
     for moves_of in zip_longest(*(schedule.rounds(rank) for rank in range(n)), fillvalue=nothing):
-        done += n
-        if done > RANK_ROUND_LIMIT:
+        rank_rounds += n
+        if rank_rounds > RANK_ROUND_LIMIT:
             raise InputError(
                 f"{schedule.name} has no symmetry and too many messages to look at each; "
                 "price it without a topology, or on fewer ranks"
@@ -271,22 +306,22 @@ def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[
 
 
 def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
-    """Return the messages of one round of all ranks."""
+    """Return the messages of one round; ``moves_of`` has the instructions of each rank."""
     k = len(sizes)
     sources: list[int] = []
     targets: list[int] = []
     amounts: list[int] = []
     reduced = 0
     for rank, moves in enumerate(moves_of):
-        mine = 0
+        own_reduced = 0
         for move in moves:
             if move.kind == "send":
                 sources.append(rank)
                 targets.append(move.peer)
                 amounts.append(sum(sizes[chunk % k] for chunk in move.chunks))
             elif move.kind in ("reduce", "combine"):
-                mine += sum(sizes[chunk % k] for chunk in move.chunks)
-        reduced = max(reduced, mine)
+                own_reduced += sum(sizes[chunk % k] for chunk in move.chunks)
+        reduced = max(reduced, own_reduced)
     arrays = (
         np.array(sources, dtype=np.int64),
         np.array(targets, dtype=np.int64),
@@ -300,7 +335,17 @@ def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> Lin
 
 @dataclass(frozen=True)
 class Hotspot:
-    """The busiest link of equal rounds in a row: its bytes in one round, and the share of links in use."""
+    """Busiest link of equal rounds in a row.
+
+    Attributes:
+        first: number of the first round.
+        repeat: number of rounds.
+        link: name of the link.
+        nbytes: bytes on the link in one round.
+        messages: messages on the link in one round.
+        seconds: seconds for which the bytes occupy the link.
+        used: share of all links that have messages.
+    """
 
     first: int
     repeat: int
@@ -312,26 +357,28 @@ class Hotspot:
 
 
 def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int = 1) -> tuple[Hotspot, ...]:
-    """Return the busiest link of each entry of :func:`link_loads`; entries without messages are left out.
+    """Return the busiest link of each entry of :func:`link_loads`.
+
+    Entries without messages are left out.
 
     >>> from spmdsim.collectives import schedule_of
     >>> from spmdsim.cost.topologies import Torus
     >>> links = hotspots(schedule_of("all_reduce", "recursive_doubling", 8), Torus((8,), 1e9), 1000)
-    >>> [(one.link, one.messages) for one in links]
+    >>> [(spot.link, spot.messages) for spot in links]
     [('0 + dim 0', 1), ('1 + dim 0', 2), ('0 + dim 0', 4)]
     """
     spots = []
     number = 0
-    for one in link_loads(schedule, nbytes, itemsize):
-        if one.count:
-            loads = topology.loads(one.sources, one.targets, one.nbytes)
-            counts = topology.loads(one.sources, one.targets, np.ones(len(one.sources)))
-            # Empty messages load nothing; where all are empty the most crossed link is named.
+    for entry in link_loads(schedule, nbytes, itemsize):
+        if entry.count:
+            loads = topology.loads(entry.sources, entry.targets, entry.nbytes)
+            counts = topology.loads(entry.sources, entry.targets, np.ones(len(entry.sources)))
+            # Empty messages have no bytes; if all are empty, choose the link with the most messages.
             busiest = int((loads / topology.capacity if loads.any() else counts).argmax())
             spots.append(
                 Hotspot(
                     number,
-                    one.repeat,
+                    entry.repeat,
                     topology.link_name(busiest),
                     float(loads[busiest]),
                     round(float(counts[busiest])),
@@ -339,5 +386,5 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
                     float((counts > 0).mean()),
                 )
             )
-        number += one.repeat
+        number += entry.repeat
     return tuple(spots)

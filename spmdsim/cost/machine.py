@@ -1,9 +1,8 @@
-"""A machine as a few numbers, and the time of one collective on it.
+"""Parameters of a machine, and the time of one collective on it.
 
-The model is the alpha-beta-gamma model: a message of ``m`` bytes takes ``alpha + m * beta`` seconds,
-reducing it takes ``m * gamma``, copying it inside memory ``m * beta_memory``. Two levels (inside a node,
-between nodes) or one pair per mesh axis refine alpha and beta. Where measured times are given they decide,
-interpolated on log-log axes.
+The model is the alpha-beta-gamma model: a message of ``m`` bytes takes ``alpha + m * beta`` seconds, reducing it takes
+``m * gamma``, copying it inside memory ``m * beta_memory``. Two levels (inside a node, between nodes) or one pair per
+mesh axis refine alpha and beta. Measured times replace the formulas; they are interpolated on log-log axes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class CostModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the model in tables."""
+        """Name of the model in tables."""
 
     def seconds(
         self,
@@ -60,39 +59,42 @@ class CostModel(Protocol):
         messages: int | None = None,
         copied: float = 0.0,
     ) -> float:
-        """Return the time (or cost, in the model's own unit) of one collective."""
+        """Return the seconds (or the cost, in the model's own unit) of one collective.
+
+        The arguments are as in :meth:`Machine.seconds`.
+        """
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Return the time (or cost) of one local operator."""
+        """Return the seconds (or the cost) of one local operator with these flops and bytes."""
 
 
 @explained
 @dataclass(frozen=True, eq=True, repr=False)
 class Machine(ShortRepr):
-    """The cost parameters of one machine; immutable and hashable.
+    """Cost parameters of one machine; immutable and hashable.
 
     Attributes:
         name: shown in tables.
-        alpha: seconds per message, between any two ranks unless a level below says otherwise.
+        alpha: seconds per message, between any two ranks unless a level below has its own.
         beta: seconds per byte of a message.
         gamma: seconds per reduced byte.
         flops: floating point operations per second of one rank.
         beta_memory: seconds per byte of a local copy.
-        ranks_per_node: consecutive ranks that share a node; 0 when the machine has one level only.
-        intra: the link inside a node; ``alpha`` and ``beta`` then hold between nodes.
-        axis_links: a link per mesh axis name; it decides for collectives along these axes.
+        ranks_per_node: consecutive ranks that share a node; 0 if the machine has one level only.
+        intra: the link inside a node; ``alpha`` and ``beta`` are then those between nodes.
+        axis_links: a link per mesh axis name, for collectives along these axes.
         pieces: alpha and beta per range of message sizes, ascending; they replace ``alpha`` and ``beta``.
-        still_pieces: the same for messages whose bytes the sender has not written since it last sent them; they
+        still_pieces: like ``pieces``, for messages whose bytes the sender has not written since it last sent them; they
             may come from a cache of the receiver.
-        reduce_pieces: the same for reductions; they replace ``gamma`` where single rounds are priced.
-        copy_pieces: the same for local copies; they replace ``beta_memory`` there.
-        measured: measured times; they decide over the formulas for their collective and group size.
-        memory_bytes: memory of one rank, 0 when unknown.
-        call_seconds: what an emulated collective costs besides its rounds.
-        rates: measured rates of classes of operators (:func:`spmdsim.cost.roofline.kind_of`), in the place of ``flops``
+        reduce_pieces: like ``pieces``, for reductions; they replace ``gamma`` in prices of single rounds.
+        copy_pieces: like ``pieces``, for local copies; they replace ``beta_memory`` in prices of single rounds.
+        measured: measured times; they replace the formulas for their collective and group size.
+        memory_bytes: memory of one rank, 0 if unknown.
+        call_seconds: seconds of an emulated collective besides its rounds.
+        rates: measured rates of classes of operators (:func:`spmdsim.cost.roofline.kind_of`), which replace ``flops``
             and ``beta_memory``.
-        interval: between how many times and how many times its prediction a measured collective took when
-            predictions were checked on this machine; None if nobody checked.
+        interval: the 5th and 95th percentile of measured / predicted times of collectives on this machine; None if
+            predictions were not checked.
 
     >>> machine = Machine("toy", alpha=1e-6, beta=1e-9)
     >>> f"{machine.seconds('all_gather', 4, 3000):.1e}"
@@ -129,7 +131,7 @@ class Machine(ShortRepr):
         object.__setattr__(self, "_hash", hash((facts, levels, pieces, self.measured)))
 
     def __hash__(self) -> int:
-        # Plans are cached by machine: hashing a measured table on each lookup would cost more than the plan.
+        # Return a stored hash. Plans are cached by machine, and hashing a measured table takes longer than a plan.
         return self._hash
 
     def between(self, seconds: float) -> tuple[float, float] | None:
@@ -143,7 +145,7 @@ class Machine(ShortRepr):
 
     @property
     def certainty(self) -> str:
-        """A sentence about how far measured times may be from predicted times."""
+        """Sentence about the expected distance of measured times from predicted times."""
         if self.interval is None:
             return (
                 f"{self.name} is a model whose times were not compared with measurements: no error interval"
@@ -151,59 +153,67 @@ class Machine(ShortRepr):
         low, high = self.interval
         return f"interval: a measured time is {low:.2g} to {high:.2g} times its prediction in 9 of 10 checks"
 
-    # ---------------------------------------------------------------------------------- where a group lives
+    # ---------------------------------------------------------------------------------- links of a group
 
     def link(
         self, group_size: int, axes: Iterable[str] | None = None, span: int | None = None, nbytes: float = 0.0
     ) -> Link:
         """Return the slowest link that a group uses for a message.
 
-        ``axes``: the mesh axes it runs along; those without a link of their own have that of groups along no axes.
-        ``span``: consecutive ranks it stretches over; ``group_size`` if they are neighbours.
+        Args:
+            group_size: number of ranks.
+            axes: the mesh axes along which the group runs. An axis without a link of its own has the link of groups
+                along no axes.
+            span: number of consecutive ranks that contain the group; ``group_size`` if left out.
+            nbytes: size of the message.
         """
         if axes is not None and self.axis_links:
-            own, axes = dict(self.axis_links), tuple(axes)
-            links = [own[axis] for axis in axes if axis in own]
+            link_of, axes = dict(self.axis_links), tuple(axes)
+            links = [link_of[axis] for axis in axes if axis in link_of]
             if links:
                 if len(links) < len(axes):
                     links.append(self.link(group_size, None, span, nbytes))
-                return Link(max(one.alpha for one in links), max(one.beta for one in links))
+                return Link(max(link.alpha for link in links), max(link.beta for link in links))
         if self.intra is not None and (span or group_size) <= self.ranks_per_node:
             return self.intra
         return self.piece(nbytes)
 
     def piece(self, nbytes: float) -> Link:
-        """Return the alpha and beta of one message of this size outside any level."""
+        """Return the alpha and beta of one message of this size outside of nodes and axis links."""
         return at_size(self.pieces, nbytes, Link(self.alpha, self.beta))
 
     def message_seconds(self, nbytes: float) -> float:
-        """Return the time of one message outside any level."""
+        """Return the seconds of one message outside of nodes and axis links."""
         return self.piece(nbytes).seconds(nbytes)
 
     def still_seconds(self, nbytes: float) -> float:
-        """Return the time of one message whose bytes have not changed since the sender last sent them."""
+        """Return the seconds of one message of bytes that have not changed since they were sent."""
         return at_size(self.still_pieces, nbytes, self.piece(nbytes)).seconds(nbytes)
 
     def reduce_seconds(self, nbytes: float) -> float:
-        """Return the time to reduce this many bytes at once; 0 for no bytes."""
-        one = at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma))
-        return one.seconds(nbytes) if nbytes > 0 else 0.0
+        """Return the seconds to reduce this many bytes at once; 0 for no bytes."""
+        link = at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma))
+        return link.seconds(nbytes) if nbytes > 0 else 0.0
 
     def copy_seconds(self, nbytes: float) -> float:
-        """Return the time to copy this many bytes at once; 0 for no bytes."""
-        one = at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
-        return one.seconds(nbytes) if nbytes > 0 else 0.0
+        """Return the seconds to copy this many bytes at once; 0 for no bytes."""
+        link = at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
+        return link.seconds(nbytes) if nbytes > 0 else 0.0
 
     def message_parts(
         self, nbytes: np.ndarray, sources: np.ndarray, targets: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of messages between ranks as two arrays: the part per message and the part per byte."""
+        """Return the seconds of messages between ranks as two arrays.
+
+        They are the shares per message and per byte. Message i has ``nbytes[i]`` bytes and goes from rank
+        ``sources[i]`` to rank ``targets[i]``.
+        """
         import numpy as np
 
         alpha, beta = np.full(len(nbytes), self.alpha), np.full(len(nbytes), self.beta)
-        for one in reversed(self.pieces):
-            short = nbytes <= one.limit
-            alpha[short], beta[short] = one.alpha, one.beta
+        for piece in reversed(self.pieces):
+            short = nbytes <= piece.limit
+            alpha[short], beta[short] = piece.alpha, piece.beta
         if self.intra is not None:
             inside = sources // self.ranks_per_node == targets // self.ranks_per_node
             alpha[inside], beta[inside] = self.intra.alpha, self.intra.beta
@@ -212,14 +222,14 @@ class Machine(ShortRepr):
     def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
         """Return this machine with the link of a node for each mesh axis that stays inside a node.
 
-        What runs along other axes, or none, is inside a node only if all ranks of all meshes are.
+        Groups along other axes, or along none, are inside a node only if all ranks of all meshes are.
         """
         if self.intra is None:
             return self
-        own = dict(self.axis_links)
-        inside = {axis: self.intra for axis in mesh.axes if _stays_inside(self, mesh, axis)} | own
+        inside = {axis: self.intra for axis in mesh.axes if _stays_inside(self, mesh, axis)}
+        inside |= dict(self.axis_links)
         links = tuple((axis, inside[axis]) for axis in mesh.axes if axis in inside)
-        nodes = {rank // self.ranks_per_node for one in (mesh, *others) for rank in one.rank_list}
+        nodes = {rank // self.ranks_per_node for m in (mesh, *others) for rank in m.rank_list}
         if len(nodes) > 1:
             return replace(self, axis_links=links, intra=None, ranks_per_node=0)
         return replace(self, axis_links=links)
@@ -244,17 +254,17 @@ class Machine(ShortRepr):
             collective: one of ``spmdsim.cost.closed_forms.COLLECTIVES``; ``slice`` moves nothing and costs
                 only its local copy, ``exchange`` is one irregular exchange of single messages.
             group_size: ranks that take part.
-            nbytes: bytes each rank receives by the least count: (n-1) pieces for all_gather, 2(n-1)/n of
+            nbytes: bytes that each rank receives by the least count: (n-1) blocks for all_gather, 2(n-1)/n of
                 the vector for all_reduce, (n-1)/n of it for reduce_scatter, (n-1)/n of the local bytes
                 for all_to_all.
-            axes: the mesh axes the group runs along.
-            messages: messages each rank receives (exchange only; group_size - 1 if not given).
-            copied: bytes each rank copies locally besides.
-            span: consecutive ranks the group stretches over, see :meth:`link`.
-            algorithm: whose measured times to use where the machine has some.
+            axes: the mesh axes along which the group runs.
+            messages: messages that each rank receives (exchange only; group_size - 1 if left out).
+            copied: bytes that each rank copies locally in addition.
+            span: number of consecutive ranks that contain the group, see :meth:`link`.
+            algorithm: the algorithm whose measured times are used, if the machine has any.
 
         Raises:
-            InputError: for an unknown collective or a negative size.
+            InputError: If the collective is unknown or a size is negative.
         """
         if nbytes < 0 or copied < 0 or group_size < 1:
             raise InputError(
@@ -279,10 +289,14 @@ class Machine(ShortRepr):
         return self._table.seconds(collective, algorithm, group_size, message)
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0, kind: str = "") -> float:
-        """Return the time of a local operator: the slower of arithmetic and memory traffic (roofline model)."""
-        for one in self.rates:
-            if one.kind == kind:
-                return max(flops * one.per_flop, nbytes * one.per_byte)
+        """Return the seconds of a local operator.
+
+        The slower of arithmetic and memory traffic counts (roofline model). ``kind`` is its class, for machines with
+        measured rates.
+        """
+        for rate in self.rates:
+            if rate.kind == kind:
+                return max(flops * rate.per_flop, nbytes * rate.per_byte)
         return max(flops / self.flops, nbytes * self.beta_memory)
 
     # ---------------------------------------------------------------------------------- machines of today
@@ -303,7 +317,10 @@ class Machine(ShortRepr):
     @staticmethod
     @cache
     def accelerators() -> Machine:
-        """Return a machine of nodes with 8 accelerators, one rank each, and 200 Gbit/s per accelerator between nodes."""
+        """Return a machine of nodes with 8 accelerators, one rank each.
+
+        Each accelerator has 200 Gbit/s between nodes.
+        """
         node, memory = Link(4e-6, 5e-12), 80 * 2**30
         return Machine("accelerators", 8e-6, 4e-11, 1e-12, 3e14, 5e-13, 8, node, memory_bytes=memory)
 
@@ -317,7 +334,7 @@ def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
 
 
 def _check_numbers(machine: Machine) -> None:
-    """Raise an error if a number is impossible for a machine."""
+    """Raise InputError if a number is impossible for a machine."""
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
     ]
@@ -330,7 +347,7 @@ def _check_numbers(machine: Machine) -> None:
             raise InputError(
                 f"machine {machine.name!r}: the sizes in {key!r} have to ascend from above 0, not {limits}"
             )
-    values += [(f"{where} {key}", getattr(one, key)) for key in ("alpha", "beta") for where, one in links]
+    values += [(f"{where} {key}", getattr(link, key)) for key in ("alpha", "beta") for where, link in links]
     values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
         if not 0 <= value < float("inf"):
@@ -353,7 +370,7 @@ def _check_numbers(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A cost model in which some collectives must not be used, because their time is infinite.
+    """Cost model in which the time of some collectives is infinite, so that no plan uses them.
 
     Attributes:
         model: the cost model.
@@ -370,7 +387,7 @@ class Restricted:
 
     @property
     def name(self) -> str:
-        """The name of the restricted model."""
+        """Name of the restricted model."""
         return self.model.name
 
     def on_mesh(self, *meshes: Any) -> Restricted:

@@ -1,11 +1,11 @@
-"""Machines by name, and machine files: JSON in, JSON out, one-line errors.
+"""Machines by name, and machine files: read and write JSON, with errors of one line.
 
 A machine file is one JSON object with the attribute names of :class:`spmdsim.cost.Machine`::
 
     {"name": "lab", "alpha": 1.3e-06, "beta": 2.1e-10, "gamma": 1.2e-10,
      "ranks_per_node": 2, "intra": {"alpha": 4e-07, "beta": 9e-11}}
 
-Keys starting with an underscore are notes and are ignored.
+Keys that start with an underscore are notes and are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load_machine(name_or_file: str, others: Iterable[str] = ()) -> Machine:
         others: further names that the caller accepts; the message for a wrong name lists them.
 
     Raises:
-        InputError: no such name or file, or the file is damaged.
+        InputError: If there is no such name or file, or the file is damaged.
 
     >>> load_machine("laptop").name
     'laptop'
@@ -72,12 +72,12 @@ def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | Non
     """Write a machine file; replace an existing one.
 
     Args:
-        machine: what to write.
+        machine: the machine.
         path: the file.
-        notes: name -> JSON value, kept under keys with a leading underscore, which :func:`load_machine` ignores.
+        notes: JSON values by name, stored under keys with a leading underscore, which :func:`load_machine` ignores.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: If the file cannot be written.
 
     >>> import tempfile
     >>> from spmdsim.cost import Machine, load_machine
@@ -102,20 +102,19 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
         data["axis_links"] = {axis: vars(link) for axis, link in machine.axis_links}
     for key in _PIECES:
         if pieces := getattr(machine, key):
-            rows = [(one.limit, one.alpha, one.beta) for one in pieces]
-            data[key] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
+            data[key] = [[None if p.limit == float("inf") else p.limit, p.alpha, p.beta] for p in pieces]
     if machine.rates:
-        data["rates"] = {one.kind: [one.per_flop, one.per_byte] for one in machine.rates}
+        data["rates"] = {rate.kind: [rate.per_flop, rate.per_byte] for rate in machine.rates}
     if machine.interval:
         data["interval"] = list(machine.interval)
     if machine.measured:
-        data["measured"] = [list(vars(one).values()) for one in machine.measured]
+        data["measured"] = [list(vars(measurement).values()) for measurement in machine.measured]
     data |= {f"_{key}": value for key, value in (notes or {}).items()}
     return _one_row_per_line(data)
 
 
 def _one_row_per_line(data: dict[str, Any]) -> str:
-    """Write JSON with one line per key and per measurement, which is easy to read and to compare."""
+    """Return JSON with one line per key and per measurement."""
     lines = []
     for key, value in data.items():
         if key == "measured":
@@ -127,10 +126,10 @@ def _one_row_per_line(data: dict[str, Any]) -> str:
 
 
 def machine_from_json(text: str, where: str = "machine file") -> Machine:
-    """Parse the text of a machine file.
+    """Parse the text of a machine file; ``where`` names it in errors.
 
     Raises:
-        InputError: one line that names the file and the key.
+        InputError: With one line that names the file and the key.
     """
     with readable(where, "a machine file"):
         data = parse_json(text)
@@ -148,7 +147,7 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
             raise InputError(f"{where}: {key!r} is missing; it is needed, in seconds")
     for key in (*_NUMBERS, *_WHOLE):
         if key in data:
-            values[key] = _number(data[key], key, where, whole=key in _WHOLE)
+            values[key] = _number(data[key], key, where, integer=key in _WHOLE)
     values |= {key: read(data[key], key, where) for key, read in _READERS.items() if key in data}
     try:
         return Machine(**values)
@@ -156,68 +155,85 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
         raise InputError(f"{where}: {error.message}") from None
 
 
-def _number(value: Any, key: str, where: str, whole: bool = False) -> Any:
-    kinds = (int,) if whole else (int, float)
+def _number(value: Any, key: str, where: str, integer: bool = False) -> Any:
+    """Return a number of a machine file.
+
+    With ``integer`` it must be an integer, else it becomes a float.
+
+    Raises:
+        InputError: If it is no such number, or too large.
+    """
+    kinds = (int,) if integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        kind = "a whole number" if whole else "a number"
+        kind = "a whole number" if integer else "a number"
         raise InputError(f"{where}: {key!r} is {value!r}; it has to be {kind}")
     try:
-        return value if whole else float(value)
+        return value if integer else float(value)
     except OverflowError:
         raise InputError(f"{where}: {key!r} is too large for a number of a machine") from None
 
 
 def _link(value: Any, key: str, where: str) -> Link:
+    """Parse an object of alpha and beta."""
     if not isinstance(value, dict) or set(value) != {"alpha", "beta"}:
         raise InputError(f'{where}: {key!r} is {value!r}; it has to be {{"alpha": seconds, "beta": seconds}}')
-    return Link(*(_number(value[part], f"{key} {part}", where) for part in ("alpha", "beta")))
+    return Link(*(_number(value[name], f"{key} {name}", where) for name in ("alpha", "beta")))
 
 
 def _axis_links(value: Any, key: str, where: str) -> tuple[tuple[str, Link], ...]:
+    """Parse a map of axis names to links; return pairs of name and link."""
     if not isinstance(value, dict):
         raise InputError(f"{where}: {key!r} is {value!r}; it has to map axis names to alpha and beta")
     return tuple((axis, _link(link, f"{key} {axis}", where)) for axis, link in value.items())
 
 
 def _rows(value: Any, key: str, where: str, wanted: str) -> list[Any]:
+    """Return a list of a machine file.
+
+    InputError is raised for another type; ``wanted`` describes its rows.
+    """
     if not isinstance(value, list):
         raise InputError(f"{where}: {key!r} has to be a list of {wanted}")
     return value
 
 
 def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
+    """Parse rows [largest bytes or null, alpha, beta]; null stands for no limit."""
     wanted = "[largest bytes or null, alpha, beta]"
     pieces: list[Piece] = []
     for index, row in enumerate(_rows(value, key, where, wanted)):
         if not isinstance(row, list) or len(row) != 3:
             raise InputError(f"{where}: {key} {index} is {row!r}; it has to be {wanted}")
         limit = float("inf") if row[0] is None else row[0]
-        pieces.append(Piece(*(_number(part, f"{key} {index}", where) for part in (limit, *row[1:]))))
+        pieces.append(Piece(*(_number(number, f"{key} {index}", where) for number in (limit, *row[1:]))))
     return tuple(pieces)
 
 
 def _rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
+    """Parse a map of classes of operators to [seconds per operation, seconds per byte]."""
     wanted = "classes of operators to [seconds per operation, seconds per byte]"
     if not isinstance(value, dict):
         raise InputError(f"{where}: {key!r} is {value!r}; it has to map {wanted}")
     rates: list[Rate] = []
     for kind, row in value.items():
-        if kind not in KINDS:  # no operator would ever ask for it
+        if kind not in KINDS:  # No operator would use it.
             raise unknown(f"{where}: {key!r} has an unknown class {kind!r}", kind, KINDS, listed="known are")
         if not isinstance(row, list) or len(row) != 2:
             raise InputError(f"{where}: {key!r} {kind!r} is {row!r}; it has to map {wanted}")
-        rates.append(Rate(kind, *(_number(part, f"{key} {kind}", where) for part in row)))
+        rates.append(Rate(kind, *(_number(number, f"{key} {kind}", where) for number in row)))
     return tuple(rates)
 
 
 def _interval(value: Any, key: str, where: str) -> tuple[float, float]:
+    """Parse [lowest factor, highest factor]."""
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{where}: {key!r} is {value!r}; it has to be [lowest factor, highest factor]")
-    low, high = (_number(part, key, where) for part in value)
+    low, high = (_number(number, key, where) for number in value)
     return low, high
 
 
 def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
+    """Parse rows [collective, algorithm, ranks, bytes, seconds] of measured times."""
     wanted = "[collective, algorithm, ranks, bytes, seconds]"
     kinds: tuple[Any, ...] = (str, str, int, int, (int, float))
     rows = _rows(value, key, where, wanted)
@@ -226,14 +242,14 @@ def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
         if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
             raise InputError(f"{where}: {key} row {index} is {row!r}; it has to be {wanted}")
     measured = tuple(Measurement(row[0], row[1], row[2], row[3], _number(row[4], key, where)) for row in rows)
-    for index, one in enumerate(measured):
-        if one.collective not in COLLECTIVES:  # no price would ever ask for it
-            sentence = f"{where}: {key} row {index} is of an unknown collective {one.collective!r}"
-            raise unknown(sentence, one.collective, sorted(COLLECTIVES), listed="known are")
+    for index, measurement in enumerate(measured):
+        if measurement.collective not in COLLECTIVES:  # No price would use it.
+            sentence = f"{where}: {key} row {index} is of an unknown collective {measurement.collective!r}"
+            raise unknown(sentence, measurement.collective, sorted(COLLECTIVES), listed="known are")
     return measured
 
 
-#: What reads the keys that hold more than a number.
+#: Parsers of the keys whose values are no numbers.
 _READERS: dict[str, Callable[[Any, str, str], Any]] = {
     "intra": _link,
     "axis_links": _axis_links,

@@ -1,4 +1,4 @@
-"""Predicted times of algorithms over message sizes or rank counts, and where the best one changes."""
+"""Predict times of algorithms over message sizes or rank counts, and the sizes at which the fastest changes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from spmdsim.cost.topology import Topology
 from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 
-#: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
+#: Most rounds times ranks times sizes that are priced one by one, which takes a few seconds.
 _AFFORDABLE = 300_000
-#: The same where rounds are arrays over ranks: symmetric algorithms on a topology.
+#: Most rounds times ranks times sizes of symmetric algorithms on a topology, whose rounds are arrays over ranks.
 _AFFORDABLE_ARRAYS = 100_000_000
 
 
 @dataclass(frozen=True, repr=False)
 class PredictedPoint(ShortRepr):
-    """The predicted times for one rank count and size.
+    """Predicted times for one rank count and size.
 
     Attributes:
         ranks: number of ranks.
         nbytes: message size as the collective counts it.
-        seconds: by algorithm; those that do not run at this rank count are missing.
-        bound: no algorithm can be faster than this on a flat network.
-        plans: what plans and searches count for this collective over neighbouring ranks.
+        seconds: seconds by algorithm; algorithms that do not support this rank count are missing.
+        bound: lower bound on the seconds of all algorithms on a flat network.
+        plans: seconds that plans and searches count for this collective over neighbouring ranks.
     """
 
     ranks: int
@@ -47,13 +47,16 @@ class PredictedPoint(ShortRepr):
 
     @property
     def best(self) -> str:
-        """The fastest algorithm; empty if there is none."""
+        """Fastest algorithm; empty if there is none."""
         return min(self.seconds, key=self.seconds.__getitem__, default="")
 
 
 @dataclass(frozen=True)
 class Crossover(Pictured):
-    """A size in bytes from which on the algorithm ``after`` is faster than ``before``."""
+    """Size in bytes from which on the algorithm ``after`` is faster than ``before``.
+
+    It is the size on ``ranks`` ranks.
+    """
 
     ranks: int
     nbytes: float
@@ -63,15 +66,15 @@ class Crossover(Pictured):
 
 @dataclass(frozen=True, repr=False)
 class Prediction(ShortRepr):
-    """A table of predictions.
+    """Table of predictions.
 
     Attributes:
-        collective: what is done.
-        machine: on which machine.
+        collective: name of the collective.
+        machine: the machine.
         topology: text of the topology, empty for the machine's own levels.
-        points: one per rank count and size, sizes running fastest.
-        crossovers: where the best algorithm changes.
-        left_out: why an algorithm is missing.
+        points: one per rank count and size, all sizes of a rank count together.
+        crossovers: sizes at which the fastest algorithm changes.
+        left_out: reasons by name for each algorithm that is missing.
 
     >>> from spmdsim.cost import Machine, predict
     >>> predict("all_reduce", Machine.laptop(), [8], [4096]).algorithms[:2]
@@ -87,7 +90,7 @@ class Prediction(ShortRepr):
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """The algorithms that run at one point at least, in the order of the request."""
+        """Algorithms that run at one point at least, in the order of the request."""
         names: dict[str, None] = {}
         for point in self.points:
             names.update(dict.fromkeys(point.seconds))
@@ -104,7 +107,7 @@ class Prediction(ShortRepr):
                 {key: getattr(p, key) for key in ("ranks", "nbytes", "best", "bound", "plans", "seconds")}
                 for p in self.points
             ],
-            "crossovers": [vars(one) for one in self.crossovers],
+            "crossovers": [vars(crossover) for crossover in self.crossovers],
             "left_out": self.left_out,
         }
 
@@ -124,13 +127,13 @@ def predict(
 
     Args:
         collective: such as ``all_reduce``.
-        machine: its numbers; where it has measured times of the library's own call, these appear as ``native``.
+        machine: the machine; its measured times of the library's own call appear as ``native``.
         ranks: rank counts.
         sizes: message sizes in bytes.
         names: algorithms; all if empty.
         topology: a text as :func:`spmdsim.cost.topologies.parse_topology` reads it.
-        itemsize: bytes that are never cut.
-        options: options of algorithms, such as ``group``; each takes those it knows.
+        itemsize: bytes per element; chunks are cut between elements.
+        options: options of algorithms, such as ``group``; an algorithm ignores options that it does not have.
         events: parameters, in seconds, to simulate events in the LogGOPS model instead of synchronous rounds.
 
     Raises:
@@ -142,7 +145,7 @@ def predict(
     """
     if not ranks or not sizes or min(ranks) < 1 or min(sizes) < 0:
         raise InputError("a prediction needs rank counts >= 1 and sizes >= 0")
-    by_name = {one.name: one for one in algorithms(collective)}
+    by_name = {entry.name: entry for entry in algorithms(collective)}
     for name in names:
         if name not in by_name and name != "native":
             raise unknown(f"{collective} has no algorithm {name!r}", name, by_name, listed="known are")
@@ -156,10 +159,12 @@ def predict(
             if name not in by_name:
                 continue
             chosen = by_name[name]
-            own = {key: value for key, value in (options or {}).items() if key in dict(chosen.options)}
+            own_options = {
+                key: value for key, value in (options or {}).items() if key in dict(chosen.options)
+            }
             reason = f"needs {chosen.condition_words}, not"
-            if chosen.fits(n, own):
-                schedule = make_schedule(chosen, n, **own)
+            if chosen.fits(n, own_options):
+                schedule = make_schedule(chosen, n, **own_options)
                 if _affordable(schedule, machine, network is not None, events is not None, len(sizes)):
                     pricers[name] = _pricer(schedule, machine, network, itemsize, events)
                     continue
@@ -189,7 +194,9 @@ def predict(
 
 
 def _rank_words(counts: Sequence[int]) -> str:
-    """Return rank counts as words: all of up to four runs of numbers, of more the first three and the last one.
+    """Return rank counts as words.
+
+    There are up to four runs of numbers, else the first three and the last one.
 
     >>> _rank_words([3, 5, 6, 7]), _rank_words([128, 256, 512, 1024, 2048]), _rank_words([1])
     ('3, 5..7 ranks', '128, 256, 512, ..., 2048 ranks', '1 rank')
@@ -216,12 +223,17 @@ def _pricer(
 
 
 def _affordable(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
-    """Return True if pricing this many sizes is quick: a closed form, a symmetry, or few messages."""
+    """Return True if pricing ``sizes`` sizes is quick.
+
+    It is quick with a closed form, a symmetry, or few messages. ``network`` is True with a topology, and ``events``
+    is True for an event simulation.
+    """
     n = schedule.size
     form = closed_form_of(schedule)
     symmetric = bool(symmetry_of(schedule)) and not events
     each = n if schedule.algorithm.ports != "1" else 1
-    # Ranks that send alike stand for one another, but several messages of each are looked at where sizes or nodes matter.
+    # One rank represents all in a symmetric algorithm. But several messages of a rank are priced one by one if their
+    # sizes or nodes matter.
     by_message = network or (each > 1 and bool(machine.pieces or machine.intra))
     by_size = bool(machine.pieces or machine.reduce_pieces)
     if form is not None and not (by_message or events or machine.intra) and (symmetric or not by_size):
@@ -236,18 +248,22 @@ def _affordable(schedule: Schedule, machine: Machine, network: bool, events: boo
 
 
 def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
-    """Return a function from message size in bytes to the measured seconds of the library's own call.
+    """Return a function from message size to the measured seconds of the library's own call.
 
-    Its name is ``"native"``. The result is empty if the machine has no measurement on ``n`` ranks.
+    It is the value of the key ``"native"``. The dict is empty if the machine has no measurement on ``n`` ranks.
     """
-    keys = {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
+    keys = {(m.collective, m.algorithm, m.group_size) for m in machine.measured}
     if (collective, "native", n) not in keys:
         return {}
     return {"native": lambda nbytes: machine.measured_seconds(collective, "native", n, nbytes) or 0.0}
 
 
 def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
-    """Find the sizes at which the best algorithm changes between neighbouring sizes, by bisection."""
+    """Find the sizes at which the fastest algorithm changes, by bisection.
+
+    They lie between neighbouring sizes. ``row`` has the points of one rank count, and ``pricers`` the price of each
+    algorithm by size.
+    """
     crossovers = []
     for low, high in pairwise(row):
         if low.best == high.best or not low.best:

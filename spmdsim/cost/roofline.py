@@ -1,7 +1,8 @@
-"""What an operator does locally, and its time: the one price of arithmetic.
+"""Local work of operators and its time; all prices of arithmetic come from here.
 
-The roofline: the slower of the arithmetic and of the bytes touched. A calibrated machine has rates of its own for each
-class of operators, since numpy's exponentials and temporaries are slower than a product's arithmetic or a plain copy.
+The model is the roofline: the slower of arithmetic and memory traffic decides. A calibrated machine has its own rates
+for each class of operators, because NumPy's exponentials and temporaries are slower than a product's arithmetic or a
+plain copy.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ KINDS = ("product", "lookup", ELEMENTS, FUNCTIONS, PASSES)
 
 @dataclass(frozen=True)
 class Work(Pictured):
-    """The local work of one rank: flops and bytes.
+    """Local work of one rank.
 
     Attributes:
         flops: floating point operations.
         nbytes: bytes read and written, each operand once.
-        kind: the class of operators, as :func:`kind_of` says; "" for any.
+        kind: the class of operators, one of :data:`KINDS`; "" for any.
 
     >>> Work(flops=2e9, nbytes=1e6).flops
     2000000000.0
@@ -39,18 +40,18 @@ class Work(Pictured):
 
     @property
     def intensity(self) -> float:
-        """The flops per byte of memory traffic; infinite without traffic."""
+        """Flops per byte of memory traffic; infinite without traffic."""
         return self.flops / self.nbytes if self.nbytes else float("inf")
 
     def seconds(self, model: CostModel) -> float:
-        """Return the time on a machine, or the cost in a published model's unit."""
+        """Return the seconds on a machine, or the cost in the unit of a published model."""
         machine = model.model if isinstance(model, Restricted) else model
         if isinstance(machine, Machine):
             return machine.compute_seconds(self.flops, self.nbytes, self.kind)
         return machine.compute_seconds(self.flops, self.nbytes)
 
     def bound(self, machine: Machine) -> str:
-        """Return the limit of this work on a machine: ``compute`` or ``memory``.
+        """Return the resource that limits this work on a machine: ``compute`` or ``memory``.
 
         >>> Work(2e9, 4e6).bound(Machine.laptop()), Work(1e6, 12e6).bound(Machine.laptop())
         ('compute', 'memory')
@@ -59,24 +60,34 @@ class Work(Pictured):
 
 
 def ridge(machine: Machine) -> float:
-    """Return the flops per byte above which arithmetic limits a machine; 0 if memory costs nothing."""
+    """Return the flops per byte above which arithmetic limits a machine.
+
+    They are 0 if memory costs no time.
+    """
     return machine.flops * machine.beta_memory
 
 
 def kind_of(bound: BoundRule) -> str:
-    """Return the class of an operator: ``"product"``, ``"lookup"``, or the class that its rule declares."""
+    """Return the class of an operator.
+
+    It is ``"product"``, ``"lookup"``, or the class that its rule declares.
+    """
     return "lookup" if bound.rule.indexed else "product" if bound.contraction else bound.rule.work
 
 
 def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
-    """Count floating-point operations: one per point, two if operands are multiplied and summed; one per look-up result.
+    """Count the floating-point operations of an operator.
 
-    Of a piece, whose factors have these sizes, if they are given. Rules of functions that nobody can look into say it
-    themselves.
+    They are one per point, two per point if operands are multiplied and summed, and one per look-up result. Rules of
+    functions without known operations provide their own count.
+
+    Args:
+        bound: the operator's rule.
+        sizes: sizes of its factors on one rank; the global sizes if left out.
     """
     sizes = bound.sizes if sizes is None else sizes
-    if (own := getattr(bound, "flops_of", None)) is not None:
-        return int(own(sizes))
+    if (own_count := getattr(bound, "flops_of", None)) is not None:
+        return int(own_count(sizes))
     if bound.rule.indexed:
         return sum(elements(term, sizes) for term in bound.outputs)
     multiply_add = len(bound.inputs) > 1 and bool(bound.reduced[0])
@@ -91,8 +102,8 @@ def elements(term: Term, sizes: Mapping[str, int]) -> int:
 def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
     """Return the work of the busiest rank to compute an operator.
 
-    A look-up touches the rows it finds, not the table. ``itemsizes``: bytes per element of each operand; results have the
-    widest.
+    A look-up touches the rows that it reads, not the table. ``itemsizes`` has the bytes per element of each operand;
+    results have the widest.
 
     >>> from spmdsim.core import Mesh
     >>> from spmdsim.core import Rule, bind
@@ -104,20 +115,25 @@ def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int])
 
 
 def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
-    """Return the busiest rank's work for the gradient of one operand of a product, or of all operands of another operator.
+    """Return the work of the busiest rank for gradients of an operator.
 
-    That is as much as forward, or as often as much as the rule says; but a look-up's gradient is a table, most of it
-    zeros.
+    For a product it is the gradient of one operand, for other operators the gradients of all. It is the forward work
+    times the factor that the rule declares. But a look-up's gradient is a table, most of it zeros, and all of it is
+    written.
     """
     once, times = _work(bound, strategy, itemsizes, tables=True), bound.rule.backward
     return Work(times * once.flops, times * once.nbytes, once.kind)
 
 
 def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables: bool) -> Work:
+    """Return the work of the busiest rank for one run of an operator.
+
+    With ``tables``, the bytes of look-up tables count as well.
+    """
     sizes = {f: largest_block(size, strategy.parts(f)) for f, size in bound.sizes.items()}
     looked_up = [not bound.rule.indexed.isdisjoint(members(term)) for term in bound.inputs]
     widths = [*itemsizes]
-    if any(looked_up):  # entries come out as they are in the table, whatever the ids are
+    if any(looked_up):  # The results have the element type of the table, not that of the ids.
         widths = [size for size, table in zip(itemsizes, looked_up) if table]
     nbytes = sum(
         size * elements(term, sizes)
@@ -125,5 +141,5 @@ def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables
         if tables or not table
     )
     moved = sum(elements(term, sizes) for term in bound.outputs) * max(widths, default=4)
-    # What is looked up is read and written.
+    # Rows that are looked up are read and written.
     return Work(flops_of(bound, sizes), nbytes + moved * (2 if any(looked_up) else 1), kind_of(bound))

@@ -3,7 +3,7 @@
 ========================================  =====================================================================
 text                                      network
 ========================================  =====================================================================
-``flat``                                  a link into and out of each rank, nothing shared
+``flat``                                  a link into and out of each rank, without shared links
 ``nodes:8``, ``nodes:8,rails=2``          nodes of 8 ranks, one (or two) network ports per node
 ``ring``                                  one ring
 ``torus:8x8``, ``torus:4x4x4``            2-D or 3-D torus
@@ -29,10 +29,10 @@ from spmdsim.registry import Registry
 
 
 class Torus(Topology):
-    """A torus of any number of dims; one dim is a ring. Ranks are numbered in row-major order.
+    """Torus of any number of dims; one dim is a ring. Ranks are numbered in row-major order.
 
-    Every rank has one link in each direction of each dim. A message corrects dim 0 first, then dim 1, and so on;
-    at equal distance it goes in the positive direction.
+    Every rank has one link in each direction of each dim. A message first moves along dim 0, then along dim 1, and so
+    on. At equal distance it goes in the positive direction.
     """
 
     def __init__(
@@ -47,7 +47,11 @@ class Torus(Topology):
         self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
 
     def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return each message's position before it moves in a dim, its coordinate, its hops and its direction."""
+        """Return `(position, coordinate, hops, backwards)` of each message along a dim.
+
+        ``position`` is the rank where it is before it moves along the dim, ``coordinate`` its coordinate in the dim, and
+        ``backwards`` is 1 for the negative direction.
+        """
         at = np.zeros_like(sources)
         for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
             at += (((targets if d < dim else sources) // stride) % size) * stride
@@ -59,7 +63,10 @@ class Torus(Topology):
         return at, start, hops, backwards
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return all links of all messages; the lists are as long as the sum of the distances."""
+        """Return all links of all messages.
+
+        The arrays have as many entries as the sum of the distances.
+        """
         messages, links = [], []
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
             at, start, hops, backwards = self._legs(sources, targets, dim)
@@ -67,13 +74,17 @@ class Torus(Topology):
             ends = np.cumsum(hops)
             step: Ints = np.arange(len(which)) - np.repeat(ends - hops, hops)
             sign: Ints = 1 - 2 * backwards[which]
-            place = (start[which] + sign * step) % size
-            rank = at[which] + (place - start[which]) * stride
+            position = (start[which] + sign * step) % size
+            rank = at[which] + (position - start[which]) * stride
             links.append(self._link(dim, backwards[which], rank))
             messages.append(which)
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def _link(self, dim: int, backwards: Ints, rank: Ints) -> Ints:
+        """Return the numbers of the links that leave ranks along a dim.
+
+        ``backwards`` is 1 for the negative direction.
+        """
         links: Ints = (2 * dim + backwards) * self.ranks + rank
         return links
 
@@ -84,7 +95,10 @@ class Torus(Topology):
         )
 
     def loads(self, sources: Ints, targets: Ints, weights: Floats) -> Floats:
-        """Load of each link by running sums along the rings, in time proportional to the ranks."""
+        """Return the load of each link, computed by running sums along the rings.
+
+        The time is proportional to the number of ranks, not to the number of hops.
+        """
         total = np.zeros(len(self.capacity))
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
             at, start, hops, backwards = self._legs(sources, targets, dim)
@@ -93,7 +107,7 @@ class Torus(Topology):
                 pick = np.flatnonzero((backwards == direction) & (hops > 0))
                 if not len(pick):
                     continue
-                # Seen from its end, a way back is a way ahead that ends where the message starts.
+                # A path backwards covers the links of a path forwards that ends at the start of the message.
                 first = start[pick] if direction == 0 else (start[pick] - hops[pick] + 1) % size
                 ring = self._ring_sums(line[pick], first, hops[pick], weights[pick], size, stride)
                 begin = (2 * dim + direction) * self.ranks
@@ -105,7 +119,7 @@ class Torus(Topology):
     ) -> Floats:
         """Sum weights over ``hops`` positions from ``first``, wrapping around each ring."""
         wide = 2 * size
-        # Rings in a row: number of the ring = line with the dim's own stride squeezed out.
+        # Number the rings consecutively: remove the dim's coordinate from the number of the ring's first rank.
         ring = line // (stride * size) * stride + line % stride
         marks = np.zeros((self.ranks // size) * (wide + 1))
         marks += np.bincount(ring * (wide + 1) + first, weights, minlength=len(marks))
@@ -115,7 +129,7 @@ class Torus(Topology):
         return folded.reshape(-1, stride, size).transpose(0, 2, 1).reshape(-1)
 
     def link_name(self, link: int) -> str:
-        """Name one link by the rank that it leaves, its direction and its dim."""
+        """Return the name of a link: the rank that it leaves, its direction and its dim."""
         which, rank = divmod(int(link), self.ranks)
         return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
 
@@ -129,10 +143,11 @@ class Torus(Topology):
 
 
 class FatTree(Topology):
-    """An extended generalised fat tree: a switch of level i has ``down[i]`` children, each child ``up[i]`` parents.
+    """Extended generalised fat tree.
 
-    A message climbs to the lowest common ancestor and comes down. Which of several parents it takes depends on its
-    target only (destination modulo ports), as in most static routings.
+    A switch of level i has ``down[i]`` children, each with ``up[i]`` parents. A message climbs to the lowest common
+    ancestor and comes down. Its target alone decides which of several parents it takes (destination modulo ports), as
+    in most static routings.
 
     Attributes:
         down: children per switch, from the leaves up; their product is the number of ranks.
@@ -175,7 +190,13 @@ class FatTree(Topology):
         alpha: float = 0.0,
         hop_seconds: float = 0.0,
     ) -> FatTree:
-        """Return a tree of leaf switches with ``leaf`` ranks and ``leaf / oversubscription`` links to as many spines each."""
+        """Return a tree of leaf switches with ``leaf`` ranks and ``leaf / oversubscription`` uplinks.
+
+        Each uplink of a leaf switch goes to another spine switch.
+
+        Raises:
+            InputError: If ``leaf`` does not divide the ranks, or ``oversubscription`` is below 1.
+        """
         if ranks % leaf:
             have = many(ranks, "rank does", "ranks do")
             raise InputError(f"{have} not fill leaf switches of {leaf}; choose a divisor")
@@ -204,10 +225,13 @@ class FatTree(Topology):
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def _link(self, link: int) -> tuple[int, int, int, int, int]:
-        """Return the direction, level, subtree, copy and port of one link."""
-        side, rest = divmod(int(link), self.first[-1])
-        level = max(i for i in range(len(self.down)) if self.first[i] <= rest)
-        switch, port = divmod(rest - self.first[level], self.up[level])
+        """Return `(direction, level, subtree, copy, port)` of a link.
+
+        The direction is 0 for up, 1 for down.
+        """
+        side, index = divmod(int(link), self.first[-1])
+        level = max(i for i in range(len(self.down)) if self.first[i] <= index)
+        switch, port = divmod(index - self.first[level], self.up[level])
         return side, level, *divmod(switch, self.copies[level]), port
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
@@ -219,16 +243,16 @@ class FatTree(Topology):
         return (parent, child) if side else (child, parent)
 
     def link_name(self, link: int) -> str:
-        """Name one link by its direction, level, subtree and port."""
+        """Return the name of a link: its direction, level, subtree and port."""
         side, level, subtree, copy, port = self._link(link)
         where = f"subtree {subtree}" + (f" copy {copy}" if self.copies[level] > 1 else "")
         return f"{'down' if side else 'up'} level {level + 1}, {where}, port {port}"
 
 
 class Dragonfly(Topology):
-    """A dragonfly with minimal routing: at most one local, one global and one local link between routers.
+    """Dragonfly network with minimal routing: at most one local, one global and one local link.
 
-    The routers of a group are all connected with one another.
+    Links are between routers; the routers of a group are all connected with one another.
 
     >>> Dragonfly(9, 4, 2, bandwidth=1e9).ranks
     72
@@ -257,12 +281,12 @@ class Dragonfly(Topology):
         self.capacity = np.full(self.globe + groups * groups, float(bandwidth))
         self.capacity[self.globe :] = global_bandwidth or bandwidth
 
-    def _gateway(self, group: Ints, other: Ints) -> Ints:
-        """Return the router of a group that has the global link to another group."""
-        return (other - group - 1) % self.groups // self.per_router
+    def _gateway(self, group: Ints, target_group: Ints) -> Ints:
+        """Return the router of each group that has the global link to another group."""
+        return (target_group - group - 1) % self.groups // self.per_router
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the host link, local link, global link, local link and host link of each message that it needs."""
+        """Return the links of each message: of its hosts, and up to two local links and a global one."""
         per_group = self.routers * self.hosts
         a, b = sources // per_group, targets // per_group
         r, s = sources // self.hosts % self.routers, targets // self.hosts % self.routers
@@ -271,19 +295,19 @@ class Dragonfly(Topology):
         enter = np.where(far, self._gateway(b, a), s)
         moving = sources != targets
         square = self.routers * self.routers
-        parts = [
+        candidates = [
             (moving, sources),
             (moving, self.ranks + targets),
             (moving & (r != leave), self.local + a * square + r * self.routers + leave),
             (far, self.globe + a * self.groups + b),
             (far & (enter != s), self.local + b * square + enter * self.routers + s),
         ]
-        messages = [np.flatnonzero(mask) for mask, _ in parts]
-        links = [link[which] for which, (_, link) in zip(messages, parts)]
+        messages = [np.flatnonzero(mask) for mask, _ in candidates]
+        links = [link[which] for which, (_, link) in zip(messages, candidates)]
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def link_name(self, link: int) -> str:
-        """Name one link."""
+        """Return the name of a link."""
         link = int(link)
         if link < self.local:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
@@ -294,7 +318,7 @@ class Dragonfly(Topology):
         return f"group {pair // self.groups} to group {pair % self.groups}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return the two ends of a link: a rank and its router, two routers, or the routers of two groups."""
+        """Return the two ends of a link: rank and router, two routers, or routers of two groups."""
         link = int(link)
         if link < self.local:
             rank = TopologyPlace(0, link % self.ranks)
@@ -302,19 +326,22 @@ class Dragonfly(Topology):
             return (rank, router) if link < self.ranks else (router, rank)
         if link < self.globe:
             group, pair = divmod(link - self.local, self.routers * self.routers)
-            one, other = (group * self.routers + router for router in divmod(pair, self.routers))
-            return TopologyPlace(1, one), TopologyPlace(1, other)
+            first, second = (group * self.routers + router for router in divmod(pair, self.routers))
+            return TopologyPlace(1, first), TopologyPlace(1, second)
         a, b = np.divmod(np.array([link - self.globe]), self.groups)
         leave, enter = a * self.routers + self._gateway(a, b), b * self.routers + self._gateway(b, a)
         return TopologyPlace(1, int(leave[0])), TopologyPlace(1, int(enter[0]))
 
 
-#: Seconds per link beyond the first where nothing else is said: a switch of today.
+#: Default seconds per link beyond the first, typical of a current switch.
 HOP_SECONDS = 1e-7
 
 
 class Options(dict[str, str]):
-    """Values by name from the text of a topology, with a record of the names that were read."""
+    """Option values by name from the text of a topology.
+
+    ``names`` are the options that were looked up.
+    """
 
     def __init__(self, pairs: Iterable[Sequence[str]]) -> None:
         super().__init__((key.strip(), value.strip()) for key, value in pairs)
@@ -325,7 +352,10 @@ class Options(dict[str, str]):
         return super().__contains__(key)
 
     def take(self, key: str) -> str | None:
-        """Remove a name and return its value as text, or None if the name is missing; mark the name as supported."""
+        """Remove an option and return its text, or None if it is missing.
+
+        Its name is recorded as supported.
+        """
         return self.pop(key) if key in self else None
 
 
@@ -335,18 +365,18 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     Args:
         text: see the table above.
         ranks: number of ranks; the shape has to agree.
-        machine: its beta is the time per byte of every link, its alpha the time per message; inside nodes, the numbers of
-            its ``intra`` link, if it has one.
+        machine: its beta is the time per byte of every link, its alpha the time per message. Inside nodes, the numbers
+            of its ``intra`` link are used, if it has one.
 
     Raises:
-        InputError: unknown name or option, or a shape that does not have this many ranks.
+        InputError: If the name or an option is unknown, or the shape does not have this many ranks.
 
     >>> parse_topology("torus:4x4", 16, Machine.laptop()).name
     'torus 4x4'
     """
-    name, _, rest = text.partition(":")
-    parts = [part.strip() for part in rest.split(",") if part.strip()]
-    options = Options(part.split("=", 1) if "=" in part else ["shape", part] for part in parts)
+    name, _, settings = text.partition(":")
+    words = [word.strip() for word in settings.split(",") if word.strip()]
+    options = Options(word.split("=", 1) if "=" in word else ["shape", word] for word in words)
     if name.replace("-", "_") not in TOPOLOGIES:
         raise unknown(f"unknown topology {name!r}", name, TOPOLOGIES, listed="known are")
     topology = TOPOLOGIES[name.replace("-", "_")](options, ranks, machine)
@@ -363,6 +393,11 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
 
 
 def _number(options: Options, key: str, default: float | None = None) -> float:
+    """Return an option as a number; ``default`` if it is missing.
+
+    Raises:
+        InputError: If it is no number, is negative, or is missing without a default.
+    """
     text = options.take(key)
     if text is None:
         if default is None:
@@ -377,7 +412,8 @@ def _number(options: Options, key: str, default: float | None = None) -> float:
     return value
 
 
-def _whole(options: Options, key: str, default: int | None = None) -> int:
+def _whole_number(options: Options, key: str, default: int | None = None) -> int:
+    """Return an option as a whole number from 1 on; ``default`` if it is missing."""
     value = _number(options, key, default)
     if value != int(value) or value < 1:
         raise InputError(f"topology option {key}={value:g} has to be a whole number >= 1")
@@ -385,9 +421,14 @@ def _whole(options: Options, key: str, default: int | None = None) -> int:
 
 
 def _shape(options: Options, key: str) -> tuple[int, ...]:
+    """Return an option such as "4x4" as a tuple of sizes.
+
+    Raises:
+        InputError: If it is no shape.
+    """
     text = options.take(key) or ""
     try:
-        shape = tuple(int(part) for part in text.lower().split("x"))
+        shape = tuple(int(size) for size in text.lower().split("x"))
     except ValueError:
         raise InputError(f"topology shape {text!r} has to be sizes with x between, such as 4x4") from None
     if min(shape) < 1:
@@ -396,18 +437,21 @@ def _shape(options: Options, key: str) -> tuple[int, ...]:
 
 
 def _bandwidth(machine: Machine) -> float:
+    """Return the bytes per second of a link; raise InputError if the machine's beta is 0."""
     if machine.beta <= 0:
         raise InputError(f"machine {machine.name!r} has beta 0: links of a topology need a bandwidth")
     return 1 / machine.beta
 
 
 def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
+    """Build the flat network."""
     return Flat(ranks, _bandwidth(machine), machine.alpha)
 
 
 def _nodes(options: Options, ranks: int, machine: Machine) -> Topology:
-    per_node = _whole(options, "shape", machine.ranks_per_node or None)
-    rails = _whole(options, "rails", 1)
+    """Build a network of nodes."""
+    per_node = _whole_number(options, "shape", machine.ranks_per_node or None)
+    rails = _whole_number(options, "rails", 1)
     inside = machine.intra
     beta, alpha = (inside.beta, inside.alpha) if inside else (machine.beta, machine.alpha)
     if beta <= 0:
@@ -416,28 +460,31 @@ def _nodes(options: Options, ranks: int, machine: Machine) -> Topology:
 
 
 def _torus(options: Options, ranks: int, machine: Machine) -> Topology:
+    """Build a torus, or a ring over all ranks without a shape."""
     shape = _shape(options, "shape") if "shape" in options else (ranks,)
     hop = _number(options, "hop", HOP_SECONDS)
     return Torus(shape, _bandwidth(machine), machine.alpha, hop)
 
 
 def _fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
+    """Build a fat tree, by ``down`` and ``up``, or by ``leaf`` and ``over``."""
     hop = _number(options, "hop", HOP_SECONDS)
     if "down" in options or "up" in options:
         down, up = _shape(options, "down"), _shape(options, "up")
         return FatTree(down, up, _bandwidth(machine), machine.alpha, hop)
-    leaf, over = _whole(options, "leaf", min(16, ranks)), _number(options, "over", 1.0)
+    leaf, over = _whole_number(options, "leaf", min(16, ranks)), _number(options, "over", 1.0)
     return FatTree.two_level(ranks, leaf, over, _bandwidth(machine), machine.alpha, hop)
 
 
 def _dragonfly(options: Options, ranks: int, machine: Machine) -> Topology:
+    """Build a dragonfly."""
     hop = _number(options, "hop", HOP_SECONDS)
-    routers, hosts = _whole(options, "routers", 4), _whole(options, "hosts", 2)
-    groups = _whole(options, "groups", max(1, ranks // (routers * hosts)))
+    routers, hosts = _whole_number(options, "routers", 4), _whole_number(options, "hosts", 2)
+    groups = _whole_number(options, "groups", max(1, ranks // (routers * hosts)))
     return Dragonfly(groups, routers, hosts, _bandwidth(machine), machine.alpha, hop)
 
 
-#: The networks by name: each is built from its options, the number of ranks and the machine.
+#: Networks by name: functions that build one from its options, the number of ranks and the machine.
 TOPOLOGIES: Registry[Callable[[Options, int, Machine], Topology]] = Registry(
     "topology",
     {

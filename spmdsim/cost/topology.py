@@ -1,7 +1,7 @@
-"""Networks: links with a capacity, the route of every message over them, and how the messages of a round share them.
+"""Networks: links with a capacity, the route of every message, and the sharing of links in a round.
 
-A topology knows its directed links and, for arrays of senders and receivers, which links each message crosses.
-Routing is static and shortest. Everything is vectorised over messages; nothing is stored per pair of ranks.
+A topology knows its directed links and, for arrays of senders and receivers, the links that each message crosses.
+Routing is static and shortest. All functions work on arrays of messages; no data are stored per pair of ranks.
 
 >>> flat = Flat(8, bandwidth=1e9)
 >>> [flat.link_name(link) for link in flat.routes(np.array([0]), np.array([3])).links]
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Routes:
-    """The links of ``count`` messages: message ``messages[i]`` crosses link ``links[i]``, hop by hop."""
+    """Links of ``count`` messages: message ``messages[i]`` crosses link ``links[i]``, hop by hop."""
 
     messages: Ints
     links: Ints
@@ -33,7 +33,7 @@ class Routes:
 
     @property
     def hops(self) -> Ints:
-        """The number of links that each message crosses."""
+        """Number of links that each message crosses."""
         return np.bincount(self.messages, minlength=self.count)
 
 
@@ -73,15 +73,21 @@ class Topology(Pictured, ABC):
 
     @abstractmethod
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message from ``sources[i]`` to ``targets[i]``; none for a message to its own rank."""
+        """Return the links of each message from ``sources[i]`` to ``targets[i]``.
+
+        A message to its own rank crosses no link.
+        """
 
     @abstractmethod
     def link_name(self, link: int) -> str:
-        """Name one link."""
+        """Return the name of a link."""
 
     @abstractmethod
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return the two ends of a link. The links of a message form a path from its sender to its receiver."""
+        """Return the two ends of a link.
+
+        The links of a message form a path from its sender to its receiver.
+        """
 
     def hops(self, sources: Ints, targets: Ints) -> Ints:
         """Return the number of links that each message crosses."""
@@ -94,7 +100,7 @@ class Topology(Pictured, ABC):
         return sums.astype(np.float64)
 
     def latency(self, sources: Ints, targets: Ints) -> Floats:
-        """Return the seconds of each message besides its bytes: the software's share and the hops beyond the first."""
+        """Return the seconds of each message besides its bytes: software, and hops beyond the first."""
         hops = self.hops(sources, targets)
         return np.asarray(self.alpha + np.maximum(hops - 1, 0) * self.hop_seconds, dtype=np.float64)
 
@@ -114,7 +120,7 @@ class Flat(Topology):
         return Routes(np.concatenate([moving, moving]), links, len(sources))
 
     def link_name(self, link: int) -> str:
-        """Name one link."""
+        """Return the name of a link."""
         return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
@@ -128,7 +134,10 @@ def _up_or_down(link: int, ranks: int, above: TopologyPlace) -> tuple[TopologyPl
 
 
 class Nodes(Topology):
-    """A network of nodes with several ranks: a fast link per rank inside, ``rails`` shared network ports per node."""
+    """Network of nodes with several ranks each.
+
+    Each rank has a fast link inside its node, and the ranks of a node share ``rails`` network ports.
+    """
 
     def __init__(
         self,
@@ -163,7 +172,7 @@ class Nodes(Topology):
         return np.where(inside, self.inside_alpha, self.alpha)
 
     def link_name(self, link: int) -> str:
-        """Name one link."""
+        """Return the name of a link."""
         if link < 2 * self.ranks:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
         node = link - 2 * self.ranks
@@ -178,14 +187,15 @@ class Nodes(Topology):
         return (TopologyPlace(1, node), network) if out else (network, TopologyPlace(1, node))
 
 
-#: Above this many hops a round of unequal messages is priced by its busiest link instead of flow by flow.
+#: Number of hops above which a round of unequal messages is priced by its busiest link instead of flow by flow.
 HOP_LIMIT = 2_000_000
 
 
 def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
-    """Compute the bytes per second of each message under max-min fair sharing; infinite if it crosses no link.
+    """Compute the bytes per second of each message under max-min fair sharing.
 
-    All rates grow together until a link is full; its messages keep their rate and the others grow on.
+    All rates grow together until a link is full. Its messages keep their rate and the others grow on. The rate is
+    infinite for a message that crosses no link.
 
     >>> two_on_one = Routes(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
     >>> max_min_rates(two_on_one, np.array([10.0, 100.0]))
@@ -193,65 +203,71 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
     """
     rates = np.full(routes.count, np.inf)
     messages, links = routes.messages, routes.links
-    left = capacity.astype(np.float64).copy()
+    remaining = capacity.astype(np.float64).copy()
     while len(messages):
-        users = np.bincount(links, minlength=len(left))
+        users = np.bincount(links, minlength=len(remaining))
         used = np.flatnonzero(users)
-        share = left[used] / users[used]
+        share = remaining[used] / users[used]
         level = share.min()
-        full = np.zeros(len(left), dtype=bool)
+        full = np.zeros(len(remaining), dtype=bool)
         full[used[share <= level * (1 + 1e-12)]] = True
-        settled = np.zeros(routes.count, dtype=bool)
-        settled[messages[full[links]]] = True
-        rates[settled] = level
-        gone = settled[messages]
-        left -= np.bincount(links[gone], minlength=len(left)) * level
-        np.maximum(left, 0.0, out=left)
-        messages, links = messages[~gone], links[~gone]
+        final = np.zeros(routes.count, dtype=bool)
+        final[messages[full[links]]] = True
+        rates[final] = level
+        is_final = final[messages]
+        remaining -= np.bincount(links[is_final], minlength=len(remaining)) * level
+        np.maximum(remaining, 0.0, out=remaining)
+        messages, links = messages[~is_final], links[~is_final]
     return rates
 
 
 def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
-    """Compute the arrival time of each message if all start at once and always share links max-min fairly.
+    """Compute the arrival time of each message under max-min fair sharing.
 
-    Whenever a message is done the others share its links anew.
+    All messages start at once. Whenever a message has arrived, the others share its links again.
 
     >>> one_link = Routes(np.array([0, 1]), np.array([0, 0]), 2)
     >>> drain_seconds(one_link, np.array([10.0]), np.array([10.0, 30.0]))
     array([2., 4.])
     """
-    done = np.zeros(routes.count)
-    left = nbytes.astype(np.float64).copy()
-    # Relative to the whole size, so that rounding never leaves crumbs to be simulated.
-    crumbs = nbytes * 1e-9
+    arrival = np.zeros(routes.count)
+    remaining = nbytes.astype(np.float64).copy()
+    # Bytes up to this share of a message are rounding errors, which must not be simulated.
+    negligible = nbytes * 1e-9
     now = 0.0
     messages, links = routes.messages, routes.links
-    open_ = left > 0
+    unfinished = remaining > 0
     while True:
-        going = open_[messages]
-        messages, links = messages[going], links[going]
+        is_moving = unfinished[messages]
+        messages, links = messages[is_moving], links[is_moving]
         if not len(messages):
-            return done
+            return arrival
         rates = max_min_rates(Routes(messages, links, routes.count), capacity)
-        active = np.flatnonzero(open_ & np.isfinite(rates))
-        now += (step := float((left[active] / rates[active]).min()))
-        left[active] -= rates[active] * step
-        arrived = active[left[active] <= crumbs[active]]
-        done[arrived] = now
-        open_[:] = False
-        open_[active] = True
-        open_[arrived] = False
+        active = np.flatnonzero(unfinished & np.isfinite(rates))
+        now += (step := float((remaining[active] / rates[active]).min()))
+        remaining[active] -= rates[active] * step
+        arrived = active[remaining[active] <= negligible[active]]
+        arrival[arrived] = now
+        unfinished[:] = False
+        unfinished[active] = True
+        unfinished[arrived] = False
 
 
 def round_seconds(
     topology: Topology, sources: Ints, targets: Ints, nbytes: Floats, receive_extra: Floats | float = 0.0
 ) -> float:
-    """Return the time of one round of messages on a topology.
+    """Return the seconds of one round of messages on a topology.
 
-    Messages of equal size are priced by their busiest link, which is exact: the messages there get the smallest
-    share of all and arrive last. Other rounds are simulated by :func:`drain_seconds`, unless they have more than
-    ``HOP_LIMIT`` hops; then the busiest link gives a lower estimate. ``receive_extra``: seconds that each receiver needs
-    after its message, such as for a reduction.
+    Messages of equal size are priced by their busiest link, which is exact: its messages get the smallest share of all
+    and arrive last. Other rounds are simulated by :func:`drain_seconds`, unless they have more than ``HOP_LIMIT``
+    hops. Then the busiest link gives a lower estimate.
+
+    Args:
+        topology: the network.
+        sources: the sender of each message.
+        targets: the receiver of each message.
+        nbytes: the size of each message.
+        receive_extra: seconds that each receiver needs after its message, such as for a reduction.
     """
     if not len(sources):
         return 0.0
