@@ -58,7 +58,7 @@ def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
 
 
 def _allowed(operator: Operator, mesh: Mesh, splits: Mapping[str, str | tuple[str, ...]]) -> Strategy:
-    """Return the strategy with these splits, or the unsplit strategy if the operator's rule rejects it.
+    """Return the strategy with these splits, or the unsplit one if the rule rejects it.
 
     ``splits`` maps factors to mesh axes.
     """
@@ -67,7 +67,9 @@ def _allowed(operator: Operator, mesh: Mesh, splits: Mapping[str, str | tuple[st
 
 
 def _batch_factor(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
-    """Return the first batch factor that can be split into ``parts`` blocks; None if none may be split.
+    """Return the first batch factor that can be split into ``parts`` blocks.
+
+    The result is None if no batch factor may be split.
 
     Raises:
         NotPossibleError: If factors may be split, but none of them into ``parts`` blocks.
@@ -90,11 +92,11 @@ def _too_few(operator: Operator, factor: str, parts: int, what: str) -> NotPossi
 
 
 def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
-    """Return Megatron-style strategies: the first axis splits the batch, the last one splits the layers.
+    """Return Megatron-style strategies.
 
-    The first product of a layer splits its weight by columns and the next one by rows. In detail, a product with a
-    parameter splits a dim of the result that only the parameter has. Later operators keep that split (attention by
-    heads) until a sum removes the dim.
+    The first mesh axis splits the batch, the last one splits the layers. The first product of a layer splits its
+    weight by columns and the next one by rows. In detail, a product with a parameter splits a dim of the result that
+    only the parameter has. Later operators keep that split (attention by heads) until a sum removes the dim.
 
     Raises:
         NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them, or
@@ -126,7 +128,9 @@ def _megatron_strategy(
     kinds: Sequence[str],
     batch: Sequence[str],
 ) -> tuple[Strategy, list[int | None]]:
-    """Return an operator's strategy, and for each result the dim that the layers' axis splits or None.
+    """Return an operator's strategy and the split dims of its results.
+
+    The latter has, for each result, the dim that the layers' axis splits, or None.
 
     Args:
         operator: the operator.
@@ -189,7 +193,9 @@ def _model_factor(
 
 
 def _fitting(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
-    """Return the first factor that can be split into ``parts`` blocks; None if ``factors`` is empty.
+    """Return the first factor that can be split into ``parts`` blocks.
+
+    The result is None if ``factors`` is empty.
 
     Raises:
         NotPossibleError: If no factor can be split into ``parts`` blocks.
@@ -220,7 +226,9 @@ def complete(
     stored: Callable[[int], Layout | None] | None = None,
     moves: MovePrices | None = None,
 ) -> StrategyChoice:
-    """Return a full choice for fixed strategies: the tensors between operators get the cheapest layouts.
+    """Return a full choice for fixed strategies.
+
+    The tensors between operators get the cheapest layouts.
 
     Args:
         graph: the program.
@@ -248,7 +256,7 @@ def complete(
 def fully_sharded(
     graph: Graph, meshes: Sequence[Mesh], settings: Settings, moves: MovePrices | None = None
 ) -> StrategyChoice:
-    """Return the choice in which all ranks split the batch and every parameter is stored in shards.
+    """Return the choice with the batch split over all ranks and all parameters in shards.
 
     Parameters are gathered for use and their gradients are scattered. Of ``meshes``, the first one with the smallest
     stored shards is used. Parameters smaller than the mesh are split over as many ranks as possible.
@@ -313,7 +321,7 @@ def _unconfigured(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operato
 def baselines(
     graph: Graph, ranks: int, settings: Settings, moves: MovePrices | None = None
 ) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
-    """Return the hand-written choices by name, and by name the reasons why others are not possible.
+    """Return the hand-written choices by name, and the reasons why others are not possible.
 
     The names are "data parallel", "fully sharded", and "Megatron DxM" for each possible grid of D data-parallel times
     M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL`. If no grid is possible, the reason for the
@@ -353,5 +361,5 @@ def baselines(
 
 
 def _megatron(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None) -> StrategyChoice:
-    """Return the Megatron-style choice on a mesh, with the cheapest layouts between its operators."""
+    """Return the Megatron-style choice on a mesh, with the cheapest layouts in between."""
     return complete(graph, mesh, megatron(graph, mesh), settings, moves=moves)

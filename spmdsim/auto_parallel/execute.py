@@ -41,7 +41,10 @@ TOGETHER = "gradients"
 
 
 class Applied(Watcher):
-    """A watcher that runs each operator of a program, in order, with its strategy and name from a search."""
+    """A watcher that runs a program's operators with the strategies of a search.
+
+    The operators also get their names in the graph.
+    """
 
     def __init__(self, answer: SearchResult) -> None:
         self.answer = answer
@@ -103,7 +106,9 @@ def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
 
 
 def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
-    """Convert the arrays of inputs and parameters to tensors, by name, in the layouts of the search.
+    """Convert the arrays of inputs and parameters to tensors in the layouts of the search.
+
+    The result maps names to tensors.
 
     Raises:
         InputError: If the program has no argument of an array's name.
@@ -127,7 +132,9 @@ def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[
 def run(
     program: Program, answer: SearchResult, world: World, arrays: Arrays, *, backward: bool = True
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Run a program once with the strategies of a search, on one global array per input and parameter.
+    """Run a program once with the strategies of a search.
+
+    There is one global array per input and parameter.
 
     Args:
         program: the function of global tensors that was searched.
@@ -181,7 +188,7 @@ class Parallelised:
         return self._results.get(_key(arguments))
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function, with the strategies of an earlier search if these shapes were searched before."""
+        """Call the function, with strategies if these shapes were searched before."""
         earlier = self._results.get(_key(arguments))
         if earlier is not None:
             with watching(Applied(earlier)):
@@ -192,7 +199,10 @@ class Parallelised:
 
 
 def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the cache key of a call: shape and element type of array arguments, the text of all others."""
+    """Return the cache key of a call.
+
+    It has shape and element type of array arguments, and the text of all others.
+    """
     arrays = (hasattr(a, "shape") and hasattr(a, "dtype") for a in arguments)
     return tuple((tuple(a.shape), str(a.dtype)) if array else repr(a) for a, array in zip(arguments, arrays))
 
@@ -216,7 +226,10 @@ class ByteCount:
 
     @property
     def agree(self) -> bool:
-        """True if the counted bytes are the predicted bytes, corrected for steps with another algorithm."""
+        """True if the counted bytes are the predicted ones.
+
+        Steps with another algorithm than planned are taken into account.
+        """
         return self.predicted + self.other_way == self.counted
 
 
@@ -343,7 +356,10 @@ def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Proof:
-    """Run a program with its strategies and on one rank, and compare numbers and bytes. All ranks call it."""
+    """Run a program with its strategies and on one rank; compare numbers and bytes.
+
+    All ranks call it.
+    """
     with record() as trace:
         result, tensors = run(program, answer, world, arrays, backward=_returns_loss(answer))
     references = _run_references(program, answer, world, arrays)

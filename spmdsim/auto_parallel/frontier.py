@@ -76,7 +76,7 @@ def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: fl
 
 
 def _tie_break(problem: ChoiceProblem) -> float:
-    """Return seconds per byte, small enough that bytes only decide between assignments of equal time."""
+    """Return seconds per byte for which bytes only decide between equal times."""
     seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
     memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
     return 1e-6 * seconds / memory if seconds else 1e-12

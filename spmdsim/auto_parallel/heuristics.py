@@ -86,7 +86,10 @@ class _Spread:
             )
 
     def run(self) -> Propagation:
-        """Spread the configured strategies, then give operators that were not reached their first candidate."""
+        """Spread the configured strategies and return those of all operators.
+
+        An operator that is not reached gets its first candidate.
+        """
         for operator in self.configured:
             strategy = configured_strategy(operator, self.mesh)
             self.chosen[operator.index] = (states_of(operator.bound, (strategy,)), 0)
@@ -123,7 +126,10 @@ class _Spread:
         return list(dict.fromkeys(reader for reader, _ in pairs))
 
     def _producers(self, operator: Operator) -> list[int]:
-        """Return the indices of the operators that compute an operator's operands, each once, in order."""
+        """Return the indices of the operators that compute an operator's operands.
+
+        Each is listed once, in order.
+        """
         producers = (self.graph.values[value].producer for value in operator.inputs)
         return list(dict.fromkeys(producer for producer in producers if producer is not None))
 
@@ -213,9 +219,10 @@ class _Spread:
         return prices
 
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
-        """Return the seconds of an operator's communication inside it, without that of its parameters.
+        """Return the seconds of the communication inside an operator.
 
-        It reduces the operator's partial results and its operands' partial gradients.
+        The communication of its parameters does not count. It reduces the operator's partial results and its
+        operands' partial gradients.
         """
         key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
         total = self._own_seconds.get(key)
@@ -232,7 +239,7 @@ class _Spread:
         return total
 
     def _compare_configured(self) -> None:
-        """Add a remark for each pair of neighbours that are configured with different layouts of their tensor."""
+        """Add a remark for each pair of configured neighbours that disagree on a layout."""
         for operator in self.configured:
             for slot, index in enumerate(operator.inputs):
                 value = self.graph.values[index]
@@ -309,9 +316,9 @@ def by_recursion(
 ) -> SearchResult:
     """Return the result of the double recursion, on a mesh with one axis per prime factor.
 
-    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up to
-    :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have their
-    least work. Programs with more than :data:`MOST_OPERATORS` operators are not improved.
+    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up
+    to :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have
+    their least work. Programs with more than :data:`MOST_OPERATORS` operators are not improved.
 
     Args:
         graph: the program.
@@ -355,7 +362,7 @@ def by_recursion(
 
 
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
-    """Return the device matrices with the fewest axes that can express every configured strategy.
+    """Return the device matrices with the fewest axes that express all configured strategies.
 
     Args:
         graph: the program.
@@ -377,7 +384,10 @@ def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, .
 
 
 def _uses_every_axis(graph: Graph, mesh: Mesh) -> bool:
-    """Return True if the operator with the most work can split a factor evenly by every axis of a mesh."""
+    """Return True if the operator with the most work can be split by every axis of a mesh.
+
+    Each axis must divide the size of a factor.
+    """
     operator = max(graph.operators, key=lambda o: flops_of(o.bound))
     sizes = [operator.bound.sizes[factor] for factor in operator.bound.splittable]
     return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
@@ -400,7 +410,9 @@ def _improve_result(
     models: dict[Mesh, ChoiceModel],
     bound: LeastWork | None = None,
 ) -> tuple[float, SearchResult]:
-    """Improve strategies on a mesh by a local search; return the seconds and the improved result.
+    """Improve strategies on a mesh by a local search.
+
+    The seconds and the improved result are returned.
 
     Args:
         answer: the result whose program, settings and prices are used.

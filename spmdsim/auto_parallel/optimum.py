@@ -84,9 +84,9 @@ def quick_model(
 
 
 def is_used(model: ChoiceModel) -> bool:
-    """Return True if some operator can use more than one rank of the mesh, or the mesh has one rank.
+    """Return True if some operator can use more than one rank of the mesh.
 
-    It is also True for a graph without operators.
+    It is also True for a mesh with one rank. It is also True for a graph without operators.
     """
     small = model.mesh.size == 1 or not model.graph.operators
     return small or any(strategy.splits for states in model.states for strategy in states.strategies)
@@ -138,7 +138,9 @@ def least_on(
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
-    """Return the cheapest assignment of a model, or the cheapest whose peak is at most ``memory`` bytes.
+    """Return the cheapest assignment of a model.
+
+    With ``memory``, it is the cheapest one whose peak is at most so many bytes.
 
     Raises:
         DoesNotFitError: If no assignment with a peak below ``memory`` was found.
@@ -192,7 +194,10 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
 
 
 def _free_states(model: ChoiceModel) -> list[range]:
-    """Return the states of each variable. Hubs follow from the other variables, so they have one state."""
+    """Return the states of each variable that an enumeration visits.
+
+    Hubs have one, because they follow from the other variables.
+    """
     hubs = {*model.problem.hubs}
     return [range(1 if v in hubs else size) for v, size in enumerate(model.problem.sizes)]
 
@@ -219,9 +224,10 @@ def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
 def _lower_peaks(
     model: ChoiceModel, starts: Sequence[tuple[int, Solution]], memory: float
 ) -> tuple[int, Solution]:
-    """Search an assignment with a peak at most ``memory`` by changing the states of some assignments.
+    """Search an assignment with a peak at most ``memory``.
 
-    The search goes on from each of the first :data:`MOST_STARTS` starts until the peak is low enough.
+    The search changes the states of some given assignments. The search goes on from each of the first
+    :data:`MOST_STARTS` starts until the peak is low enough.
 
     Args:
         model: the choices.
@@ -289,9 +295,10 @@ def _descend(
 
 
 def _changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield changes of an assignment: (variable, state) pairs of one variable, or of two linked ones.
+    """Yield changes of an assignment.
 
-    Two variables are linked if they have a price together, as the reader of a tensor and its producer.
+    A change has (variable, state) pairs of one variable, or of two linked ones. Two variables are linked if they have
+    a price together, as the reader of a tensor and its producer.
     """
     free, hubs = _free_states(model), {*model.problem.hubs}
     pairs = [pair for pair in sorted(model.problem.pairs) if hubs.isdisjoint(pair)]
@@ -302,13 +309,16 @@ def _changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple
 
 
 def _is_proven_optimal(model: ChoiceModel, solution: Solution, memory: float) -> bool:
-    """Return True if no assignment is cheaper, even if only the memory that is surely used counts."""
+    """Return True if no assignment can be cheaper.
+
+    Only the memory that is surely used counts.
+    """
     bound = solve_integer(model.surely_kept(), memory)
     return bound.optimal and bound.seconds >= solution.seconds * (1 - 1e-9)
 
 
 def _lowest(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
-    """Return (peak, solution) pairs of assignments that need little memory, the lowest peak first.
+    """Return (peak, solution) pairs with little memory, the lowest peak first.
 
     An assignment that stores least may gather most at its peak. So if the peak is above ``memory``, the cheapest
     assignments with up to 1.3, 1.6 … times the least memory are added.

@@ -183,7 +183,9 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
 
 
 def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
-    """Return the number of ranks of a mesh, of the first of several meshes, or of a number of ranks.
+    """Return the number of ranks of a mesh, of several meshes, or of a number of ranks.
+
+    Of several meshes the first one counts.
 
     Raises:
         InputError: If a number is below 1 or above :data:`MOST_RANKS`.
@@ -264,7 +266,8 @@ def _best_mesh(
 ) -> SearchResult:
     """Search the optimum on each of some meshes and return the best.
 
-    Uneven blocks are searched only if no mesh has even ones. Of meshes whose seconds differ by rounding, the first wins.
+    Uneven blocks are searched only if no mesh has even ones. Of meshes whose seconds differ by rounding, the first
+    wins.
 
     Args:
         graph: the program.
@@ -316,7 +319,9 @@ def _best_mesh(
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """Search the optimum on one mesh: by elimination, or as an integer program if memory is limited.
+    """Search the optimum on one mesh.
+
+    The search is an elimination, or with limited memory an integer program.
 
     Args:
         graph: the program.

@@ -72,10 +72,11 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
 
 
 def factor_words(bound: BoundRule) -> dict[str, str]:
-    """Map the factors of an operator to words for a reader: letters stay, others become "dim <d>".
+    """Map the factors of an operator to words for a reader.
 
-    Dim <d> is the factor's dim in the first result or operand that has it. The rule's own name does not help a reader,
-    because ``...`` stands for dims that are counted from the last: ``.0`` is another dim in each operator.
+    Letters stay; others become "dim <d>". Dim <d> is the factor's dim in the first result or operand that has it. The
+    rule's own name does not help a reader, because ``...`` stands for dims that are counted from the last: ``.0`` is
+    another dim in each operator.
 
     >>> from spmdsim.core import Rule, bind
     >>> factor_words(bind(Rule.parse("... k, k n -> ... n", linear="each"), ((64, 8), (8, 4))))
@@ -108,7 +109,10 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
 
 
 def _head(answer: SearchResult) -> str:
-    """Return the first lines of the report: program, ranks, machine, method, optimality and remarks."""
+    """Return the first lines of the report.
+
+    They name program, ranks, machine, method, optimality and remarks.
+    """
     within = f" to within {answer.within:.2%}" if answer.within else ""
     optimal = f", optimal{within} under the model on this mesh"
     if answer.graph.configured_names:
@@ -170,7 +174,10 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
 
 
 def _redistributions(answer: SearchResult) -> str | Table:
-    """Return the table of redistributions, with one row for all equal ones, or "redistributions: none"."""
+    """Return the table of redistributions, with one row for all equal ones.
+
+    Without any it is the text "redistributions: none".
+    """
     unit, scale = _unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
     unshared_moves = {id(move) for move in answer.evaluation.alone}
@@ -262,7 +269,10 @@ def _configured(answer: SearchResult) -> str:
 
 
 def why_report(answer: WhyNot) -> str:
-    """Return the report of :meth:`SearchResult.why` as text: totals and differences per operator."""
+    """Return the report of :meth:`SearchResult.why` as text.
+
+    It has totals, and differences per operator.
+    """
     table = why_table(answer)
     return join_text([*why_lines(answer), *([table] if table.rows else [])])
 

@@ -63,8 +63,8 @@ class SearchResult(ShortRepr):
     def within(self) -> float | None:
         """Largest share by which the optimum may be faster, 0 if proven optimal; None if unknown.
 
-        A search prices messages that gradients of parameters share by straight lines of their bytes. These prices may be
-        above the costs of a run.
+        A search prices messages that gradients of parameters share by straight lines of their bytes. These prices may
+        be above the costs of a run.
         """
         if not self.optimal or self.least is None:
             return None
@@ -132,7 +132,8 @@ class SearchResult(ShortRepr):
     def combined(self) -> dict[str, int]:
         """Number of collectives of each kind if those of parameters are combined, as compilers do.
 
-        Collectives are combined that gather parameters, or reduce their gradients, along equal axes and over equal dims.
+        Collectives are combined that gather parameters, or reduce their gradients, along equal axes and over equal
+        dims.
         """
         counts: dict[str, int] = {}
         combined_keys: set[tuple[object, ...]] = set()
@@ -172,8 +173,8 @@ class SearchResult(ShortRepr):
     def comparison(self) -> dict[str, SearchResult]:
         """Results of hand-written strategies for the program on these ranks, by name.
 
-        Of the Megatron-style grids only the fastest one is included. Strategies that these ranks do not allow are missing:
-        see :attr:`not_possible`.
+        Of the Megatron-style grids only the fastest one is included. Strategies that these ranks do not allow are
+        missing: see :attr:`not_possible`.
         """
         results = {
             name: replace(self, choice=choice, method=name, remarks=(), optimal=False, least=None)
@@ -200,10 +201,11 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def gap(self) -> float | None:
-        """Largest relative distance of a heuristic's result from the optimum, 0.02 for 2 %; None if unknown.
+        """Largest relative distance of a heuristic's result from the optimum; None if unknown.
 
-        The optimum is the best one on :attr:`rivals` and on this mesh, as far as it is proven; meshes of more than three
-        axes do not count. The gap is unknown for programs with more than 2000 operators and with a memory limit.
+        0.02 stands for 2 %. The optimum is the best one on :attr:`rivals` and on this mesh, as far as it is proven;
+        meshes of more than three axes do not count. The gap is unknown for programs with more than 2000 operators and
+        with a memory limit.
         """
         if self.optimal:
             return 0.0
@@ -219,7 +221,9 @@ class SearchResult(ShortRepr):
         return self.seconds / min(bounds) - 1.0 if min(bounds) else float(self.seconds > 0)
 
     def why(self, operator: str, strategy: Any) -> WhyNot:
-        """Search again with a given strategy for one operator, and compare: all others are chosen anew.
+        """Search again with a given strategy for one operator, and compare.
+
+        All other strategies are chosen again.
 
         Args:
             operator: its name.

@@ -21,16 +21,16 @@ LAYOUT = re.compile(r"-(1\s*)?,")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Formatter that keeps the lines of descriptions and examples if they fit, and wraps them otherwise."""
+    """Formatter that wraps descriptions and examples only if a line does not fit."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(self._wrap_paragraph(block.split("\n"), width) for block in text.split("\n\n"))
 
     def _wrap_paragraph(self, lines: list[str], width: int) -> str:
-        """Return the lines of a paragraph unchanged if all fit into ``width`` characters; otherwise wrap them.
+        """Wrap a paragraph if a line has more than ``width`` characters.
 
-        Indented lines are commands. They are never wrapped, so that users can copy them; the explanation of a command moves
-        to a line below it.
+        Indented lines are commands. They are never wrapped, so that users can copy them; the explanation of a command
+        moves to a line below it.
         """
         if max(map(len, lines)) <= width:
             return "\n".join(lines)
@@ -48,7 +48,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser whose errors and help are printed by one rank, because all ranks have equal arguments."""
+    """Argument parser whose errors and help are printed by one rank.
+
+    All ranks have equal arguments.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _Help)
@@ -59,7 +62,7 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Treat ``-1,0`` and ``-,a`` as layouts, not as options, and ``-np 8`` and ``--np 8`` as ``-n 8``."""
+        """Treat ``-1,0`` and ``-,a`` as layouts, and ``-np 8`` as ``-n 8``."""
         word, equals, number = arg_string.partition("=")
         if word in ("-np", "--np") and "-n" in self._option_string_actions:
             return super()._parse_optional(f"-n{equals}{number}")
@@ -73,7 +76,10 @@ class Parser(argparse.ArgumentParser):
         return list({id(match[0]): match for match in super()._get_option_tuples(option_string)}.values())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; report unknown ones here, because the command's own help lists the right ones."""
+        """Parse arguments; report unknown ones here.
+
+        The command's own help lists the right ones.
+        """
         self._words = sys.argv[1:] if args is None else list(args)
         namespace, extra = super().parse_known_args(args, namespace)
         if extra:
@@ -81,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, extra
 
     def _unknown_text(self, words: Sequence[str]) -> str:
-        """Return the error text for unknown words, with the nearest option to the first unknown option."""
+        """Return the error text for unknown words, with the nearest option."""
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         ours = [word for word in self._option_string_actions if word.startswith("--")]
         hint = f": {right_words(options[0], ours)}" if options and nearest(options[0], ours) else ""

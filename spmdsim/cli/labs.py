@@ -140,7 +140,7 @@ def _scores(current: Lab, args: argparse.Namespace) -> list[Score]:
 
 
 def _answer_file(current: Lab, name: str | None) -> Path:
-    """Return the answer file: ``name`` if given, else the newest lab<N>.py or .ipynb of this folder.
+    """Return the answer file: ``name``, or the newest lab<N>.py or .ipynb of this folder.
 
     Raises:
         InputError: If there is no such file.

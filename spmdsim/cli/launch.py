@@ -141,9 +141,9 @@ def _refuse_number_behind(args: argparse.Namespace) -> None:
 
 
 def default_ranks() -> int:
-    """Return the number of ranks if the user gives none: tasks of the batch job, or one per core.
+    """Return the number of ranks if the user gives none.
 
-    The number and its source are printed to stderr.
+    It is the number of tasks of the batch job, or one per core. The number and its source are printed to stderr.
     """
     from spmdsim.launch.mpi import count_cores
 
@@ -176,7 +176,9 @@ def _record_variables(args: argparse.Namespace) -> dict[str, str]:
 def start_ranks(
     args: argparse.Namespace, log_dir: str | None = None, check: Callable[[int], object] | None = None
 ) -> int | None:
-    """Start the ranks of a command that runs on MPI; return its exit code, or None to run in this process.
+    """Start the ranks of a command that runs on MPI and return its exit code.
+
+    None means that the command runs in this process.
 
     Args:
         args: the arguments, with ``n`` and ``world``.

@@ -129,7 +129,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
-    """Return remark lines if a table in MindSpore's documents nests a tuple differently; else no lines."""
+    """Return remark lines if a table of MindSpore nests a tuple differently.
+
+    Otherwise there are no lines.
+    """
     if not args.device_matrix or args.tuple_order == "mesh":
         return []
     for layout in layouts:
@@ -143,9 +146,10 @@ def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list
 
 
 def _repeat_remark(cuts: Sequence[int], mesh: Mesh) -> list[str]:
-    """Return remark lines that explain an added axis of a device matrix; no lines without such an axis.
+    """Return remark lines that explain an added axis of a device matrix.
 
-    ``cuts`` are the cuts of ``--shard``, and ``mesh`` is the device matrix that was derived from them.
+    Without such an axis there are no lines. ``cuts`` are the cuts of ``--shard``, and ``mesh`` is the device matrix
+    that was derived from them.
     """
     if len(mesh.shape) == len(cuts):
         return []

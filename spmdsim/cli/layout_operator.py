@@ -59,7 +59,10 @@ class Derived(NamedTuple):
 
     @property
     def computed(self) -> list[Named]:
-        """Name, layout and shape of each result after the local function, pending reductions included."""
+        """Name, layout and shape of each result after the local function.
+
+        Pending reductions are included.
+        """
         return [(self._name(i), layout, shape) for i, (shape, layout, _) in enumerate(self.results)]
 
     @property
@@ -111,7 +114,7 @@ def derive(args: argparse.Namespace) -> Derived:
 
 
 def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
-    """Derive like :func:`derive`, but with the strategy, checks and collectives of MindSpore's operator."""
+    """Derive layouts with the strategy, checks and collectives of MindSpore's operator."""
     from spmdsim.dialects.mindspore import shard
 
     strategy = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
@@ -141,7 +144,10 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
 
 
 def _facts(sharded: Any) -> dict[str, Any]:
-    """Return the JSON fields of a sharded operator: device matrices, tensor maps, slices and groups."""
+    """Return the JSON fields of a sharded operator.
+
+    They are device matrices, tensor maps, slices and groups.
+    """
     facts: dict[str, Any] = {
         "operator": sharded.operator,
         "device_matrix": sharded.dev_matrix,
@@ -164,7 +170,10 @@ def _facts(sharded: Any) -> dict[str, Any]:
 
 
 def _attributes(function: Any) -> tuple[int, dict[str, inspect.Parameter]]:
-    """Return the most operands of an operator, and the parameters of its rule and local function by name."""
+    """Return the most operands of an operator, and its attributes by name.
+
+    Attributes are parameters of its rule and its local function.
+    """
     op, declared = function.op, inspect.signature(function).parameters
     operands = [name for name, p in declared.items() if re.search("Tensor|Operand", str(p.annotation))]
     rule = inspect.signature(op.rule).parameters if callable(op.rule) else {}
@@ -179,7 +188,10 @@ def _attributes(function: Any) -> tuple[int, dict[str, inspect.Parameter]]:
 
 
 def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
-    """Raise InputError for an unknown attribute, or a text for an attribute that is True or False."""
+    """Raise InputError for an unknown attribute or a wrong type.
+
+    A text is wrong for an attribute that is True or False.
+    """
     names = _attributes(function)[1]
     for name, value in params.items():
         if isinstance(value, str) and isinstance(getattr(names.get(name), "default", None), bool):
@@ -190,7 +202,10 @@ def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
 
 
 def _misfit(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
-    """Return the error text for an operator that does not take ``count`` operands and these attributes."""
+    """Return the error text for an operator that does not take these arguments.
+
+    They are ``count`` operands and attributes.
+    """
     operands, names = _attributes(function)
     if missing := [n for n, p in names.items() if p.default is p.empty and n not in params]:
         return f"{function.op.name} needs --attr {missing[0]}=..."
@@ -298,9 +313,10 @@ def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
-    """Return the final layout of a result: from ``--out-layout`` or ``--out-shard``, or the reduced one.
+    """Return the final layout of a result.
 
-    ``computed`` is the layout after the local function.
+    It comes from ``--out-layout`` or ``--out-shard``, or is the reduced one. ``computed`` is the layout after the
+    local function.
     """
     if args.out_layout:
         return _layout(args, args.out_layout, len(shape))

@@ -90,7 +90,10 @@ def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) 
 
 
 def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return an operator's layouts and collectives as plain values, for all ranks or for ``ranks``."""
+    """Return an operator's layouts and collectives as plain values.
+
+    They are those of all ranks, or of ``ranks``.
+    """
     further = {"mindspore": dict(derived.further)}
     return {
         "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.inputs],
@@ -104,7 +107,10 @@ def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[
 
 
 def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return a Paddle split as plain values: parameters like an operator's inputs, blocks per rank."""
+    """Return a Paddle split as plain values.
+
+    It has parameters like an operator's inputs, and blocks per rank.
+    """
     wanted = split.mesh.rank_list if ranks is None else ranks
     inputs = [layout_json(layout, shape, ranks) for _, layout, shape in _parameters(split)]
     collective = split.collective
@@ -178,7 +184,10 @@ def show_layout(
 
 
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
-    """Print the layouts and derivations of an operator, or its JSON; write its pictures; return 0."""
+    """Print the layouts and derivations of an operator, or its JSON; return 0.
+
+    Pictures are written if requested.
+    """
     tensors = [*derived.inputs, *derived.outputs]
     first = tensors[0][1]
     ranks = _selected_ranks(first, args)
@@ -211,7 +220,10 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
 
 
 def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
-    """Print the blocks of a Paddle split's parameters, or its JSON; write its pictures; return 0."""
+    """Print the blocks of a Paddle split's parameters, or its JSON; return 0.
+
+    Pictures are written if requested.
+    """
     ranks = _selected_ranks(split, args)
     _write_pictures(args, _parameters(split))
     if args.json:
@@ -292,7 +304,10 @@ def _show_pictures(layout: Layout, shape: Shape | None) -> None:
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
-    """Write the pictures of some (name, layout, shape) tensors, if ``--svg`` or ``--html`` is given."""
+    """Write the pictures of some tensors, if ``--svg`` or ``--html`` is given.
+
+    A tensor has a name, a layout and a shape.
+    """
     if not wants_pictures(args):
         return
     figures = []

@@ -119,7 +119,10 @@ def renamed(flag_: str, current: str) -> Row:
 
 
 def varied(flags: str, **options: Any) -> Row:
-    """Declare a shared argument with some options changed; ``flags`` end with its name in :data:`SHARED`."""
+    """Declare a shared argument with some options changed.
+
+    ``flags`` end with its name in :data:`SHARED`.
+    """
     words = tuple(flags.split())
     return words, {**SHARED[words[-1]], **options}
 
@@ -168,7 +171,10 @@ def declare(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -
 
 
 def add_limits(add: Callable[..., object], seconds: float) -> None:
-    """Add the options of limits by a parser's ``add_argument``; ``seconds`` is the default time limit."""
+    """Add the options of limits by a parser's ``add_argument``.
+
+    ``seconds`` is the default time limit.
+    """
     from spmdsim.launch.limits import LOADING, MEMORY_MIB, OUTPUT_MIB, WALL
 
     often = f"seconds of processor time ({seconds:g}), by the clock {WALL} S + {LOADING}; 0: no limit"
@@ -237,7 +243,10 @@ class Command:
 def command(
     about: str, examples: str | None, *arguments: Argument, **options: Any
 ) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
-    """Return a decorator that makes a :class:`Command` of a function; ``options`` are further attributes."""
+    """Return a decorator that makes a :class:`Command` of a function.
+
+    ``options`` are further attributes.
+    """
     return lambda run: Command(run, about, examples, arguments, **options)
 
 
@@ -269,7 +278,9 @@ class CommandGroup:
 
 
 def written_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -> Layout:
-    """Parse a layout in any notation; dialects are imported only for other notations than this package's.
+    """Parse a layout in any notation.
+
+    Dialects are imported only for other notations than this package's.
 
     >>> written_layout("dp=2,tp=4: dp,tp").short()
     'S(0)S(1)'
@@ -354,7 +365,9 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def chosen_command(argv: Sequence[str]) -> str | None:
-    """Return the command if it is the first word; None if an option comes first or it is unknown.
+    """Return the command if it is the first word, else None.
+
+    None also stands for an unknown command.
 
     >>> chosen_command(["layout", "--help"]), chosen_command(["--help", "layout"])
     ('layout', None)

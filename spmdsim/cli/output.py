@@ -89,9 +89,9 @@ def print_anywhere() -> None:
 
 @contextmanager
 def report_print_errors() -> Iterator[None]:
-    """Turn errors of printing into InputError with one line: a full disk, or a deleted working folder.
+    """Turn errors of printing into InputError with one line.
 
-    A reader of the output that has closed its pipe is no error.
+    They are a full disk, or a deleted working folder. A reader of the output that has closed its pipe is no error.
 
     Raises:
         InputError: If output cannot be written, a file name is too long, or the working folder is gone.
@@ -114,12 +114,18 @@ def report_print_errors() -> Iterator[None]:
 
 
 def is_printing_rank() -> bool:
-    """Return True if this process prints: rank 0, the only process, and ranks with a log of their own."""
+    """Return True if this process prints.
+
+    It is rank 0, the only process, or a rank with a log of its own.
+    """
     return is_root() or has_log()
 
 
 def console() -> Console:
-    """Return a rich console: with colours only on a terminal, and wide enough for tables elsewhere."""
+    """Return a rich console.
+
+    It has colours only on a terminal, and is wide enough for tables elsewhere.
+    """
     from rich.console import Console
 
     class Printing(Console):
@@ -171,7 +177,10 @@ def say(*lines: object, encoding: str | None = None) -> None:
 
 
 def line_columns() -> int | None:
-    """Return the width of lines: the variable COLUMNS, or the terminal's; None in files and pipes."""
+    """Return the width of lines; None in files and pipes.
+
+    It is the variable COLUMNS, or the terminal's width.
+    """
     columns = os.environ.get("COLUMNS", "")
     return (int(columns) if columns.isdecimal() else 0) or terminal_columns(sys.stdout)
 
@@ -346,13 +355,18 @@ def run_and_report_unwritten(run: Callable[[argparse.Namespace], int], args: arg
 
 
 def changed_options(args: argparse.Namespace, flags: str) -> list[str]:
-    """Return the options among ``flags`` (separated by blanks) whose values are not the defaults."""
+    """Return the options whose values are not the defaults.
+
+    ``flags`` are separated by blanks.
+    """
     options = args.parser._option_string_actions
     return [flag for flag in flags.split() if getattr(args, options[flag].dest) != options[flag].default]
 
 
 def only_with(args: argparse.Namespace, flags: str, others: str) -> None:
-    """Raise InputError if an option in ``flags`` is set, because it has no effect without ``others``.
+    """Raise InputError if an option is set that has no effect without ``others``.
+
+    ``flags`` are the options.
 
     >>> from spmdsim.cli.main import build_parser
     >>> args = build_parser("tune").parse_args(["tune", "-o", "all.json", "--sizes", "64"])

@@ -133,7 +133,10 @@ def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
 
 
 def _print_rank(plan: Plan, rank: int) -> None:
-    """Print the bytes that a rank receives, its lower bound, and for a plain redistribution each transfer."""
+    """Print the bytes that a rank receives and its lower bound.
+
+    For a plain redistribution each transfer is listed.
+    """
     from spmdsim.figures.plan_figures import transfers_list
 
     least = (

@@ -19,7 +19,9 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
-    """Show the progress of a long command on stderr, if rank 0 has a terminal; without communication.
+    """Show the progress of a long command on stderr.
+
+    It is shown if rank 0 has a terminal, without communication.
 
     Args:
         what: name of the counted items.

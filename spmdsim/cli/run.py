@@ -408,7 +408,10 @@ def _row(outcome: Outcome) -> dict[str, str]:
 
 
 def _collective(event: CollectiveEvent) -> str:
-    """Return a collective with its axes, group size and, if it was not the planned one, its algorithm."""
+    """Return a collective with its axes and group size.
+
+    Its algorithm is added if it was not the planned one.
+    """
     over = f"{','.join(event.axes)}: " if event.axes else ""
     other_algorithm = f" by {event.way}" if event.due != event.planned else ""
     return f"{event.collective}({over}{event.group_size}){other_algorithm}"

@@ -186,9 +186,9 @@ def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
 
 
 def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
-    """Run the program file and compare with the prediction, on MPI ranks if started by a launcher.
+    """Run the program file and compare with the prediction.
 
-    Otherwise it runs in lock step.
+    A launcher starts it on MPI ranks. Otherwise it runs in lock step.
     """
     from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
@@ -250,7 +250,9 @@ def _as_dict(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -
 
 
 def _graph_arguments(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the arguments of ``as_graph``: the program or its name, mesh or ranks, and sizes or shapes.
+    """Return the arguments of ``as_graph``.
+
+    They are the program or its name, mesh or ranks, and sizes or shapes.
 
     Raises:
         InputError: If sizes are given for a program file.

@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run_trials(args: argparse.Namespace, path: Path) -> int:
-    """Try implementations on each requested number of ranks; return the first exit code that is not 0.
+    """Try implementations on each number of ranks; return the first exit code other than 0.
 
     Without a script, redistributions of square matrices are tried.
     """
@@ -119,7 +119,10 @@ def _show(path: Path) -> None:
 
 
 def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
-    """Yield `(vendor, data, records)` for each MPI library in a file: name, JSON entry and choices."""
+    """Yield `(vendor, data, records)` for each MPI library in a file.
+
+    They are name, JSON entry and choices.
+    """
     from spmdsim.reading import readable
     from spmdsim.redistribution.implementations.tuning import TrialRecords, load_tuning
 
@@ -133,9 +136,9 @@ def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], Trial
 
 
 def _redistribute(world: World, sizes: list[int]) -> None:
-    """Run every redistribution of one collective between layouts of square matrices over all ranks.
+    """Run every redistribution of one collective between layouts of square matrices.
 
-    ``sizes`` are the numbers of rows.
+    The matrices are split over all ranks. ``sizes`` are the numbers of rows.
     """
     import numpy as np
 

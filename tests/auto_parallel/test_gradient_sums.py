@@ -8,9 +8,11 @@ import random
 
 import pytest
 
+from spmdsim.auto_parallel.baselines import complete, data_parallel
 from spmdsim.auto_parallel.costs import gradient_sums, move_prices
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.optimum import solve
@@ -22,6 +24,7 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategie
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.cost.machine import Measurement, Piece
+from spmdsim.cost.machine_file import load_cost_model
 from spmdsim.redistribution.plans import merge
 
 MESH = Mesh((2, 3), ("a", "b"))
@@ -204,3 +207,14 @@ def test_what_a_calibrated_machine_leaves_open_is_little() -> None:
     """Between sizes that no message can have, prices may jump as they like."""
     shares = [search("mlp", 8, machine=calibrated(seed)).within for seed in range(2)]
     assert all(share is not None and share < 0.1 for share in shares), shares
+
+
+def test_published_models_price_shared_messages() -> None:
+    """A published model prices a message of several gradients as one collective of all their bytes."""
+    settings = Settings(machine=load_cost_model("alpa"), merge=True)
+    graph, mesh, prices = mlp(3, 8, 8, bias=False), Mesh((4,), ("dp",)), MovePrices(settings)
+    choice = complete(graph, mesh, data_parallel(graph, mesh), settings)
+    messages = evaluate(choice, settings, prices).messages
+    assert [len(message.moves) for message in messages] == [3]
+    nbytes = messages[0].itemsize * sum(messages[0].elements)
+    assert messages[0].seconds(prices) == prices.message_seconds(messages[0].merge, nbytes) > 0

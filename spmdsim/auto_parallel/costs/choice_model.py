@@ -198,14 +198,17 @@ class ChoiceModel:
         self.operator_variable = [variables[self._tied_to(o.index)] for o in self.graph.operators]
 
     def _tied_to(self, operator: int) -> int:
-        """Return the first of the operators that an operator is tied to; the operator itself if untied."""
+        """Return the first of the operators that an operator is tied to.
+
+        An untied operator is returned itself.
+        """
         return self._representative.get(operator, operator)
 
     def _has_variable(self, value: Value) -> bool:
         """Return True if a tensor has a variable of its own.
 
-        A result with a configured layout has one, and so does a tensor with several readers. A parameter with one reader
-        has one if it has a fixed layout or parameters may be stored in shards.
+        A result with a configured layout has one, and so does a tensor with several readers. A parameter with one
+        reader has one if it has a fixed layout or parameters may be stored in shards.
         """
         readers = len(self.graph.consumers[value.index])
         if value.producer is not None and self.graph.operators[value.producer].out is not None:
@@ -242,7 +245,10 @@ class ChoiceModel:
             self._add_parameter(value, storage, variable, count)
 
     def _add_direct(self, value: Value, count: int) -> None:
-        """Add the prices of a tensor without a variable: the price of its producer's and its reader's states."""
+        """Add the prices of a tensor without a variable.
+
+        They depend on the states of its producer and its reader.
+        """
         if not self.graph.consumers[value.index]:
             return
         reader, operand = self.graph.consumers[value.index][0]
@@ -271,7 +277,7 @@ class ChoiceModel:
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
     def _gradients(self, value: Value) -> list[tuple[int, tuple[Layout, ...]]]:
-        """Return the readers that a tensor's gradient comes from, with the layouts in which it may arrive."""
+        """Return the readers that a tensor's gradient comes from, with its possible layouts there."""
         readers = self.graph.gradient_readers[value.index]
         return [(reader, self.states[reader].gradients[operand]) for reader, operand in readers]
 
@@ -314,9 +320,10 @@ class ChoiceModel:
         self.problem.shared.append(price._replace(prices=times * price.prices))
 
     def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
-        """Add the price of a parameter's gradients: reduced alone, or in a message with other gradients.
+        """Add the price of a parameter's gradients.
 
-        ``storage`` are the parameter's states and ``variable`` is its variable; ``count`` parameters are tied.
+        They are reduced alone, or in a message with other gradients. ``storage`` are the parameter's states and
+        ``variable`` is its variable; ``count`` parameters are tied.
         """
         exposed, price = count * (1.0 - self.settings.overlap), self._price(value)
         sums = GradientSums(storage.layouts, storage.sums)
@@ -366,7 +373,10 @@ class ChoiceModel:
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
     def _times(self, value: Value) -> int:
-        """Return how often a tensor is moved forward in a step: twice if its producer is computed again."""
+        """Return how often a tensor is moved forward in a step.
+
+        It is moved twice if its producer is computed again.
+        """
         return 2 if self.settings.recompute and self.graph.training and value.kind != "input" else 1
 
     # -- prices -------------------------------------------------------------------------------------
@@ -385,10 +395,10 @@ class ChoiceModel:
         return table
 
     def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of an operator's work, and the bytes that it stores, for each of its states.
+        """Return seconds and stored bytes of an operator's work, for each of its states.
 
-        The bytes are those of tensors without a variable of their own: parameters with their optimiser state, and operands
-        and results that are stored for the backward pass.
+        The bytes are those of tensors without a variable of their own: parameters with their optimiser state, and
+        operands and results that are stored for the backward pass.
         """
         graph, settings = self.graph, self.settings
         inputs = [graph.values[i] for i in operator.inputs]
@@ -451,7 +461,7 @@ class ChoiceModel:
     def _copy_memory(
         self, value: Value, storage: StorageStates, wanted: tuple[Layout, ...], reader: int, operand: int
     ) -> np.ndarray | None:
-        """Return the bytes of the redistributed copy that an operator stores beside the tensor itself.
+        """Return the bytes of the redistributed copy that an operator stores.
 
         The array is ``[state of the tensor, state of the reader]``; None if the reader stores nothing.
         """
@@ -476,9 +486,10 @@ class ChoiceModel:
         return replace(self.problem, memory=memory)
 
     def least(self, solution: Solution) -> float | None:
-        """Return the seconds that every choice takes at least, from the cheapest solution; None if not proven.
+        """Return a lower bound on the seconds of every choice, from the cheapest solution.
 
-        Shared messages of gradients are priced by straight lines and by their bytes, which may be too much.
+        The result is None if it is not proven. Shared messages of gradients are priced by straight lines and by their
+        bytes, which may be too much.
         """
         if not (solution.optimal and self.complete):
             return None

@@ -45,10 +45,10 @@ def work_seconds(
     machine: CostModel,
     recompute: bool = False,
 ) -> float:
-    """Return the modelled seconds of an operator's work on the busiest rank, forward and backward.
+    """Return the modelled seconds of an operator's work on the busiest rank.
 
-    The gradient of one operand of a contraction costs as much as the contraction. For other operators, the rule states
-    the cost of all gradients together.
+    They are the sum of forward and backward work. The gradient of one operand of a contraction costs as much as the
+    contraction. For other operators, the rule states the cost of all gradients together.
 
     Args:
         operator: the operator.
@@ -117,7 +117,9 @@ def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -
 def inner_steps(
     operator: Operator, strategy: Strategy, gradients: Sequence[bool], recompute: bool = False
 ) -> list[InnerStep]:
-    """Return the collectives inside an operator in one training step, with the operators that run them.
+    """Return the collectives inside an operator in one training step.
+
+    They are listed with the operators that run them.
 
     Args:
         operator: the operator.
@@ -198,7 +200,10 @@ class GradientMessage:
 
 
 def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
-    """Return all redistributions of one step: forward in program order, then backward in reverse order."""
+    """Return all redistributions of one step.
+
+    They are in program order for the forward pass, then in reverse order for the backward pass.
+    """
     return (*_forward(choice, settings), *(_backward(choice) if choice.graph.training else ()))
 
 

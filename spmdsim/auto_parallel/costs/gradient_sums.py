@@ -48,7 +48,7 @@ class GradientSums(NamedTuple):
         return np.array([sum(price(source, target) for source in shared) for target, shared in states])
 
     def has(self, arriving: Sequence[Layout]) -> np.ndarray:
-        """Return ``[state, gradient]`` flags: True if a state has paid for a gradient in this layout."""
+        """Return ``[state, gradient]`` flags: True if the state has paid for the gradient's layout."""
         rows = {shared: [g in shared for g in arriving] for shared in dict.fromkeys(self.shared)}
         return np.array([rows[shared] for shared in self.shared]).reshape(len(self.shared), len(arriving))
 
@@ -83,7 +83,10 @@ def gradient_sums(
 
 
 def fits_table(sizes: Iterable[int]) -> bool:
-    """Return True if readers can pay together: a table over variables of these sizes is small enough."""
+    """Return True if a table over variables of these sizes is small enough.
+
+    Then the readers of a tensor pay together.
+    """
     return math.prod(sizes) <= MOST_TOGETHER
 
 

@@ -108,8 +108,8 @@ def excess(
 ) -> float:
     """Return the largest share by which the minimum of the lines is above a price.
 
-    The price must be concave between neighbouring ``sizes``. Then the excess of a line is largest at an end of the range
-    of sizes in which the line is the minimum. Sizes are multiples of ``unit`` bytes.
+    The price must be concave between neighbouring ``sizes``. Then the excess of a line is largest at an end of the
+    range of sizes in which the line is the minimum. Sizes are multiples of ``unit`` bytes.
 
     >>> round(excess(lambda r: r ** 0.5 + 1, [(1.5, 0.5), (3.0, 0.125)], (1.0, 16.0)), 2)
     0.17
@@ -148,7 +148,7 @@ def equal_lines(first: Line, second: Line) -> bool:
 
 
 def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
-    """Yield the factors by which a message may grow until a new range of prices begins for a step.
+    """Yield the factors by which a message may grow until a step has a new range of prices.
 
     A calibrated machine's prices have ranges of sizes, and measured times between which they are interpolated. Other
     cost models have no limits.
@@ -198,9 +198,10 @@ class MovePrices:
     def seconds(
         self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int, result: bool = False
     ) -> float:
-        """Return the seconds from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values had to become partial.
+        """Return the seconds of a redistribution.
 
-        ``result`` is True for an operator's result, whose pending sums may not be scattered under some settings.
+        They are :data:`IMPOSSIBLE` if values had to become partial. ``result`` is True for an operator's result,
+        whose pending sums may not be scattered under some settings.
         """
         if src == dst:
             return 0.0
@@ -269,7 +270,10 @@ def moved_itemsize(src: Layout, itemsize: int) -> int:
 
 
 def _restricted(machine: CostModel, without: dict[str, bool]) -> CostModel:
-    """Return the machine without some collectives; ``without`` maps their names to True if forbidden."""
+    """Return the machine without some collectives.
+
+    ``without`` maps their names to True if they are forbidden.
+    """
     names = frozenset(name for name, forbidden in without.items() if forbidden)
     return Restricted(machine, names) if names else machine
 
@@ -434,9 +438,10 @@ class SharedMessages:
         return message_lines
 
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
-        """Return the sets of axes along which all gradients of a message can be replicas, smallest first.
+        """Return the sets of axes along which all gradients of a message can be replicas.
 
-        Only on a real machine can replicas share the work; other cost models have the empty set only.
+        The smallest set comes first. Only on a real machine can replicas share the work; other cost models have the
+        empty set only.
         """
         other_axes = [a for a in merge.mesh.axes if a not in merge.axes and merge.mesh.size_of[a] > 1]
         if not isinstance(self.moves.machine, Machine):
@@ -471,9 +476,10 @@ class MessageLines(NamedTuple):
     full_buckets: bool
 
     def start_share(self, nbytes: int) -> float:
-        """Return the share of a message's start that a gradient pays: the share of the bucket that it fills.
+        """Return the share of a message's start that a gradient pays.
 
-        It is 0 if all gradients fit into one bucket, whose start is paid by the hub.
+        It is the share of the bucket that the gradient fills. It is 0 if all gradients fit into one bucket, whose
+        start is paid by the hub.
         """
         return min(1.0, nbytes / BUCKET_BYTES) if self.full_buckets else 0.0
 

@@ -54,9 +54,10 @@ class Memory(Pictured):
 
 
 def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = False) -> bool:
-    """Return True if an operator stores an operand for its backward pass, because its gradients read it.
+    """Return True if an operator stores an operand for its backward pass.
 
-    With recomputation, only tensors that enter a layer are stored, and no copies of parameters.
+    It does so if its gradients read the operand. With recomputation, only tensors that enter a layer are stored, and
+    no copies of parameters.
     """
     read_flags = graph.seen_operands[operator.index]
     if (value.index, True) not in zip(operator.inputs, read_flags):
@@ -65,7 +66,10 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
 
 
 def saves_result(graph: Graph, operator: Operator, recompute: bool = False) -> bool:
-    """Return True if an operator stores its results for its backward pass; never with recomputation."""
+    """Return True if an operator stores its results for its backward pass.
+
+    With recomputation no operator does.
+    """
     return operator.saves_result and operator.index in graph.reached and not recompute
 
 
@@ -165,7 +169,10 @@ class StepMemory:
     # -- moments --------------------------------------------------------------------------------------
 
     def update_peak(self, where: str, more: int) -> None:
-        """Update the peak with all current arrays and ``more`` further bytes; ``where`` names the operator."""
+        """Update the peak with all current arrays and ``more`` further bytes.
+
+        ``where`` names the operator.
+        """
         transient = self.living.total + self.underway + more
         facts = self.parameters, self.gradients, self.optimizer, self.stored.total, transient
         if sum(facts) > self.peak.peak or not self.peak.where:
@@ -181,7 +188,10 @@ class StepMemory:
     # -- forward --------------------------------------------------------------------------------------
 
     def forward(self, operator: Operator) -> None:
-        """Run an operator: redistribute operands, compute and redistribute results, free unused values."""
+        """Run an operator and update the peak.
+
+        Its operands are redistributed, its results are computed and redistributed, and unused values are freed.
+        """
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
         layouts, copies = choice.operator_layouts[operator.index], 0
         for operand, wanted in zip(operator.inputs, layouts.inputs):
@@ -203,7 +213,10 @@ class StepMemory:
         self._free(operator)
 
     def _free(self, operator: Operator) -> None:
-        """Free operands and results without further readers, except for inputs and results of the program."""
+        """Free operands and results without further readers.
+
+        Inputs and results of the program stay.
+        """
         for value in {*operator.inputs, *operator.outputs}:
             readers = self.graph.consumers[value]  # in program order
             owned = self.graph.values[value].kind != "result" or value in self.graph.results
@@ -211,7 +224,10 @@ class StepMemory:
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
-        """Store the arrays that the tape needs for an operator's gradients, in the operator's own layouts."""
+        """Store the arrays that the tape needs for an operator's gradients.
+
+        They have the operator's own layouts.
+        """
         for key, nbytes in self._stored_arrays(operator, recompute):
             self.living.drop(key)
             self.stored.put(key, nbytes)
@@ -245,9 +261,10 @@ class StepMemory:
                 self.underway += _nbytes(value, layout)
 
     def backward(self, operator: Operator) -> None:
-        """Run an operator's backward pass: add its results' gradients, compute those of its operands.
+        """Run an operator's backward pass and update the peak.
 
-        Arrays that the tape stored for the operator are freed. Gradients of parameters that are complete are reduced.
+        The gradients of its results are added, and those of its operands are computed. Arrays that the tape stored
+        for the operator are freed. Gradients of parameters that are complete are reduced.
         """
         if operator.index not in self.graph.reached:
             return

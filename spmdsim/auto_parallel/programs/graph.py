@@ -87,7 +87,7 @@ class Operator(ShortRepr):
 
     @property
     def error_facts(self) -> dict[str, str]:
-        """Facts that identify the operator in errors: its name, and its source line if that is known."""
+        """Facts that identify the operator in errors: its name and its source line."""
         return {"operator": self.name, **({"at": self.where} if self.where else {})}
 
     @cached_property
@@ -130,7 +130,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def places(self) -> tuple[tuple[str, int] | None, ...]:
-        """Layer name and position in the repeat of each operator of a repeated layer; None outside of layers."""
+        """Layer name and position in the repeat of each operator; None outside of layers."""
         counts: dict[tuple[str, int], int] = {}
         places: list[tuple[str, int] | None] = []
         for operator in self.operators:
@@ -193,7 +193,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_operators(self) -> dict[int, int]:
-        """Map each operator of a repeated layer to the operator at its position in the layer's first repeat.
+        """Map from each operator of a repeated layer to its counterpart in the first repeat.
 
         Operators with different rules, sizes or configurations are not tied.
         """
@@ -207,7 +207,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
-        """The tensors in groups: tensors at one position of repeated layers together, all others alone."""
+        """The tensors in groups.
+
+        Tensors at one position of repeated layers are in one group, all others are alone.
+        """
         tied = self.tied_operators
         groups: dict[tuple[object, ...], list[Value]] = {}
         for value in self.values:
@@ -227,7 +230,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def equal_operators(self) -> tuple[tuple[Operator, ...], ...]:
-        """The operators in groups: tied ones whose operands and results are tied together, all others alone."""
+        """The operators in groups.
+
+        Tied operators whose operands and results are tied are in one group, all others are alone.
+        """
         tied = self.tied_operators
         group_of = {value.index: k for k, group in enumerate(self.tied_values) for value in group}
         groups: dict[tuple[object, ...], list[Operator]] = {}
@@ -301,9 +307,10 @@ class Graph(ShortRepr):
         return self.by_name[name]
 
     def configure(self, **shards: Any) -> Graph:
-        """Return the graph with strategies fixed for some operators, by name (``_`` stands for ``.``).
+        """Return the graph with strategies fixed for some operators.
 
-        Each value is anything that :func:`~spmdsim.auto_parallel.strategy_choice.configured_strategy` accepts.
+        Keywords are their names, with ``_`` for ``.``. Each value is anything that
+        :func:`~spmdsim.auto_parallel.strategy_choice.configured_strategy` accepts.
         """
         names = {operator.name.replace(".", "_"): operator.name for operator in self.operators}
         wanted = {names.get(name, name): shard for name, shard in shards.items()}
@@ -355,7 +362,10 @@ class GraphBuilder:
         return self._value(name, tuple(shape), itemsize, "parameter", **options)
 
     def layer(self, name: str | None, repeat: int = 0) -> None:
-        """Assign the operators that follow to repeat number ``repeat`` of a layer; None ends the layer."""
+        """Assign the operators that follow to repeat number ``repeat`` of a layer.
+
+        None ends the layer.
+        """
         self._layer = None if name is None else (name, repeat)
 
     def apply(

@@ -61,9 +61,10 @@ class _Network(GraphBuilder):
         itemsize: int | None = None,
         differentiable: bool = True,
     ) -> int:
-        """Add an operator of a kind; return the index of its result. The kind is its name if ``name`` is None.
+        """Add an operator of a kind and return the index of its result.
 
-        Other arguments are as in :meth:`GraphBuilder.apply`; ``rule`` replaces the kind's rule in :data:`RULES`.
+        Its name is the kind if ``name`` is None. Other arguments are as in :meth:`GraphBuilder.apply`; ``rule``
+        replaces the kind's rule in :data:`RULES`.
         """
         return self.apply(
             rule or RULES[kind], *inputs, name=name, kind=kind, shard=shard, sizes=sizes, itemsize=itemsize,
@@ -71,11 +72,11 @@ class _Network(GraphBuilder):
         )  # fmt: skip
 
     def weighted(self, kind: str, x: int, parameter: str, shape: tuple[int, ...], *, name: str) -> int:
-        """Add an operator of a tensor and a new parameter of this shape; return the index of its result."""
+        """Add an operator of a tensor and a new parameter; return the index of its result."""
         return self.run(kind, x, self.parameter(parameter, shape), name=name)
 
     def compare_with_target(self, x: int) -> Graph:
-        """Return the graph whose result is the squared error between a tensor and a new input, the target."""
+        """Return the graph of the squared error between a tensor and a new input, the target."""
         shape = self.shape(x)
         return self.graph(
             self.run("squared_error", x, self.input("target", shape), name="loss", rule=_ERRORS[len(shape)])
@@ -83,9 +84,10 @@ class _Network(GraphBuilder):
 
 
 def tutorial(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
-    """Build the network of MindSpore's operator-parallel tutorial: three products with two ReLUs.
+    """Build the network of MindSpore's operator-parallel tutorial.
 
-    With ``configured``, the first two products and the ReLUs have the tutorial's strategies for 8 ranks.
+    It has three products with two ReLUs. With ``configured``, the first two products and the ReLUs have the
+    tutorial's strategies for 8 ranks.
     """
     build = _Network("tutorial", training=training)
     x = build.run("reshape", build.input("x", (batch, 1, 28, 28)), name="flatten", rule=_FLATTEN)
@@ -133,7 +135,10 @@ def mlp(
 
 
 def chain(sizes: Sequence[int] = (512, 512, 512, 512), batch: int = 512, *, training: bool = False) -> Graph:
-    """Build a chain of matrix products; ``sizes`` are the widths of the input and of each product."""
+    """Build a chain of matrix products.
+
+    ``sizes`` are the widths of the input and of each product.
+    """
     build = _Network("chain", training=training)
     x = build.input("x", (batch, sizes[0]))
     for k, shape in enumerate(itertools.pairwise(sizes)):
@@ -170,7 +175,7 @@ def gpt(
     training: bool = True,
     itemsize: int = 4,
 ) -> Graph:
-    """Build a stack of pre-norm transformer layers with tied embeddings and a cross-entropy loss.
+    """Build pre-norm transformer layers with tied embeddings and a cross-entropy loss.
 
     The feed-forward layers are four times as wide as ``hidden``. Without ``heads`` there is one head per 64 columns, at
     least one. Without ``embedding`` the graph has the layers only, and no loss.
@@ -205,7 +210,7 @@ def bert(
     embedding: bool | None = None,
     training: bool = True,
 ) -> Graph:
-    """Build a stack of post-norm transformer layers, or with ``embedding`` a masked-language model.
+    """Build post-norm transformer layers, or with ``embedding`` a masked-language model.
 
     Sizes are as in :func:`gpt`. A ``vocab`` turns ``embedding`` on; its default size is 1024. The full network has
     embeddings of words, positions and segments, and a head: a dense layer, the word embedding again, and a bias.
@@ -233,7 +238,7 @@ def moe(
     heads: int = 8,
     training: bool = True,
 ) -> Graph:
-    """Build transformer layers whose feed-forward layer is a mixture of experts (GShard), as einsums.
+    """Build transformer layers with a mixture of experts, written as einsums (GShard).
 
     An expert is eight times as wide as ``hidden``, and takes at most ``2 * group / experts`` tokens of a group.
 
@@ -254,7 +259,10 @@ def moe(
 def _post_norm(
     build: _Network, x: int, layers: int, heads: int | None, inner: Callable[[_Network, int, str], int]
 ) -> int:
-    """Add layers of attention and of ``inner``, each followed by a residual sum and a normalisation."""
+    """Add layers of attention and of ``inner``; return the index of the result.
+
+    A residual sum and a normalisation follow each.
+    """
     for layer in range(layers):
         build.layer("layer", layer)
         p = f"l{layer}."
@@ -321,16 +329,19 @@ def _attention(build: _Network, x: int, p: str, heads: int | None) -> int:
 
 
 def _feed_forward(build: _Network, x: int, p: str) -> int:
-    """Add a feed-forward layer of four times the width, with GELU; return the index of its result."""
+    """Add a feed-forward layer of four times the width, with GELU.
+
+    The index of its result is returned.
+    """
     width = build.shape(x)[-1]
     x = build.run("gelu", _linear(build, x, f"{p}fc1", 4 * width), name=p + "gelu")
     return _linear(build, x, f"{p}fc2", width)
 
 
 def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
-    """Add a mixture of ``experts`` experts on groups of ``group`` tokens; return the index of its result.
+    """Add a mixture of experts on groups of tokens; return the index of its result.
 
-    ``p`` is the prefix of all names.
+    There are ``experts`` experts, and ``group`` tokens in a group. ``p`` is the prefix of all names.
 
     Raises:
         InputError: If a group is not made of entire sequences.
@@ -358,7 +369,10 @@ def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
 
 
 def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -> int:
-    """Add the product with a word table and the cross-entropy loss; return the index of the loss."""
+    """Add the product with a word table and the cross-entropy loss.
+
+    The index of the loss is returned.
+    """
     labels = build.input("labels", build.shape(x)[:2], itemsize=4)
     logits = build.apply("b s h, v h -> b s v", x, table, name="logits")
     if bias:
@@ -382,7 +396,7 @@ MOST_LAYERS = 10_000
 
 
 def default_sizes(name: str) -> dict[str, Any]:
-    """Return the sizes of a built-in program that are used if none are given; empty for an unknown name.
+    """Return the default sizes of a built-in program; empty for an unknown name.
 
     >>> default_sizes("mlp")["batch"], default_sizes("nothing")
     (32, {})

@@ -43,7 +43,7 @@ class Unconfigured(Watcher):
 
 
 class _OperatorRecorder(Unconfigured):
-    """A watcher that adds every operator that has run to a graph, with the user's configured strategy.
+    """A watcher that adds every operator to a graph, with the user's configured strategy.
 
     ``ranks`` is the number of ranks of the last operator's world; 0 before the first.
     """
@@ -66,8 +66,8 @@ class _OperatorRecorder(Unconfigured):
     def value(self, tensor: Tensor) -> int:
         """Return the index of a tensor's value in the graph.
 
-        A tensor that was not recorded before becomes a parameter if it requires gradients, else a constant of the program
-        that keeps its layout.
+        A tensor that was not recorded before becomes a parameter if it requires gradients, else a constant of the
+        program that keeps its layout.
         """
         value = self._values.get(id(tensor.held))
         if value is None:
@@ -124,7 +124,10 @@ class _OperatorRecorder(Unconfigured):
             self.assign_value(result, value)
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
-        """Return the operator's name, followed by the name of the first parameter it reads: ``matmul.w1``."""
+        """Return the operator's name with the name of a parameter it reads: ``matmul.w1``.
+
+        It is the first of its parameters.
+        """
         trained = (
             tensor.name for tensor in tensors if tensor.requires_grad and tensor.node is None and tensor.name
         )
@@ -137,7 +140,10 @@ class _OperatorRecorder(Unconfigured):
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
-    """Return the strategy that the user configured: cuts, a dict or a strategy; None if there is none."""
+    """Return the strategy that the user configured; None if there is none.
+
+    It consists of cuts, or is a dict or a strategy.
+    """
     configured = None if sharding is None else sharding.in_strategy
     if sharding is not None and sharding.repeat != "right" and not isinstance(configured, FrozenMapping):
         return sharding.strategy(bound, ranks)
@@ -197,7 +203,7 @@ def record_program(
 
 
 def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
-    """Call a function on existing tensors; return its result, its graph, and the number of ranks.
+    """Call a function on tensors; return its result, its graph, and the number of ranks.
 
     The call runs as usual, except that configured strategies are recorded but not applied. Tensors that the function
     reads beside its arguments are parameters if they require gradients. All others are constants that keep their
@@ -215,7 +221,7 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
 
 
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
-    """Call the program, and turn the errors of a program that cannot be recorded into errors with advice."""
+    """Call the program, and give advice for errors of programs that cannot be recorded."""
     try:
         return program(**arguments)
     except Exception as error:
@@ -300,7 +306,9 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
-    """Run a Python file and return its function ``program`` and its dicts ``inputs`` and ``parameters``.
+    """Run a Python file and return its ``program``, ``inputs`` and ``parameters``.
+
+    ``program`` is a function; the others are dicts, and ``parameters`` may be missing.
 
     Raises:
         InputError: If the file does not exist, is not valid Python, or does not define ``program`` and ``inputs``.
@@ -324,10 +332,10 @@ MOST_LAYER_OPERATORS = 400
 
 
 def mark_layers(graph: Graph, name: str = "layer") -> Graph:
-    """Return the graph with its longest stretch of repeated operators marked as repeats of one layer.
+    """Return the graph with repeated operators marked as repeats of one layer.
 
-    Two operators are equal if they have equal rules, sizes and strategies, and read results of producers at equal
-    distances. A graph without repeats is returned unchanged.
+    The longest stretch of repeated operators is marked. Two operators are equal if they have equal rules, sizes and
+    strategies, and read results of producers at equal distances. A graph without repeats is returned unchanged.
     """
     period, start, repeats = find_repeats(_fingerprints(graph))
     if repeats < 2:

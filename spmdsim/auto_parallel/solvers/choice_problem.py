@@ -24,9 +24,10 @@ Neighbours = list[tuple[int, np.ndarray]]
 
 
 class SharedPrice(NamedTuple):
-    """Price that several variables, the payers, pay once for each distinct label of their states.
+    """Price that several variables pay once for each distinct label of their states.
 
-    The price of a label also depends on the label of one further variable, the selector.
+    The variables are called payers. The price of a label also depends on the label of one further variable, the
+    selector.
 
     Attributes:
         variables: the selector first, then the payers; one variable may be listed more than once.
@@ -70,7 +71,10 @@ class SharedPrice(NamedTuple):
         return tuple(size[v] for v in self.around)
 
     def table(self) -> np.ndarray:
-        """Return the price of every combination; the array has a dimension per variable of :attr:`around`."""
+        """Return the price of every combination of states.
+
+        The array has a dimension per variable of :attr:`around`.
+        """
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
         selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))
         total: np.ndarray = np.zeros(self.sizes)
@@ -153,7 +157,10 @@ class ChoiceProblem:
         return len(self.seconds) - 1
 
     def add_pair(self, i: int, j: int, seconds: np.ndarray, memory: np.ndarray | None = None) -> None:
-        """Add prices of a pair, ``[state of i, state of j]``; a pair of equal variables adds to the variable."""
+        """Add prices of a pair, ``[state of i, state of j]``.
+
+        A pair of equal variables adds to the variable's prices.
+        """
         if i == j:
             self.seconds[i] = self.seconds[i] + np.diagonal(seconds)
             if memory is not None:

@@ -80,7 +80,9 @@ def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceP
 
 
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
-    """Return for each variable the states that may be part of an optimum; of equally good ones the first.
+    """Return for each variable the states that may be part of an optimum.
+
+    Of equally good states the first one is returned.
 
     Args:
         problem: the problem.
@@ -117,8 +119,8 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
 def _rows_of(shared: SharedPrice, i: int) -> np.ndarray:
     """Return a shared price as ``[state of i, combination of the other variables]``.
 
-    If that is too large, return instead prices between which all differences are as large as they can be. These remove no
-    state that may be part of an optimum.
+    If that is too large, return instead prices between which all differences are as large as they can be. These remove
+    no state that may be part of an optimum.
     """
     n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
     if n * combinations > LARGEST_COMPARED:
@@ -163,7 +165,7 @@ def _unbeaten_states(
 
 
 def _worse(row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, float]:
-    """Return ``[a, b]``, the least by which state a is more expensive than b, and the rounding error.
+    """Return ``[a, b]``, the least by which state a exceeds b, and the rounding error.
 
     Args:
         row: the prices of the states.
@@ -249,7 +251,10 @@ class _Elimination:
         self._add((variable,), prices)
 
     def simplify(self, candidates: Sequence[int]) -> None:
-        """Remove the candidates whose neighbours have a common table already, because no table grows then."""
+        """Remove the candidates whose neighbours have a common table already.
+
+        No table grows then.
+        """
         for v in candidates:
             around = {*self._around(v)}
             if any(around <= {*self.tables[n].variables} for u in around for n in self.of[u] - self.of[v]):
@@ -325,7 +330,10 @@ def _too_wide(width: int) -> TooWideError:
 
 
 def _broadcastable_prices(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
-    """Return the table's prices with a dimension per variable of ``axes``, of size 1 for missing ones."""
+    """Return the table's prices with a dimension per variable of ``axes``.
+
+    Missing variables have a dimension of size 1.
+    """
     order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
     transposed = table.prices.transpose(order)
     present = set(table.variables)
@@ -334,7 +342,9 @@ def _broadcastable_prices(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
 
 
 class _Branches:
-    """Branch and bound over the states of hubs, with an elimination of the other variables for each branch.
+    """Branch and bound over the states of hubs.
+
+    Each branch eliminates the other variables.
 
     Attributes:
         others: the variables that are no hubs.
@@ -379,7 +389,7 @@ class _Branches:
         return best[1]
 
     def _relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
-        """Return a lower bound with some hubs decided, and the states of the other variables that attain it.
+        """Return a lower bound with some hubs decided, and the states that attain it.
 
         ``decided`` maps hubs to states. The states of hubs in the result are 0.
         """
@@ -403,7 +413,8 @@ class _Branches:
         """Set every hub in ``states`` to its best state, or its decided one.
 
         Returns:
-            The largest distance of an undecided hub's price from its lower bound, and this hub; None if all are decided.
+            The largest distance of an undecided hub's price from its lower bound, and this hub; None if all are
+            decided.
         """
         worst: tuple[float, int | None] = (0.0, None)
         for hub in self.hubs:
@@ -445,7 +456,10 @@ def improve(
 
 
 def _rounds(problem: ChoiceProblem, states: list[int]) -> list[int]:
-    """Decide all windows again until a round does not improve the price, at most :data:`ROUNDS` times."""
+    """Decide all windows again until a round does not improve the price.
+
+    There are at most :data:`ROUNDS` rounds.
+    """
     current, price = states, problem.price(states)
     around, hubs = problem.neighbours(), set(problem.hubs)
     for _ in range(ROUNDS):
@@ -480,9 +494,9 @@ def _window(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
 def _decide(
     problem: ChoiceProblem, around: list[Neighbours], current: list[int], chosen: list[int]
 ) -> list[int]:
-    """Decide some variables and all hubs again, with the others as they are; return the better states.
+    """Decide some variables and all hubs again; return the better states.
 
-    A window that is too large for elimination is decided in halves.
+    The other variables stay. A window that is too large for elimination is decided in halves.
 
     Args:
         problem: the problem.

@@ -39,7 +39,10 @@ class DoesNotFitError(SpmdError, ValueError):
 
     @classmethod
     def none_found(cls, limit: float, least: float) -> DoesNotFitError:
-        """Return the error that no tried assignment has a peak up to ``limit`` bytes; the lowest is ``least``."""
+        """Return the error that no tried assignment has a peak up to ``limit`` bytes.
+
+        The lowest peak is ``least``.
+        """
         return cls._of(
             f"no strategies were found that fit into {many(round(limit), 'byte')} per rank; of those tried, the smallest limit "
             f"that can be met is {least:,.0f}",
@@ -56,7 +59,9 @@ class DoesNotFitError(SpmdError, ValueError):
 def solve_integer(
     problem: ChoiceProblem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
 ) -> Solution:
-    """Return the cheapest assignment with at most ``limit`` bytes, or one at most ``gap`` more expensive.
+    """Return the cheapest assignment with at most ``limit`` bytes.
+
+    It may be more expensive than the optimum by ``gap``.
 
     Args:
         problem: the problem.
@@ -171,7 +176,10 @@ def _solve(
 
 
 def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
-    """Return the error that no assignment fits into ``limit`` bytes, with the smallest possible limit."""
+    """Return the error that no assignment fits into ``limit`` bytes.
+
+    It names the smallest possible limit.
+    """
     least = smallest_memory(problem)
     if limit is not None and least > limit:
         return DoesNotFitError.below(limit, least)
@@ -253,8 +261,8 @@ class _Model:
             count: the number of columns so far.
 
         Returns:
-            The prices of the new columns, the new number of rows and of columns, and the lower bound of each new row. The
-            upper bounds are 0.
+            The prices of the new columns, the new number of rows and of columns, and the lower bound of each new row.
+            The upper bounds are 0.
         """
         n, m = shared.prices.shape
         paid = count + np.arange(n * m).reshape(n, m)

@@ -113,9 +113,9 @@ def _dtype(name: str) -> np.dtype:
 
 
 def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
-    """Return the schedule of each requested algorithm by name; None stands for the library's call.
+    """Return the schedule of each requested algorithm by name.
 
-    Without requested names, these are all algorithms that support ``size`` ranks.
+    None stands for the library's call. Without requested names, these are all algorithms that support ``size`` ranks.
     """
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
@@ -137,9 +137,10 @@ def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
 def _measure(
     args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], dtype: np.dtype, comm: Any
 ) -> Iterator[BenchRow]:
-    """Yield one row per algorithm and size, in the order of nccl-tests: all sizes of an algorithm first.
+    """Yield one row per algorithm and size, in the order of nccl-tests.
 
-    ``calls`` has the schedule of each algorithm, or None for the library's call.
+    All sizes of an algorithm come first. ``calls`` has the schedule of each algorithm, or None for the library's
+    call.
     """
     import numpy as np
 
@@ -183,7 +184,10 @@ def _measure(
 
 
 def _predict_seconds(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:
-    """Return predicted seconds, for the library's call from measured times; None if there are none."""
+    """Return predicted seconds; None if there are none.
+
+    For the library's call they come from measured times.
+    """
     from spmdsim.cost.pricing import emulated_seconds
 
     if schedule is None:
@@ -313,7 +317,10 @@ def _line(columns: list[_Column], cells: list[object]) -> str:
 
 
 def _interval(row: BenchRow) -> str:
-    """Return the interval of a prediction as text, with "outside" if the time lies outside; or "none"."""
+    """Return the interval of a prediction as text, or "none".
+
+    "outside" is added if the time lies outside.
+    """
     if row.interval is None:
         return "none"
     low, high = row.interval

@@ -88,9 +88,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def measured_machine(comm: Any, largest: int) -> Machine:
-    """Return the machine of these ranks, fitted to measurements of messages up to ``largest`` bytes.
+    """Return the machine of these ranks, fitted to measurements.
 
-    All ranks call it.
+    Messages have up to ``largest`` bytes. All ranks call it.
     """
     from spmdsim.cli.collective.samples import Pace
 
@@ -137,7 +137,7 @@ def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
 
 
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
-    """Return the calibration with the interval of errors that predictions of whole collectives have."""
+    """Return the calibration with the interval of errors of whole collectives."""
     from spmdsim.cli.collective.samples import checks
     from spmdsim.cost.calibration import interval_of
 

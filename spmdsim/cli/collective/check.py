@@ -141,9 +141,10 @@ def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Nam
 
 
 def _table(results: list[dict[str, Any]], all_findings: bool) -> Table:
-    """Return the table of verdicts, with counts and lower bounds of correct rank counts, or findings.
+    """Return the table of verdicts.
 
-    Without ``all_findings`` only the first finding of each rank count is shown.
+    Correct rank counts have counts and lower bounds, wrong ones have findings. Without ``all_findings`` only the
+    first finding of each rank count is shown.
     """
     rows: list[tuple[str, ...]] = []
     for result in results:

@@ -110,9 +110,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
-    """Run the library's call on one size, and compare its bits with the orders of known algorithms.
+    """Compare the bits of the library's result with the orders of known algorithms.
 
-    An algorithm remains if its bits agree for every draw of the data.
+    The library's call runs on one size. An algorithm remains if its bits agree for every draw of the data.
     """
     import numpy as np
 
@@ -139,7 +139,7 @@ def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) ->
 def _finding(
     name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same: bool
 ) -> DetectedAlgorithm:
-    """Compare the table's choice with the algorithms that the bits allow, and return the finding.
+    """Compare the table's choice with the algorithms that the bits allow.
 
     ``bits`` are their names; ``same`` is True if results are identical on all ranks.
     """

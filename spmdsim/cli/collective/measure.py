@@ -55,9 +55,9 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
 
 
 def others_at_work(comm: Any) -> Callable[[], float]:
-    """Return a function for the number of cores that other programs have kept busy since this call.
+    """Return a function that counts the cores that other programs have kept busy.
 
-    All ranks call both functions. The number is 0 if the system does not report it.
+    It counts from this call on. All ranks call both functions. The number is 0 if the system does not report it.
     """
     start, busy_before = seconds_of_others(comm)
 
@@ -69,9 +69,9 @@ def others_at_work(comm: Any) -> Callable[[], float]:
 
 
 def seconds_of_others(comm: Any) -> tuple[float, float]:
-    """Return the current time, and the seconds for which this node's cores have worked for other programs.
+    """Return the time, and the seconds for which the cores worked for other programs.
 
-    Both are seconds with arbitrary start.
+    They are the cores of this node. Both are seconds with arbitrary start.
     """
     used = comm.allgather((platform.node(), time.process_time()))
     return time.perf_counter(), busy_seconds() - sum(
@@ -80,7 +80,10 @@ def seconds_of_others(comm: Any) -> tuple[float, float]:
 
 
 def busy_seconds() -> float:
-    """Return the seconds for which this node's cores have worked since it was started; 0 if unknown."""
+    """Return the seconds for which this node's cores have worked; 0 if unknown.
+
+    They count from the start of the system.
+    """
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:8])
@@ -137,7 +140,7 @@ class MeasuredCase:
         return collective(self.collective)
 
     def _elements(self, who: str) -> int:
-        """Return the number of elements on this rank for an owner in the specification, such as "root"."""
+        """Return the number of elements on this rank for an owner, such as "root"."""
         at_root = self.count if self.rank == 0 else 0
         return {"owner": self.block, "root": at_root, "nobody": 0}.get(who, self.count)
 
@@ -157,7 +160,8 @@ class MeasuredCase:
     def _blocks(self) -> list[tuple[int, int, range, int]]:
         """Return the blocks of the output as `(start, stop, ranks, first)`.
 
-        ``ranks`` are the ranks whose inputs are added; ``first`` is the index of the block's first element in their inputs.
+        ``ranks`` are the ranks whose inputs are added; ``first`` is the index of the block's first element in their
+        inputs.
         """
         if not self.output_count:
             return []
@@ -179,7 +183,10 @@ class MeasuredCase:
 
 
 def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
-    """Return the case with the largest size up to ``nbytes``, but at least one element, or one per rank."""
+    """Return the case with the largest size up to ``nbytes``.
+
+    It has at least one element, or one per rank.
+    """
     size = comm.Get_size()
     count = max(nbytes // dtype.itemsize, 1)
     if {"owner", "row"} & {collective(name).before, collective(name).after}:
@@ -231,7 +238,9 @@ def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Arr
 
 
 def calls_within(most: float, each: float, wanted: int) -> int:
-    """Return the number of calls of ``each`` seconds that fit into ``most`` seconds, from 1 to ``wanted``.
+    """Return the number of calls that fit into ``most`` seconds, from 1 to ``wanted``.
+
+    A call takes ``each`` seconds.
 
     >>> calls_within(0.3, 0.001, 60), calls_within(0.3, 0.05, 60), calls_within(0.3, 2.0, 60)
     (60, 6, 1)

@@ -75,9 +75,9 @@ class Pace:
     clock: Callable[[], float] = time.monotonic
 
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
-        """Yield all cases, up to :data:`TIMES_THROUGH` times; after the first pass until the time is over.
+        """Yield all cases, up to :data:`TIMES_THROUGH` times.
 
-        ``what`` names the cases in progress texts.
+        After the first pass, stop when the time is over. ``what`` names the cases in progress texts.
         """
         end = self.clock() + self.seconds
         for number in range(TIMES_THROUGH):
@@ -99,18 +99,19 @@ def sample_sizes(largest: int) -> list[int]:
 
 
 def loops(nbytes: int) -> tuple[int, int]:
-    """Return the number of timed loops, and of calls per loop, for a call that moves ``nbytes`` bytes.
+    """Return the numbers of timed loops and of calls per loop.
 
-    The numbers are equal on all ranks. Loops are short, so that some of them run undisturbed on a busy machine.
+    A call moves ``nbytes`` bytes. The numbers are equal on all ranks. Loops are short, so that some of them run
+    undisturbed on a busy machine.
     """
     calls = max(1, min(8, (256 << 10) // max(nbytes, 1)))
     return max(5, min(60, (96 << 20) // max(nbytes * calls, 1))), calls
 
 
 def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
-    """Return a pair of ranks on one node, a pair on two nodes, and the number of ranks on the first node.
+    """Return a pair of ranks on one node, a pair on two nodes, and the ranks of the first node.
 
-    A pair is None if there is none.
+    The last is their number. A pair is None if there is none.
     """
     names = comm.allgather(platform.node())
     near = [rank for rank, name in enumerate(names) if name == names[0]]
@@ -136,10 +137,10 @@ class RoundSamples:
 def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSamples:
     """Time rounds exactly as emulated algorithms run them.
 
-    All ranks call it, and those not in the pair wait. The cost of a message and of a reduction depends on the location of
-    the bytes in caches, and so on the rounds before. So the rounds of recursive doubling (send input, reduce) and of a
-    ring (then send the reduced data) are timed as a whole, and their differences are the result. Reductions alone are
-    timed on all ranks at once, because the ranks share the memory.
+    All ranks call it, and those not in the pair wait. The cost of a message and of a reduction depends on the location
+    of the bytes in caches, and so on the rounds before. So the rounds of recursive doubling (send input, reduce) and
+    of a ring (then send the reduced data) are timed as a whole, and their differences are the result. Reductions alone
+    are timed on all ranks at once, because the ranks share the memory.
 
     Args:
         pace: time limit and progress.
@@ -227,7 +228,10 @@ def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
 
 
 def call_seconds(comm: Any) -> float:
-    """Return the seconds of an emulated collective besides its rounds, mostly the binding of its arrays."""
+    """Return the seconds of an emulated collective besides its rounds.
+
+    Most of them bind its arrays.
+    """
     from spmdsim.worlds.mpi.messages import Messages
 
     return _empty_call_seconds(Messages(comm))
@@ -265,7 +269,10 @@ def per_call(call: Callable[[], object], nbytes: int) -> float:
 
 
 def native_table(pace: Pace, largest: int) -> list[Measurement]:
-    """Return times of the library's own collectives over all ranks, for sizes 8 to ``largest``, doubling."""
+    """Return times of the library's own collectives over all ranks.
+
+    Sizes double from 8 bytes to ``largest``.
+    """
     # Small sizes may round to the same case; the table keeps one row per size.
     least: dict[tuple[str, int], float] = {}
     sizes = [8 << k for k in range(max(largest // 8, 1).bit_length()) if 8 << k <= largest]

@@ -123,7 +123,7 @@ def names_in(text: str) -> list[str]:
 def find_algorithm(
     collective: str, name: str, chunks: str | None = None, ports: str | None = None
 ) -> Algorithm:
-    """Return a registered algorithm by name, or a user's generator function as ``FILE.py:FUNCTION``.
+    """Return an algorithm by name, or a user's function as ``FILE.py:FUNCTION``.
 
     ``chunks`` and ``ports`` are expressions for a user's function: number of chunks, and messages per round.
 

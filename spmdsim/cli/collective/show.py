@@ -79,7 +79,7 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
 
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
-    """Verify a schedule and print its counts; return 1 if it is wrong. This is faster than a full picture."""
+    """Verify a schedule and print its counts; return 1 if it is wrong, else 0."""
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
 
@@ -98,7 +98,10 @@ def _print(args: argparse.Namespace, *parts: object) -> None:
 
 
 def _parts(story: History, args: argparse.Namespace) -> list[object]:
-    """Return the lines and pictures of the selected parts: states, messages and counts of a schedule."""
+    """Return the lines and pictures of the selected parts of a schedule.
+
+    Parts are states, messages and counts.
+    """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.figures.schedule_figures import highlighted, message_lines, state_legend, state_lines
 
@@ -174,7 +177,10 @@ def _rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
 
 
 def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]:
-    """Return the counts of a correct schedule in bytes for the message size ``--bytes``, for JSON."""
+    """Return the counts of a correct schedule in bytes, for JSON.
+
+    ``--bytes`` is the message size.
+    """
     from spmdsim.collectives.facts import bound_bytes
 
     counts, nbytes = _count_bytes(schedule, args), parse_bytes(args.bytes)
@@ -189,7 +195,10 @@ def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]
 
 
 def _as_json(story: History, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON fields of a schedule: counts, and messages and states per round if selected."""
+    """Return the JSON fields of a schedule.
+
+    They are counts, and messages and states per round if selected.
+    """
     from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
     schedule, parts = story.schedule, args.only or PARTS
@@ -261,7 +270,10 @@ def list_algorithms(args: argparse.Namespace) -> int:
 
 
 def _row(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the row of an algorithm: name, rank counts, costs, order of operands, and description."""
+    """Return the row of an algorithm.
+
+    It has name, rank counts, costs, order of operands, and description.
+    """
     form = algorithm.formula
     order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
     options = "".join(f" --{name} {value}" for name, value in algorithm.options)
@@ -383,7 +395,10 @@ def _column(facts: Facts) -> dict[str, str]:
 
 
 def _side_by_side(stories: list[History], names: list[str]) -> None:
-    """Print the messages of two algorithms side by side, or one below the other if the line is too short."""
+    """Print the messages of two algorithms side by side.
+
+    If the line is too short, they are printed one below the other.
+    """
     from spmdsim.figures.schedule_figures import grid, highlighted
 
     pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
