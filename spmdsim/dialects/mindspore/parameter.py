@@ -87,7 +87,7 @@ def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
 
 
 def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
-    """Return an initialiser of uniform numbers, from the fan-in and fan-out of a weight ``[out, in, ...]``.
+    """Return an initialiser of uniform numbers, by fan-in and fan-out of a weight ``[out, in, ...]``.
 
     ``bound(fan_in, fan_out)`` returns the square of the limit.
     """

@@ -244,7 +244,7 @@ def _linear(
 def _embedding(
     num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
 ) -> dict[str, Any]:
-    """Rows of a table by index: ``[...] -> [..., embedding_dim]``; partial if the rows are split.
+    """Table whose rows are returned by index: ``[...] -> [..., embedding_dim]``; partial if the rows are split.
 
     The row of the padding index starts as zeros and gets no gradient.
     """
