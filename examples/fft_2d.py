@@ -1,4 +1,4 @@
-"""A field filtered by a two-dimensional Fourier transform: one all_to_all there, one back, the ranks' rows all the while.
+"""Filter a field, split by rows, with a two-dimensional Fourier transform: one all_to_all forth and one back.
 
 spmdsim launch -n 8 examples/fft_2d.py     real ranks (or mpirun -n 8 python examples/fft_2d.py)
 python examples/fft_2d.py                  eight ranks in lock step, no MPI
@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim import Mesh, ShapeOnly, Tensor, fft, ops, record, world
 
-speaks = world(8).rank == 0  # under MPI every rank runs this; one of them prints
+speaks = world(8).rank == 0  # under MPI every rank runs this program, and rank 0 prints
 mesh = Mesh((8,), ("x",))
 shape = (256, 128)
 field = np.random.default_rng(0).normal(size=shape)
@@ -43,7 +43,7 @@ if speaks:
     print("collectives:", trace.counts())
     print("received by rank 0:", f"{trace.nbytes(0):,} bytes; predicted {predicted.nbytes(0):,}")
 
-# The gradient goes the same way back: the filter is its own transpose.
+# The gradient needs equal collectives, because the filter is its own transpose.
 ops.sum(ops.square(ops.real(y))).backward()
 if speaks:
     print("gradient lies as the field:", x.grad.layout == x.layout)

@@ -1,4 +1,4 @@
-"""A product of two laid-out matrices: the same program with MPI, in a notebook, and without data.
+"""Multiply two matrices with layouts: one program for MPI, for a notebook, and without data.
 
 spmdsim launch -n 8 examples/first_steps.py     real ranks (or mpirun -n 8 python examples/first_steps.py)
 python examples/first_steps.py                  eight ranks in lock step, no MPI
@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim import Mesh, ShapeOnly, Tensor, check, matmul, record, world
 
-speaks = world(8).rank == 0  # under MPI every rank runs this; one of them prints
+speaks = world(8).rank == 0  # under MPI every rank runs this program, and rank 0 prints
 
 # Eight ranks in two rows of four. x: rows over dp, columns over tp. w: rows over tp.
 mesh = Mesh((2, 4), ("dp", "tp"))
@@ -18,8 +18,8 @@ x = Tensor.from_global(a, mesh("dp", "tp"))
 w = Tensor.from_global(b, mesh("tp", None))
 
 with record() as trace:
-    y = matmul(x, w)  # every rank multiplies what it holds: a partial sum over tp
-    z = y.to(mesh("dp", None))  # ... which one all_reduce completes
+    y = matmul(x, w)  # every rank multiplies its shards: the result is partial over tp
+    z = y.to(mesh("dp", None))  # one all_reduce adds the partial sums
 
 if speaks:
     print(y)

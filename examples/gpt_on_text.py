@@ -1,4 +1,4 @@
-"""A small GPT learns the characters of a text, on dp x tp ranks, and equals the single process.
+"""Train a small GPT on the characters of a text on dp x tp ranks, and compare it with a single process.
 
 mpirun -n 8 python examples/gpt_on_text.py [--text FILE] [--sequence-parallel] [--zero] [--owned-rows] [--compare]
 python examples/gpt_on_text.py --compare            eight ranks in lock step, no MPI

@@ -1,4 +1,4 @@
-"""Sorting numbers that no rank could hold: every rank ends with its block of the sorted whole, and nothing is gathered.
+"""Sort numbers that exceed the memory of a rank: every rank gets its block of the sorted numbers; nothing is gathered.
 
 spmdsim launch -n 8 examples/sample_sort.py     real ranks (or mpirun -n 8 python examples/sample_sort.py)
 python examples/sample_sort.py                  eight ranks in lock step, no MPI
@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim import Mesh, ShapeOnly, Tensor, ops, record, world
 
-speaks = world(8).rank == 0  # under MPI every rank runs this; one of them prints
+speaks = world(8).rank == 0  # under MPI every rank runs this program, and rank 0 prints
 mesh = Mesh((8,), ("x",))
 n = 100_003  # not a multiple of 8
 numbers = (
@@ -18,9 +18,9 @@ numbers[::1000] = np.nan
 
 x = Tensor.from_global(numbers, mesh("x"))
 with record() as trace:
-    y = ops.sort(x)  # laid out as x: each rank has its block
+    y = ops.sort(x)  # in the layout of x: each rank has its block
 
-# What it sends is known beforehand: samples by the sizes, and each element at most once.
+# The messages are predictable: samples depend on the sizes alone, and each element moves at most once.
 with record() as predicted:
     ops.sort(Tensor.from_global(numbers, mesh("x"), ShapeOnly(8)))
 
@@ -36,20 +36,20 @@ if speaks:
     print("elements fit the bound:", moved.nbytes[0] <= most, f"({most:,} bytes, its block)")
     print("predicted the same calls:", predicted.counts() == trace.counts())
 
-# Where they were: the order, stable, and the largest ones.
+# Compute the stable order, and the three largest numbers with their positions.
 with record() as trace:
     order = ops.argsort(x, descending=True)
-    largest, places = ops.topk(Tensor.from_global(np.nan_to_num(numbers), mesh("x")), 3)
+    largest, positions = ops.topk(Tensor.from_global(np.nan_to_num(numbers), mesh("x")), 3)
 top = np.argsort(-np.nan_to_num(numbers), kind="stable")[:3]
 np.testing.assert_array_equal(largest.full(), np.nan_to_num(numbers)[top])
-np.testing.assert_array_equal(places.full(), top)
+np.testing.assert_array_equal(positions.full(), top)
 backwards = n - 1 - np.argsort(numbers[::-1], kind="stable")[::-1]
 np.testing.assert_array_equal(order.full(), backwards)
 
-# How often each value occurs: equal values lie side by side once they are sorted.
+# Count how often each value occurs. Equal values are neighbours after the sort.
 values, counts = ops.unique_counts(x)
 unique = np.unique(numbers, return_counts=True, equal_nan=False)
 np.testing.assert_array_equal(counts.full(), unique[1])
 if speaks:
-    print("the largest:", *largest.full(), "at", *places.full())
+    print("the largest:", *largest.full(), "at", *positions.full())
     print(f"{values.shape[0]:,} different values, the first of them {int(unique[1][0]):,} times")

@@ -1,4 +1,4 @@
-"""Causal attention over a split sequence: keys and values go round in blocks, and no rank ever has all scores.
+"""Compute causal attention over a split sequence: blocks of keys and values go around a ring; no rank has all scores.
 
 mpirun -n 4 python examples/arrays/blocked_attention.py       python examples/arrays/blocked_attention.py (lock step)
 """

@@ -1,4 +1,4 @@
-"""Conjugate gradients on a 2-D Poisson problem: halos for the operator, one small sum for each scalar product.
+"""Solve a 2-D Poisson problem by conjugate gradients: halos for the operator, a small sum per scalar product.
 
 mpirun -n 4 python examples/arrays/cg.py       python examples/arrays/cg.py (four ranks in lock step)
 """

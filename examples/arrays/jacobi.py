@@ -1,4 +1,4 @@
-"""Jacobi's iteration in numpy's words: slices of a split field exchange the rows and columns that border on them.
+"""Run Jacobi's iteration with numpy's slices: slices of a split field exchange rows and columns with their neighbours.
 
 mpirun -n 4 python examples/arrays/jacobi.py       python examples/arrays/jacobi.py (four ranks in lock step)
 """

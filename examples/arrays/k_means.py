@@ -1,4 +1,4 @@
-"""k-means: points split by rows, centres on all ranks; each step adds up k sums and k counts, whatever the number of points.
+"""Compute k-means of points split by rows with replicated centres; a step reduces k sums and k counts.
 
 mpirun -n 4 python examples/arrays/k_means.py       python examples/arrays/k_means.py (four ranks in lock step)
 """
@@ -19,7 +19,7 @@ centres = Tensor.from_global(data[:K], mesh(None, None))
 
 with record() as trace:
     for _ in range(STEPS):
-        # The nearest centre has the least |c|^2 - 2 p.c; |p|^2 is the same for all.
+        # The nearest centre has the least |c|^2 - 2 p.c, because |p|^2 is equal for all centres.
         distance = ops.sum(centres * centres, 1) - 2.0 * matmul(points, ops.transpose(centres))
         nearest = ops.one_hot(ops.argmin(distance, 1), K, np.float64)
         sums, counts = matmul(ops.transpose(nearest), points), ops.sum(nearest, 0)

@@ -1,4 +1,4 @@
-"""PageRank: rows of a scipy.sparse matrix on each rank, multiplied by a function of local arrays (pip install scipy).
+"""Compute PageRank: a function of local arrays multiplies each rank's rows of a scipy.sparse matrix (pip install scipy).
 
 mpirun -n 4 python examples/arrays/page_rank.py       python examples/arrays/page_rank.py (four ranks in lock step)
 """
@@ -18,7 +18,7 @@ rows = mesh("rows")
 rng = np.random.default_rng(0)
 links = scipy.sparse.coo_array((np.ones(LINKS), rng.integers(PAGES, size=(2, LINKS))), (PAGES, PAGES)).tocsc()
 out = np.maximum(links.sum(axis=0), 1)
-matrix = scipy.sparse.csr_array(links / out)  # entry (i, j): the part of j's rank that it hands to i
+matrix = scipy.sparse.csr_array(links / out)  # entry (i, j): the fraction of j's rank that goes to i
 
 # Each rank keeps the rows of the matrix that the layout of the result gives it.
 shards = {rank: matrix[slice(*rows.bounds((PAGES,), rank)[0])] for rank in w.ranks}
@@ -34,7 +34,9 @@ rank = Tensor.from_global(np.full(PAGES, 1 / PAGES), rows)
 with record() as trace:
     for _ in range(STEPS):
         rank = DAMPING * multiply(rank)
-        rank = rank + (1.0 - ops.sum(rank)) / PAGES  # pages without links give their rank to all pages
+        rank = (
+            rank + (1.0 - ops.sum(rank)) / PAGES
+        )  # all pages share what damping and pages without links leave
 
 expected = np.full(PAGES, 1 / PAGES)
 for _ in range(STEPS):

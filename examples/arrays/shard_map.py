@@ -1,4 +1,4 @@
-"""A program for jax.shard_map, line by line: what JAX has stands in the comment above ours.
+"""Translate a program for jax.shard_map line by line: the comment above a line is the line for JAX.
 
 A layer of a network: activations by batch, weights by columns and then by rows, gradients of the loss added up.
 
