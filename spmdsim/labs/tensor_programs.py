@@ -247,6 +247,7 @@ class StandIns:
         return None
 
     def _describe_adam(self, adam: Adam) -> list[Any]:
+        """Return the numbers of the parameters of an optimiser, their state layouts and its settings."""
         number_of = {id(parameter): number for number, parameter in enumerate(self._parameters)}
         layouts = [adam.state_layout(parameter) for parameter in adam.parameters]
         settings = {name: getattr(adam, name) for name in SETTINGS}

@@ -177,7 +177,7 @@ class _Supervisor:
         child: the rank's process.
         job: the job, as the launcher describes it.
         folder: the folder of the job's notes.
-        was_asked: whether the rank was asked to end, so that its end is no failure of its own.
+        was_asked: True if the rank was asked to end, so that its end is no failure.
     """
 
     def __init__(self, child: ProcessHandle, job: Launched, folder: Path) -> None:

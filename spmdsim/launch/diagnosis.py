@@ -220,7 +220,10 @@ def _try_mpi() -> list[Diagnosis]:
 
 
 def _examine_threads() -> Diagnosis:
-    """Return whether threads may call MPI. Only then can a thread end a hanging job."""
+    """Return the thread level of MPI, with a warning unless any thread may call MPI.
+
+    Without that level no thread can end a hanging job.
+    """
     from mpi4py import MPI
 
     level = MPI.Query_thread()
@@ -232,7 +235,7 @@ def _examine_threads() -> Diagnosis:
 
 
 def _try_float16(comm: MPI.Comm) -> Diagnosis:
-    """Return whether MPI's reductions support half precision, as recent libraries do."""
+    """Return a diagnosis of MPI's support for reductions of half-precision numbers."""
     import numpy as np
 
     ones, total = np.ones(4, np.float16), np.empty(4, np.float16)
@@ -247,7 +250,7 @@ def _try_float16(comm: MPI.Comm) -> Diagnosis:
 
 
 def _examine_large_counts() -> Diagnosis:
-    """Return whether one call of MPI takes more than 2^31 elements, as from MPI 4 on."""
+    """Return a diagnosis of calls of 2^31 elements and more, which MPI 4 supports."""
     from mpi4py import MPI
 
     version = MPI.Get_version()

@@ -200,6 +200,7 @@ def _run_body(body: Callable[[], int]) -> str:
     mistakes: list[SpmdError] = []
 
     def run() -> int:
+        """Run the function; store a mistake of the user and return 2 instead of raising it."""
         try:
             return body()
         except (SpmdError, MemoryError, SystemExit) as error:

@@ -200,12 +200,12 @@ class Windowed(Layout):
         )
 
     def with_partial(self, partial: Any = ()) -> Layout:
-        """Return the layout with the same shards and other partial axes."""
+        """Return a layout with equal shards and other partial axes."""
         return Windowed(self.base.with_partial(partial), self.windows)
 
     @property
     def reduced(self) -> Layout:
-        """The layout with the same shards and no pending reduction."""
+        """The layout with equal shards and no pending reduction."""
         return Windowed(self.base.reduced, self.windows)
 
     def dual(self) -> Layout:
@@ -217,5 +217,5 @@ class Windowed(Layout):
 
     @property
     def canonical(self) -> Layout:
-        """The same distribution without axes of size 1."""
+        """The layout with equal shards on a mesh without axes of size 1."""
         return Windowed(self.base.canonical, self.windows)

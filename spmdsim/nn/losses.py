@@ -149,11 +149,16 @@ def _clipped_logs(x: np.ndarray) -> list[np.ndarray]:
 
 
 def _cross(x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return ``-t log(x) - (1 - t) log(1 - x)`` per element, with clipped logarithms."""
     log, log_complement = _clipped_logs(x)
     return np.asarray((target - 1) * log_complement - target * log)
 
 
 def _cross_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
+    """Return functions that compute the gradients of `_cross` for probabilities and targets.
+
+    The denominator ``x (1 - x)`` is at least 1e-12, as in torch.
+    """
     x, target = operands
 
     def of_target() -> np.ndarray:

@@ -184,6 +184,7 @@ def hook_quick_exit() -> None:
     exit_now = os._exit
 
     def quick_exit(status: int) -> NoReturn:
+        """Print the exit or call the functions of `run_before_quick_exit`, end the job, then exit."""
         if os.getpid() in _hooked_process:
             if status:
                 _print_quick_exit(status, sys._getframe(1))

@@ -238,7 +238,12 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
 
 
 class Reason(NamedTuple):
-    """The text on why a rank stops, and whether the text is only about a difference between other ranks."""
+    """Reason why a rank stops.
+
+    Attributes:
+        text: the reason in words.
+        of_others: True if the text is only about a difference between other ranks.
+    """
 
     text: str
     of_others: bool

@@ -409,6 +409,13 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
 
 
 def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
+    """Return the persistent method of a collective, which returns a request to start repeatedly.
+
+    Args:
+        name: name of the method.
+        prepare: returns the call from the communicator and the arguments.
+    """
+
     def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
         kwargs.pop("info", None)
         frame = sys._getframe(1)
