@@ -202,7 +202,7 @@ def foreign(ask: Ask) -> Generate:
 
 
 def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
-    """Build the signature of the user's function from plain data."""
+    """Build the signature of the user's function from the answer to ``["signature"]``."""
     parameters = [
         inspect.Parameter(
             str(name),

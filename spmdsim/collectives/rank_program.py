@@ -78,12 +78,12 @@ class RankProgram:
     input_shift: int
 
     @property
-    def received(self) -> int:
+    def received_elements(self) -> int:
         """Number of elements that a rank receives."""
         return sum(span.stop - span.start for step in self.steps for _, span in step.receives)
 
     @property
-    def sent(self) -> int:
+    def sent_elements(self) -> int:
         """Number of elements that a rank sends."""
         return sum(span.stop - span.start for step in self.steps for _, span in step.sends)
 
@@ -302,7 +302,7 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
 def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
     """Return adjacent spans as one span, or None if they are not adjacent.
 
-    No spans become an empty one.
+    The result for an empty list is an empty span.
     """
     if len(places) == 1:
         return places[0]

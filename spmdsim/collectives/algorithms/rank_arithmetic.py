@@ -53,11 +53,11 @@ class Fold(NamedTuple):
         return not self.is_paired(rank) or rank % 2 == self.survivor
 
     def new(self, rank: int) -> int:
-        """Return the new number of a survivor."""
+        """Return the new number of a surviving rank, from 0 to ``power - 1``."""
         return rank // 2 if self.is_paired(rank) else rank - self.extra
 
     def old(self, new: int) -> int:
-        """Return the rank of a survivor."""
+        """Return the rank of the survivor with the new number ``new``."""
         return 2 * new + self.survivor if new < self.extra else new + self.extra
 
     def pair_round(self, rank: int, survivor: list[Instruction], dropped: list[Instruction]) -> Rounds:
@@ -81,11 +81,15 @@ class Fold(NamedTuple):
                 yield []
 
     def blocks(self, new: int, stop: int | None = None) -> range:
-        """Return the contiguous blocks for which the survivors ``new`` ... ``stop - 1`` stand."""
+        """Return the blocks of the survivors ``new`` ... ``stop - 1`` and of their dropped partners.
+
+        They are contiguous. ``stop`` is ``new + 1`` if left out.
+        """
         last = new + 1 if stop is None else stop
         return range(self._first_block(new), self._first_block(last))
 
     def _first_block(self, new: int) -> int:
+        """Return the first block of a survivor: its own, or that of the lower rank of its pair."""
         return 2 * new if new < self.extra else new + self.extra
 
 

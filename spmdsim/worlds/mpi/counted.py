@@ -67,7 +67,7 @@ def library_moves(
         each = schedule.chunk_count // size
         sizes = tuple(part for block in counts for part in cut(block, each))
     program = compile_program(schedule, rank, sizes)
-    return LibraryMoves(choice.name, program.received * itemsize, program.sent * itemsize)
+    return LibraryMoves(choice.name, program.received_elements * itemsize, program.sent_elements * itemsize)
 
 
 #: Tags of messages that are control traffic: of ranks that meet to make a communicator, that have left, and that meet at
