@@ -337,6 +337,7 @@ def baselines(
     reasons: dict[str, str] = {}
 
     def add(name: str, kind: str, choose: Callable[[], StrategyChoice]) -> None:
+        """Store a choice under ``name``, or the reason why it is not possible under ``kind``."""
         try:
             choices[name] = choose()
         except NotPossibleError as error:

@@ -224,10 +224,10 @@ def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
 def _lower_peaks(
     model: ChoiceModel, starts: Sequence[tuple[int, Solution]], memory: float
 ) -> tuple[int, Solution]:
-    """Search an assignment with a peak at most ``memory``.
+    """Search an assignment with a peak of at most ``memory`` bytes.
 
-    The search changes the states of some given assignments. The search goes on from each of the first
-    :data:`MOST_STARTS` starts until the peak is low enough.
+    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` ones until the
+    peak is low enough.
 
     Args:
         model: the choices.

@@ -322,6 +322,7 @@ def _layout_dict(value: Value, layout: Layout) -> dict[str, Any]:
 
 
 def _mesh_dict(mesh: Mesh) -> dict[str, Any]:
+    """Return a mesh as a dict of plain types."""
     return {"shape": list(mesh.shape), "axes": list(mesh.axes)}
 
 
@@ -371,4 +372,5 @@ def _unnumbered(name: str) -> str:
 
 
 def _mesh(entry: dict[str, Any]) -> Mesh:
+    """Convert a dict of plain types back to a mesh."""
     return Mesh(tuple(entry["shape"]), tuple(entry["axes"]))

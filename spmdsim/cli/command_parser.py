@@ -24,6 +24,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Formatter that wraps descriptions and examples only if a line does not fit."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return a text whose paragraphs are wrapped one by one."""
         return "\n\n".join(self._wrap_paragraph(block.split("\n"), width) for block in text.split("\n\n"))
 
     def _wrap_paragraph(self, lines: list[str], width: int) -> str:
@@ -58,6 +59,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a message on one rank only."""
         if is_root():
             super()._print_message(message, file)
 
@@ -104,6 +106,7 @@ class Parser(argparse.ArgumentParser):
         return f"{' and '.join(names)} must be given: {self.prog} {words}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise an error that names the nearest choice if a value is not among an argument's choices."""
         if action.choices is not None and value not in action.choices:
             words = right_words(str(value), [str(choice) for choice in action.choices])
             raise argparse.ArgumentError(action, f"there is no {value!r}; {words}")

@@ -188,7 +188,7 @@ def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
 def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     """Run the program file and compare with the prediction.
 
-    A launcher starts it on MPI ranks. Otherwise it runs in lock step.
+    It runs on MPI ranks if a launcher started this process, else in lock step.
     """
     from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program

@@ -102,7 +102,7 @@ def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
 def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
     """Return the least seconds per byte over all message sizes.
 
-    Beyond the last range they are those of ``otherwise``.
+    The link ``otherwise`` is used beyond the last range.
 
     >>> least_per_byte((Piece(10, 1.0, 0.5),), Link(0.0, 2.0))
     0.6

@@ -91,14 +91,17 @@ class EventProgram(Pictured):
     def calc(
         self, rank: int, duration: float, after: Iterable[int] = (), started: Iterable[int] = (), cpu: int = 0
     ) -> int:
-        """Add a calculation that keeps a processor busy; return the operation's number.
+        """Add a calculation that keeps a processor busy for ``duration``.
 
-        It takes ``duration``.
+        The operation's number is returned; the other arguments are as in :meth:`send`.
         """
         return self._add(CALC, rank, rank, duration, 0, after, started, cpu, 0)
 
     def require(self, op: int, after: Iterable[int] = (), started: Iterable[int] = ()) -> None:
-        """Make an operation wait for further operations."""
+        """Add requirements to an operation.
+
+        It then also waits until the operations ``after`` have ended and the operations ``started`` have started.
+        """
         self.needs[op] = (*self.needs[op], *after)
         if added := tuple(started):
             self.start_needs[op] = (*self.start_needs.get(op, ()), *added)
@@ -323,6 +326,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     current: Iterator[int] = iter(())
 
     def push(at: float, event: int) -> None:
+        """Queue an event at a time."""
         if at in events_at:
             events_at[at].append(event)
         else:

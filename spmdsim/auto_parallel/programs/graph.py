@@ -207,7 +207,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
-        """The tensors in groups.
+        """Groups of tensors that differ only in the repeat of their layer.
 
         Tensors at one position of repeated layers are in one group, all others are alone.
         """
@@ -230,7 +230,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def equal_operators(self) -> tuple[tuple[Operator, ...], ...]:
-        """The operators in groups.
+        """Groups of operators that differ only in the repeat of their layer.
 
         Tied operators whose operands and results are tied are in one group, all others are alone.
         """
@@ -449,6 +449,7 @@ class GraphBuilder:
         return Graph(self.name, tuple(self._operators), tuple(self._values), results, self.training)
 
     def _value(self, name: str, shape: Shape, itemsize: int | None, kind: str, **more: Any) -> int:
+        """Append a tensor and return its index; ``more`` are further attributes of :class:`Value`."""
         index = len(self._values)
         self._values.append(Value(index, name, shape, itemsize or self.itemsize, kind, **more))
         return index

@@ -253,6 +253,7 @@ def _user_line(error: Exception) -> str:
 
 
 def _numpy_folder() -> str:
+    """Return the folder of the NumPy package."""
     return str(Path(np.__file__).parent)
 
 

@@ -51,6 +51,7 @@ class DoesNotFitError(SpmdError, ValueError):
 
     @classmethod
     def _of(cls, text: str, least: float) -> DoesNotFitError:
+        """Return the error with this text and ``least``."""
         error = cls(text)
         error.least = least
         return error

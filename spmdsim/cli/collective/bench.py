@@ -246,6 +246,8 @@ class BenchRow:
 
 
 class _Column(NamedTuple):
+    """Column of the table: name, unit, width in characters, and a function that returns the cell of a row."""
+
     name: str
     unit: str
     width: int

@@ -99,7 +99,7 @@ def sample_sizes(largest: int) -> list[int]:
 
 
 def loops(nbytes: int) -> tuple[int, int]:
-    """Return the numbers of timed loops and of calls per loop.
+    """Return the number of timed loops, and the number of calls per loop.
 
     A call moves ``nbytes`` bytes. The numbers are equal on all ranks. Loops are short, so that some of them run
     undisturbed on a busy machine.
@@ -300,6 +300,7 @@ def checks(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]
     comm, sizes = pace.comm, [size for size in (64 << 2 * k for k in range(20)) if size <= largest]
 
     def check(name: str, case: MeasuredCase, predicted: float, call: Callable[[], object]) -> None:
+        """Measure a call, and append its predicted and its measured time to the rows."""
         iterations = max(5, min(20, (32 << 20) // case.nbytes))
         seconds = seconds_per_call(call, comm, 2, iterations, most=MOST_SECONDS)
         rows.append(CalibrationCheck(name, case.nbytes, predicted, seconds))
