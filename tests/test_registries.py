@@ -23,7 +23,7 @@ from spmdsim.collectives.algorithm import _REGISTER
 from spmdsim.cost import Machine, load_machine, parse_topology
 from spmdsim.cost.machine_file import MACHINES
 from spmdsim.cost.topologies import TOPOLOGIES
-from spmdsim.dialects.table import layers, same
+from spmdsim.dialects.table import layers, same_rows
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
 from spmdsim.nn import Module
@@ -155,9 +155,9 @@ def test_two_tables_with_one_name_cannot_be_put_together():
 
 def test_rows_and_layers_of_a_dialect_have_names_of_their_own():
     with pytest.raises(InputError, match="operator 'exp' is declared already"):
-        same(ops, "exp mul=multiply exp=log")
+        same_rows(ops, "exp mul=multiply exp=log")
     with pytest.raises(InputError, match="layer 'ReLU' is declared already"):
-        layers(same(ops, "relu:ReLU relu6:ReLU"), Module, lambda function: function)
+        layers(same_rows(ops, "relu:ReLU relu6:ReLU"), Module, lambda function: function)
 
 
 def test_machines_and_cost_models_share_no_name():

@@ -200,6 +200,7 @@ def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: I
         rows, width = largest_block(inputs.table.shape[0], parts), inputs.table.shape[1]
 
         def padded(index: tuple[slice, ...]) -> np.ndarray:
+            """Return a block of the table with the zero rows."""
             numbers = np.arange(index[0].start, index[0].stop)
             real = numbers - numbers // (rows + 1)
             block = np.zeros((len(numbers), len(range(*index[1].indices(width)))), inputs.dtype)

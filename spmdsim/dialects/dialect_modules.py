@@ -30,7 +30,7 @@ class DialectModule(DialectObject, Module):
 
     def __repr__(self) -> str:
         """Return the class and its options; each child follows on a line of its own, with its name."""
-        return tree(type(self).__name__, self.extra_repr(), self.named_children())
+        return format_module_tree(type(self).__name__, self.extra_repr(), self.named_children())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield ``(name, module)`` for the direct children."""
@@ -91,7 +91,7 @@ class Numbered(ModuleList):
         yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, Module))
 
 
-def padded_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
+def with_zero_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
     """Return an initial value function like ``others``, but with zeros in row ``row`` of the table.
 
     Args:
@@ -125,7 +125,9 @@ def format_options(text: str, *optional: str) -> Callable[[Any], str]:
     return extra_repr
 
 
-def tree(kind: str, extra: str, children: Iterable[Any], opening: str = "(", closing: str = ")") -> str:
+def format_module_tree(
+    kind: str, extra: str, children: Iterable[Any], opening: str = "(", closing: str = ")"
+) -> str:
     """Return the text of a network in the form of its framework: class, options and named children.
 
     Args:

@@ -22,7 +22,7 @@ from spmdsim.arrays import ops as core
 from spmdsim.arrays.ops.declare import unary
 from spmdsim.arrays.ops.dim_reductions import normal_dims, to_sum_type, to_type, with_slope
 from spmdsim.dialects.layouts import plus_bias
-from spmdsim.dialects.table import Row, rows, same, with_parameters
+from spmdsim.dialects.table import Row, rows, same_rows, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient, promote_types
 
@@ -59,7 +59,7 @@ def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, 
     return renamed
 
 
-def numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def as_number_tuple(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the numbers of ``f(2, 3)`` or ``f((2, 3))`` as one tuple.
 
     ``args`` are the positional arguments.
@@ -77,7 +77,7 @@ def _reduction_row(function: Callable[..., Any]) -> Row:
     return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
 
 
-def extreme(name: str, *, tied: bool = False) -> Row:
+def extreme_row(name: str, *, tied: bool = False) -> Row:
     """Return the row of ``max`` or ``min``; its second argument selects one of three forms.
 
     - None: the extreme of all elements.
@@ -94,7 +94,7 @@ def extreme(name: str, *, tied: bool = False) -> Row:
     )
 
     def call(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        """Compute the extreme; see `extreme` for the three forms of ``dim``."""
+        """Compute the extreme; see `extreme_row` for the three forms of ``dim``."""
         if dim is None:
             return reduce_extreme(input)
         if not isinstance(dim, int):
@@ -105,13 +105,13 @@ def extreme(name: str, *, tied: bool = False) -> Row:
         if indexed_only:
             shape = [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
             is_indexed = core.equal(index, np.arange(input.shape[dim]).reshape(shape))
-            values = attained(values, input, is_indexed, dim, keepdim)
+            values = with_mask_gradient(values, input, is_indexed, dim, keepdim)
         return ValuesAndIndices(values, index if keepdim else core.squeeze(index, dim))
 
     return Row(call)
 
 
-def attained(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool) -> Any:
+def with_mask_gradient(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool) -> Any:
     """Return an extreme whose gradient goes to the elements of ``x`` that ``mask`` selects.
 
     ``result`` is the extreme of ``x`` along ``dims``. Each selected element receives the whole gradient. ``keepdim`` states whether ``result`` keeps the reduced dims.
@@ -187,7 +187,7 @@ def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 def _expand(input: Any, *sizes: Any) -> Any:
     """Broadcast to ``sizes``; -1 keeps the size of that dim."""
-    wanted = numbers(sizes)
+    wanted = as_number_tuple(sizes)
     sizes_before = [1] * (len(wanted) - input.ndim) + list(input.shape)
     return core.broadcast_to(input, tuple(k if n == -1 else n for n, k in zip(wanted, sizes_before)))
 
@@ -369,7 +369,7 @@ def _layer_norm(
 
 #: Functions and methods by their names.
 TORCH: dict[str, Row] = {
-    **same(
+    **same_rows(
         core,
         "abs=absolute absolute matmul add acos=arccos acosh=arccosh arccos arccosh arcsin arcsinh arctan arctanh "
         "asin=arcsin asinh=arcsinh atan=arctan atan2=arctan2 atanh=arctanh bitwise_and bitwise_not=bitwise_invert "
@@ -381,21 +381,21 @@ TORCH: dict[str, Row] = {
         "trunc",
         "input other",
     ),
-    **same(core, "bmm=matmul mm=matmul", "input mat2"),
-    **same(core, "pow=power", "input exponent"),
-    **same(core, "where", "condition input other"),
-    **same(core, "einsum"),
-    **same(core, "stack", "tensors"),
-    **same(core, "swapaxes swapdims=swapaxes transpose=swapaxes", "input dim0 dim1"),
-    **same(core, "movedim=moveaxis", "input"),
-    **same(core, "tensordot", "a b dims"),
-    **same(core, "tril triu", "input diagonal"),
-    **same(linalg, "outer", "input vec2"),
-    **same(core, "clamp=clip clip", "input"),
-    **same(core, "softmax:Softmax log_softmax:LogSoftmax argsort", "input dim"),
+    **same_rows(core, "bmm=matmul mm=matmul", "input mat2"),
+    **same_rows(core, "pow=power", "input exponent"),
+    **same_rows(core, "where", "condition input other"),
+    **same_rows(core, "einsum"),
+    **same_rows(core, "stack", "tensors"),
+    **same_rows(core, "swapaxes swapdims=swapaxes transpose=swapaxes", "input dim0 dim1"),
+    **same_rows(core, "movedim=moveaxis", "input"),
+    **same_rows(core, "tensordot", "a b dims"),
+    **same_rows(core, "tril triu", "input diagonal"),
+    **same_rows(linalg, "outer", "input vec2"),
+    **same_rows(core, "clamp=clip clip", "input"),
+    **same_rows(core, "softmax:Softmax log_softmax:LogSoftmax argsort", "input dim"),
     **{f"a{name}": _reduction_row(getattr(core, name)) for name in ("max", "min")},
     **rows(_chunk, _diag, _logsumexp, _median, _norm, _select, _split, _squeeze, _t, _unique),
-    **{name: extreme(name) for name in ("max", "min")},
+    **{name: extreme_row(name) for name in ("max", "min")},
     **{name: _deviation_row(getattr(core, name)) for name in ("std", "var")},
     **dict.fromkeys(("argwhere", "nonzero"), Row(
         lambda input, as_tuple=False: core.nonzero(input) if as_tuple else core.stack(core.nonzero(input), 1))),
@@ -420,12 +420,12 @@ TORCH: dict[str, Row] = {
     "masked_select": Row(lambda input, mask: core.getitem(input, mask)),
     "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
     "narrow": Row(lambda input, dim, start, length: _select(input, dim, slice(start, start + length))),
-    "permute": Row(lambda input, *dims: core.transpose(input, numbers(dims))),
-    "reshape": Row(lambda input, *shape: core.reshape(input, numbers(shape))),
+    "permute": Row(lambda input, *dims: core.transpose(input, as_number_tuple(dims))),
+    "reshape": Row(lambda input, *shape: core.reshape(input, as_number_tuple(shape))),
     "roll": Row(lambda input, shifts, dims=None: core.roll(input, shifts, dims)),
     "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
     "sort": Row(lambda input, dim=-1, descending=False: ValuesAndIndices(*core.sort_with_indices(input, dim, descending))),
-    "tile": Row(lambda input, *dims: core.tile(input, numbers(dims))),
+    "tile": Row(lambda input, *dims: core.tile(input, as_number_tuple(dims))),
     "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: ValuesAndIndices(*core.topk(input, k, -1 if dim is None else dim, largest))),
     "unbind": Row(lambda input, dim=0: list(core.unstack(input, dim))),
     "unsqueeze": Row(lambda input, dim: core.expand_dims(input, dim)),
@@ -433,7 +433,7 @@ TORCH: dict[str, Row] = {
 
 #: Functions of ``nn.functional``, and the layers that apply them.
 NETWORK: dict[str, Row] = {
-    **same(
+    **same_rows(
         nn,
         "binary_cross_entropy:BCELoss binary_cross_entropy_with_logits:BCEWithLogitsLoss cross_entropy:CrossEntropyLoss "
         "l1_loss:L1Loss mse_loss:MSELoss nll_loss:NLLLoss smooth_l1_loss:SmoothL1Loss",

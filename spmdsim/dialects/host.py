@@ -142,7 +142,7 @@ def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
     return array
 
 
-def known_values(x: Tensor) -> tuple[np.ndarray, str]:
+def read_known_values(x: Tensor) -> tuple[np.ndarray, str]:
     """Return ``(values, note)``: the values of a tensor that this process has, and which they are.
 
     The note is empty if the values are the whole tensor. Else it states the rank, the index range of its shard and
@@ -161,7 +161,7 @@ def known_values(x: Tensor) -> tuple[np.ndarray, str]:
     return np.asarray(x.shards[0]), f"rank {rank} has [{box}]{partial}"
 
 
-def ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarray, list[bool]]:
+def keep_ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarray, list[bool]]:
     """Return ``(array, cut)``: the array without the middle of its long dims, and one bool per dim.
 
     Args:
@@ -178,14 +178,14 @@ def ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarra
     return array, cut
 
 
-def nested(
+def format_nested(
     array: np.ndarray, cut: Sequence[bool], indent: int, written: Callable[[Any], str], per_line: Callable[[int], int],
     edgeitems: int, dots: str = "...",
 ) -> str:  # fmt: skip
     """Return numbers in nested brackets, over several lines.
 
     Args:
-        array: values, as `ends` returns them.
+        array: values, as `keep_ends` returns them.
         cut: per dim True if its middle was removed; dots mark the gap.
         indent: column of the opening bracket.
         written: formats one number.
@@ -198,7 +198,7 @@ def nested(
     if array.ndim == 1:
         items, size, joined = [written(value) for value in array], max(1, per_line(indent)), ", "
     else:
-        items = [nested(row, cut[1:], indent + 1, written, per_line, edgeitems, dots) for row in array]
+        items = [format_nested(row, cut[1:], indent + 1, written, per_line, edgeitems, dots) for row in array]
         size, joined = 1, ""
     if cut[0]:
         items.insert(edgeitems, "..." if array.ndim > 1 else dots)

@@ -112,6 +112,6 @@ class set_grad_enabled(no_grad):
         """Do nothing: the constructor has set the mode."""
 
 
-def tracking() -> bool:
+def is_recording() -> bool:
     """Return True if operators are recorded for ``backward()``."""
     return _tracks[0]

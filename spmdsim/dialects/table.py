@@ -56,7 +56,7 @@ class Row:
     says: Callable[[Any], str] | None = None
 
 
-def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
+def same_rows(module: Any, words: str, operands: str = "") -> dict[str, Row]:
     """Return rows of functions that have the original's parameters, perhaps under other names.
 
     Args:
@@ -166,19 +166,19 @@ def flat(values: Iterable[Any]) -> list[Any]:
     return [x for y in values for x in (y if isinstance(y, (list, tuple)) else [y])]
 
 
-def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
+def map_nested(x: Any, change: Callable[[Any], Any]) -> Any:
     """Apply ``change`` to ``x``, or to every element of nested lists, tuples and dicts.
 
     Containers keep their type, named tuples their fields.
 
-    >>> by_part([1, {"k": 2}], str), by_part((1, 2), str), by_part(1, str)
+    >>> map_nested([1, {"k": 2}], str), map_nested((1, 2), str), map_nested(1, str)
     (['1', {'k': '2'}], ('1', '2'), '1')
     """
     if not isinstance(x, (list, tuple, dict)):
         return change(x)
     if isinstance(x, dict):
-        return {name: by_part(item, change) for name, item in x.items()}
-    parts = [by_part(item, change) for item in x]
+        return {name: map_nested(item, change) for name, item in x.items()}
+    parts = [map_nested(item, change) for item in x]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
@@ -189,7 +189,7 @@ ARITHMETIC = (
 )
 
 
-def as_its_tensor(kind: type[Any], tensor: str) -> None:
+def add_tensor_operators(kind: type[Any], tensor: str) -> None:
     """Add operators such as ``+`` to a class of parameters, whose tensor is attribute ``tensor``.
 
     Operators are the words of ``ARITHMETIC``. Equality stays identity, and numpy arrays defer to the parameter.
@@ -207,7 +207,7 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
     kind.__array_ufunc__ = None  # so numpy arrays defer to the parameter
 
 
-def in_place(kind: type[Any]) -> None:
+def add_in_place_operators(kind: type[Any]) -> None:
     """Add ``+=``, ``-=`` and the like to a tensor class.
 
     The tensor object takes the value and the recorded history of ``x + y``, for all variables that refer to it.
@@ -217,7 +217,7 @@ def in_place(kind: type[Any]) -> None:
         setattr(kind, f"__i{name}__", lambda self, operand, plain=plain: self.become(plain(operand)(self)))
 
 
-def renamed(
+def adapt_class(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
     """Create a subclass of one of our classes with another system's name and arguments.

@@ -12,7 +12,7 @@ import pytest
 
 import spmdsim.ops as core
 from spmdsim import LockStep, Mesh, Tensor, nn
-from spmdsim.dialects.table import Row, layers, renamed, same
+from spmdsim.dialects.table import Row, adapt_class, layers, same_rows
 
 X = np.arange(6.0).reshape(2, 3) - 2
 
@@ -23,7 +23,7 @@ def x():
 
 
 def test_a_row_is_a_function_and_a_layer(x):
-    table = same(core, "exp neg=negative") | {
+    table = same_rows(core, "exp neg=negative") | {
         "total": Row(lambda x, dim=None, keepdim=False: core.sum(x, dim, keepdim), "Total", {"dim": -1})
     }
     assert np.array_equal(table["neg"].call(x).full(), -X)
@@ -41,7 +41,7 @@ def test_a_row_is_a_function_and_a_layer(x):
 
 
 def test_a_class_of_ours_takes_other_arguments():
-    Theirs = renamed("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
+    Theirs = adapt_class("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
     optimizer = Theirs([], lr=0.25)
     assert str(inspect.signature(Theirs)) == "(params, lr=0.5)"
     assert (

@@ -143,7 +143,7 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
     """
     current, target, steps = list(src.placements), dst.placements, list[AxisTransition]()
 
-    def go(axis: int, placement: Placement) -> None:
+    def change_axis(axis: int, placement: Placement) -> None:
         if current[axis] != placement:
             name = _collective(current[axis], placement)
             current[axis] = placement
@@ -156,9 +156,9 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
             outer = [k for k in range(axis) if current[k] == wanted]
             if outer != [k for k in range(axis) if target[k] == wanted]:
                 wanted = Replicate()
-        go(axis, wanted)
+        change_axis(axis, wanted)
     for axis, placement in enumerate(target):
-        go(axis, placement)
+        change_axis(axis, placement)
     return steps
 
 

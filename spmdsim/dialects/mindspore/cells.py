@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, tree
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_module_tree, format_options
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, call_outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
@@ -93,7 +93,7 @@ class Cell(DialectModule):
 
     def __repr__(self) -> str:
         """Return the class and its options; each child follows on lines of its own, with its name."""
-        return tree(type(self).__name__, self.extend_repr(), self.named_children(), "<", "  >")
+        return format_module_tree(type(self).__name__, self.extend_repr(), self.named_children(), "<", "  >")
 
     def set_train(self, mode: bool = True) -> DialectModule:
         """Set the training mode of this cell and all cells inside; return this cell.

@@ -17,14 +17,14 @@ import numpy as np
 from spmdsim.arrays import Tensor, fft, linalg
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
-from spmdsim.dialects.functions import NETWORK, TORCH, dims_of, numbers, with_names
+from spmdsim.dialects.functions import NETWORK, TORCH, as_number_tuple, dims_of, with_names
 from spmdsim.dialects.mindspore import cells
 from spmdsim.dialects.mindspore.operators import TABLE, written_functions
 from spmdsim.dialects.mindspore.parameter import Parameter, finish_call, next_seed
 from spmdsim.dialects.mindspore.primitive import function, place, primitive, shape_of, to_tensor
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.mindspore.training import grad, value_and_grad
-from spmdsim.dialects.table import Row, by_part, flat, renamed, same
+from spmdsim.dialects.table import Row, adapt_class, flat, map_nested, same_rows
 from spmdsim.errors import InputError
 from spmdsim.nn.gradients import squared_modulus
 from spmdsim.wrong_calls import explained
@@ -42,7 +42,7 @@ def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]
     def call(*operands: Any, **options: Any) -> Any:
         values = [*operands, *options.values()]
         mesh = next((x.layout.mesh for x in flat(values) if isinstance(x, Tensor)), None)
-        values = [by_part(x, lambda item: _move_to_mesh(item, mesh)) for x in values]
+        values = [map_nested(x, lambda item: _move_to_mesh(item, mesh)) for x in values]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return finish_call([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
@@ -128,10 +128,10 @@ ROWS: dict[str, Row] = {
         **_NAMES, logits="input", labels="target", label="target", inputs="input", padding="pad",
         input_x="input",
     ),
-    **same(linalg, "cholesky inverse=inv det matrix_power pinv qr slogdet trace"),
+    **same_rows(linalg, "cholesky inverse=inv det matrix_power pinv qr slogdet trace"),
     "svd": Row(_svd),
-    **same(core, "einsum hypot"),
-    **same(core, "tile", "input dims"),
+    **same_rows(core, "einsum hypot"),
+    **same_rows(core, "tile", "input dims"),
     **with_names(TORCH, "split stack", axis="dim"),
     "argmax": Row(lambda x, dim=None, keepdim=False: core.argmax(x, dim, keepdims=keepdim)),
     "binary_cross_entropy_with_logits": Row(lambda logits, label, weight=None, pos_weight=None, reduction="mean": (
@@ -152,7 +152,7 @@ ROWS: dict[str, Row] = {
     "std": Row(lambda input, axis=None, ddof=0, keepdims=False: core.std(input, axis, keepdims=keepdims, correction=int(ddof))),
     "unique": Row(lambda x: TORCH["unique"].call(x, return_inverse=True)),
     "var": Row(lambda input, axis=None, ddof=0, keepdims=False: core.var(input, axis, keepdims=keepdims, correction=int(ddof))),
-    **same(fft, "fft ifft rfft irfft hfft ihfft", "input n dim norm"),
+    **same_rows(fft, "fft ifft rfft irfft hfft ihfft", "input n dim norm"),
 }  # fmt: skip
 
 
@@ -208,9 +208,9 @@ OWN: dict[str, Callable[..., Any]] = {
     "linspace": lambda start, end, steps: host(np.linspace(start, end, steps), np.float32),
     "ones": lambda size, dtype=np.float32: host(np.ones(size, dtype)),
     "ones_like": _like_function("OnesLike"),
-    "rand": lambda *size, dtype=np.float32: host(_random().random(numbers(size)), dtype),
+    "rand": lambda *size, dtype=np.float32: host(_random().random(as_number_tuple(size)), dtype),
     "randint": lambda low, high, size, *, dtype=np.int64: host(_random().integers(low, high, size), dtype),
-    "randn": lambda *size, dtype=np.float32: host(_random().standard_normal(numbers(size)), dtype),
+    "randn": lambda *size, dtype=np.float32: host(_random().standard_normal(as_number_tuple(size)), dtype),
     "reshard": lambda tensor, layout: tensor.to(layout) if isinstance(tensor, Tensor) else place(tensor, layout),
     "shape": lambda input_x: shape_of(input_x),
     "to_tensor": to_tensor,
@@ -296,11 +296,11 @@ def mint_network_functions() -> dict[str, Callable[[], Any]]:
     return {**_mint(NETWORK, _NETWORK, _NETWORK_WRITTEN), "linear": lambda: _linear, "one_hot": one_hot}
 
 
-Linear = renamed("Linear", cells.Dense, lambda in_features, out_features, bias=True, weight_init=None, bias_init=None,
+Linear = adapt_class("Linear", cells.Dense, lambda in_features, out_features, bias=True, weight_init=None, bias_init=None,
                  dtype="float32": dict(
     in_channels=in_features, out_channels=out_features, has_bias=bias, weight_init=weight_init, bias_init=bias_init,
     dtype=dtype))  # fmt: skip
-Dropout = renamed("Dropout", cells.Dropout, lambda p=0.5: dict(p=p))
-Embedding = renamed("Embedding", cells.Embedding, lambda num_embeddings, embedding_dim, dtype="float32": dict(
+Dropout = adapt_class("Dropout", cells.Dropout, lambda p=0.5: dict(p=p))
+Embedding = adapt_class("Embedding", cells.Embedding, lambda num_embeddings, embedding_dim, dtype="float32": dict(
     vocab_size=num_embeddings, embedding_size=embedding_dim, dtype=dtype))  # fmt: skip
 GELU = cells.cell_of(TABLE["GeluExt"], "GELU")

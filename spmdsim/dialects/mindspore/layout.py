@@ -23,7 +23,7 @@ from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import DialectObject, refuse
-from spmdsim.dialects.table import by_part, flat
+from spmdsim.dialects.table import flat, map_nested
 from spmdsim.errors import LayoutError, UsageTypeError, many, unknown
 
 #: Alias of a virtual last axis, whose size is the number of micro-shards per device.
@@ -269,7 +269,7 @@ def from_tensor_map(
                 f"{tuple(device_matrix)} {'is' if count == 1 else 'are'} numbered 0..{count - 1} from the right, and -1 is not split"
             )
     template = Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))
-    return template(*[by_part(entry, lambda n: ("None", *names)[~n]) for entry in tensor_map])
+    return template(*[map_nested(entry, lambda n: ("None", *names)[~n]) for entry in tensor_map])
 
 
 def from_placements(

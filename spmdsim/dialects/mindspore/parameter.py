@@ -23,7 +23,7 @@ from spmdsim.dialects.mindspore.context import parallel
 from spmdsim.dialects.mindspore.tensors import GlobalTensor, ParameterValue, host, type_name, with_methods
 from spmdsim.dialects.missing import expand_words
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import as_its_tensor
+from spmdsim.dialects.table import add_tensor_operators
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
@@ -289,7 +289,7 @@ class Parameter(CoreParameter):
         return f"Parameter (name={self.name}, shape={self.shape}, dtype={type_name(self.dtype)}, requires_grad={self.requires_grad})"
 
 
-as_its_tensor(Parameter, "_anywhere")
+add_tensor_operators(Parameter, "_anywhere")
 
 
 class ParameterTuple(tuple[Any, ...]):
@@ -352,6 +352,8 @@ def finish_call(operands: Sequence[CoreTensor], results: Any) -> Any:
 
 
 class _Kind(type):
+    """Metaclass that makes host arrays and global tensors instances of `Tensor`."""
+
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, (HostTensor, CoreTensor))
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout
-from spmdsim.dialects.functions import numbers
-from spmdsim.dialects.host import HostTensor, ends, known_values, nested
+from spmdsim.dialects.functions import as_number_tuple
+from spmdsim.dialects.host import HostTensor, format_nested, keep_ends, read_known_values
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.missing import expand_words, not_covered, refuse
 from spmdsim.errors import InputError, UsageTypeError
@@ -40,8 +40,8 @@ def type_name(dtype: np.dtype) -> str:
 
 def format_tensor(x: Any) -> str:
     """Return the text of a tensor or a whole array in MindSpore's form."""
-    values, which = known_values(x) if isinstance(x, Tensor) else (np.asarray(x), "")
-    array, cut = ends(values, EDGEITEMS, THRESHOLD)
+    values, which = read_known_values(x) if isinstance(x, Tensor) else (np.asarray(x), "")
+    array, cut = keep_ends(values, EDGEITEMS, THRESHOLD)
     kind, size = array.dtype.str[1:], max((len(str(value)) for value in array.flat), default=0)
 
     def format_number(value: Any) -> str:
@@ -53,7 +53,7 @@ def format_tensor(x: Any) -> str:
             return f"{value:{width}.{digits}e}"
         return f"{value}".rjust(5 if kind == "b1" else size)
 
-    text = nested(array, cut, 0, format_number, lambda _indent: max(1, array.size), EDGEITEMS)
+    text = format_nested(array, cut, 0, format_number, lambda _indent: max(1, array.size), EDGEITEMS)
     separator = "\n" if values.ndim > 1 else " "
     description = (
         f"Tensor(shape={list(np.shape(x))}, dtype={type_name(values.dtype)}, value={separator}{text}"
@@ -70,12 +70,12 @@ def _ops() -> Any:
 
 def _view(x: Any, *shape: Any) -> Any:
     """Reshape; sizes come as one tuple or as several numbers."""
-    return _ops().reshape(x, numbers(shape))
+    return _ops().reshape(x, as_number_tuple(shape))
 
 
 def _transpose(x: Any, *axes: Any) -> Any:
     """Transpose to the order ``axes``, by default reversed."""
-    return _ops().transpose(x, numbers(axes) or tuple(range(x.ndim))[::-1])
+    return _ops().transpose(x, as_number_tuple(axes) or tuple(range(x.ndim))[::-1])
 
 
 def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -131,7 +131,7 @@ class Array(HostTensor):
     def view(self, *shape: Any) -> Any:  # type: ignore[override]
         """Return the array in another shape, or like numpy with another element type or class."""
         if shape and all(isinstance(n, (int, np.integer, tuple, list)) for n in shape):
-            return self.reshape(numbers(shape))
+            return self.reshape(as_number_tuple(shape))
         return super().view(*shape)
 
     def mean(self, axis: Any = None, keep_dims: bool = False, **options: Any) -> Any:  # type: ignore[override]
@@ -208,7 +208,7 @@ class GlobalTensor(Tensor):
         """Return the values in numpy's form; of a split tensor also the index range."""
         if not self.world.has_data:
             return super().__str__()
-        values, which = known_values(self)
+        values, which = read_known_values(self)
         return f"{values} ({which} of {self.shape})" if which else str(values)
 
     def to(self, where: Any) -> Any:

@@ -21,7 +21,7 @@ from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
 from spmdsim.dialects.mindspore.tensors import with_methods
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import flat, renamed
+from spmdsim.dialects.table import adapt_class, flat
 from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.layout.element_type import has_gradient
 
@@ -236,17 +236,17 @@ def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
     return options
 
 
-SGD = renamed("SGD", nn.SGD, lambda params, learning_rate=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0,
+SGD = adapt_class("SGD", nn.SGD, lambda params, learning_rate=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0,
               nesterov=False, loss_scale=1.0: _options(
     loss_scale, "nesterov needs a momentum above 0 and no dampening" * bool(nesterov and (momentum <= 0 or dampening)),
     parameters=params, rate=learning_rate, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
     nesterov=nesterov), Optimizer,
     __doc__="Gradient descent with momentum, dampening, Nesterov's variant and weight decay.")  # fmt: skip
-Momentum = renamed("Momentum", SGD, lambda params, learning_rate, momentum, weight_decay=0.0, loss_scale=1.0,
+Momentum = adapt_class("Momentum", SGD, lambda params, learning_rate, momentum, weight_decay=0.0, loss_scale=1.0,
                    use_nesterov=False: dict(
     params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
     loss_scale=loss_scale))  # fmt: skip
-Adam = renamed("Adam", nn.Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, use_locking=False,
+Adam = adapt_class("Adam", nn.Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, use_locking=False,
                use_nesterov=False, weight_decay=0.0, loss_scale=1.0, use_amsgrad=False: _options(
     loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
     parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,

@@ -20,7 +20,7 @@ _HOMES = {
     "Tensor arange as_tensor empty eye from_numpy full is_floating_point is_tensor linspace manual_seed numel ones ones_like "
     "rand randint randn randperm tensor zeros zeros_like": "creation",
     "cast cat concat": "operators",
-    "enable_grad inference_mode=no_grad is_grad_enabled=tracking no_grad set_grad_enabled": ".session",
+    "enable_grad inference_mode=no_grad is_grad_enabled=is_recording no_grad set_grad_enabled": ".session",
     "bool double dtype float float16 float32 float64 half int int8 int32 int64 long uint8": "dtypes",
 }  # fmt: skip
 _NEAREST = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays.random import normal_block, uniform_block
-from spmdsim.dialects.functions import numbers
+from spmdsim.dialects.functions import as_number_tuple
 from spmdsim.dialects.host import element_type, host, sizes_of
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import placements
@@ -110,6 +110,8 @@ def from_numpy(array: np.ndarray) -> AnyTensor:
 
 
 class _EitherKind(type):
+    """Metaclass that makes local and global tensors instances of `Tensor`, and their methods functions of it."""
+
     def __getattr__(cls, name: str) -> Any:
         """Return a method of global tensors as a function."""
         return getattr(GlobalTensor, name, None) or find_method(name)
@@ -181,7 +183,7 @@ def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callabl
     """
 
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-        shape, kind = sizes_of(numbers(size)), element_type(dtype)
+        shape, kind = sizes_of(as_number_tuple(size)), element_type(dtype)
         if kind.kind != "f":
             raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
         return _create_random(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
@@ -244,7 +246,7 @@ def full(
 ) -> AnyTensor:
     """Create a tensor with one value; float32 by default for a float."""
     kind = dtype or (np.float32 if isinstance(fill_value, float) else None)
-    shape = sizes_of(numbers(size) if isinstance(size, tuple) else size)
+    shape = sizes_of(as_number_tuple(size) if isinstance(size, tuple) else size)
     return _from_array(np.full(shape, fill_value), kind, dict(placement=placement, sbp=sbp, **more))
 
 

@@ -12,7 +12,7 @@ import spmdsim.nn as ours
 from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, padded_row
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, with_zero_row
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow.creation import seeds
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lift_function
@@ -28,7 +28,7 @@ from spmdsim.dialects.oneflow.tensors import (
     update_value,
 )
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Row, as_its_tensor, in_place, layers, with_parameters
+from spmdsim.dialects.table import Row, add_in_place_operators, add_tensor_operators, layers, with_parameters
 
 
 def _not_global(name: Any) -> OneFlowError:
@@ -105,8 +105,8 @@ class Parameter(ours.Parameter):
         return self
 
 
-as_its_tensor(Parameter, "data")
-in_place(Parameter)
+add_tensor_operators(Parameter, "data")
+add_in_place_operators(Parameter)
 
 
 class Module(DialectModule):
@@ -249,7 +249,7 @@ def _embedding(
     The row of the padding index starts as zeros and gets no gradient.
     """
     padding = None if padding_idx is None else padding_idx % num_embeddings
-    first = padded_row(ours.Normal(1.0), padding)
+    first = with_zero_row(ours.Normal(1.0), padding)
     return dict(padding_idx=padding, weight=Parameter((num_embeddings, embedding_dim), first, dtype=dtype))
 
 

@@ -16,13 +16,13 @@ from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays import linalg
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.functions import NETWORK, TORCH, extreme
+from spmdsim.dialects.functions import NETWORK, TORCH, extreme_row
 from spmdsim.dialects.host import in_default_type
 from spmdsim.dialects.oneflow.rank_agreement import report_different_code
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_one_placement
-from spmdsim.dialects.session import tracking
-from spmdsim.dialects.table import Row, by_part, flat
+from spmdsim.dialects.session import is_recording
+from spmdsim.dialects.table import Row, flat, map_nested
 from spmdsim.worlds import LockStep
 from spmdsim.wrong_calls import explained
 
@@ -45,10 +45,10 @@ def lift_function(function: Callable[..., Any], name: str = "") -> Callable[...,
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
         check_one_placement(*where)
         with report_different_code():
-            named = by_part(options, _value) if options else {}
-            result = function(*[by_part(x, _value) for x in operands], **named)
+            named = map_nested(options, _value) if options else {}
+            result = function(*[map_nested(x, _value) for x in operands], **named)
             result = in_default_type(result, [_value(x) for x in parts])
-            return by_part(result, lambda x: _global(x, where[0]))
+            return map_nested(result, lambda x: _global(x, where[0]))
 
     return explained(call, name or function.__name__)
 
@@ -62,7 +62,7 @@ def _global(x: Any, placement: Any) -> Any:
         return x
     if x.layout.reduce_op not in (None, "sum"):  # an sbp can state only pending sums
         x = x.to(x.layout.reduced)
-    return GlobalTensor(x if tracking() else x.detach(), placement)
+    return GlobalTensor(x if is_recording() else x.detach(), placement)
 
 
 def _value(x: Any) -> Any:
@@ -72,27 +72,29 @@ def _value(x: Any) -> Any:
 
 def _run_locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
     """Run our function on each rank's own arrays, in a world of one rank."""
-    alone, mesh = LockStep(1), Mesh((1,), ("rank",))
+    world, mesh = LockStep(1), Mesh((1,), ("rank",))
 
-    def on(k: int) -> Any:
-        def of(x: Any) -> Any:
+    def run_on(k: int) -> Any:
+        """Run the function on the arrays of the k-th rank."""
+
+        def value_of(x: Any) -> Any:
             if not isinstance(x, LocalTensor):
                 return x
-            return CoreTensor.from_global(x.shards[k], Layout.replicated(mesh, x.shards[k].ndim), alone)
+            return CoreTensor.from_global(x.shards[k], Layout.replicated(mesh, x.shards[k].ndim), world)
 
-        return function(*by_part(operands, of), **by_part(options, of))
+        return function(*map_nested(operands, value_of), **map_nested(options, value_of))
 
-    results = [on(k) for k in range(len(local.shards))]
+    results = [run_on(k) for k in range(len(local.shards))]
     arrays = zip(*(flat([result]) for result in results))
     shards = ([x.full() for x in parts] for parts in arrays)
-    return by_part(results[0], lambda _: LocalTensor(next(shards), local.world, local.kind))
+    return map_nested(results[0], lambda _: LocalTensor(next(shards), local.world, local.kind))
 
 
 #: Functions and methods by OneFlow's names.
 TABLE: dict[str, Row] = {
     **{name: row for name, row in TORCH.items() if name not in ("max", "min")},
     "cast": Row(core.cast),
-    **{name: extreme(name, tied=True) for name in ("max", "min")},
+    **{name: extreme_row(name, tied=True) for name in ("max", "min")},
 }
 #: Rows of functions for networks only.
 NETWORK_TABLE = NETWORK | {"quick_gelu": Row(lambda input: core.gelu(input, "sigmoid"), "QuickGELU")}

@@ -7,7 +7,7 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.dialects.missing import DialectObject, add_words
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.table import renamed
+from spmdsim.dialects.table import adapt_class
 
 
 class _Gradients(DialectObject, nn.Optimiser):
@@ -49,14 +49,14 @@ def _list_parameters(params: Any) -> list[Any]:
     return listed
 
 
-SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(
+SGD = adapt_class("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(
     parameters=_list_parameters(params), rate=lr, momentum=momentum, weight_decay=weight_decay, dampening=dampening,
     nesterov=nesterov), _Gradients)  # fmt: skip
 
 
 def _adam(name: str, decay: float, about: str) -> Any:
     """Create Adam or AdamW; ``decay`` is the default weight decay, ``about`` the docstring."""
-    return renamed(name, nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay, amsgrad=False,
+    return adapt_class(name, nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay, amsgrad=False,
         do_bias_correction=True, contiguous_params=False, fused=False: dict(
         parameters=_list_parameters(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay, amsgrad=amsgrad,
         decoupled=name == "AdamW", bias_correction=do_bias_correction), _Gradients, __doc__=about)  # fmt: skip

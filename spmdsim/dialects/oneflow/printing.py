@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import ends, nested
+from spmdsim.dialects.host import format_nested, keep_ends
 
 PREFIX = "tensor("
 
@@ -56,12 +56,12 @@ def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
 
 def _values(array: np.ndarray) -> str:
     """Return the numbers in brackets, all of one width; of a large array those at the ends of its dims."""
-    array, cut = ends(array, EDGE_ITEMS, THRESHOLD)
+    array, cut = keep_ends(array, EDGE_ITEMS, THRESHOLD)
     written = array.astype(np.float32) if array.dtype == np.float16 else array
     numbers = written[written != 0].astype(np.float64) if written.dtype.kind == "f" else written
     style = _style(numbers) if written.dtype.kind == "f" else str
     width = max((len(style(value)) for value in numbers.flat), default=1)
-    return nested(
+    return format_nested(
         array, cut, len(PREFIX), lambda value: style(value).rjust(width),
         lambda indent: (line_width() - indent) // (width + 2), EDGE_ITEMS, " ...",
     )  # fmt: skip

@@ -37,8 +37,8 @@ from spmdsim.dialects.oneflow.rank_agreement import (
     report_unsupported_transition,
 )
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
-from spmdsim.dialects.session import current_world, tracking
-from spmdsim.dialects.table import in_place
+from spmdsim.dialects.session import current_world, is_recording
+from spmdsim.dialects.table import add_in_place_operators
 from spmdsim.errors import UsageTypeError
 
 _NEAREST = expand_words(OF_TENSORS)
@@ -80,7 +80,7 @@ class TensorSymbols(NDArrayOperatorsMixin):
     _apply: Any
 
     def __init_subclass__(cls) -> None:
-        in_place(cls)
+        add_in_place_operators(cls)
 
     def __getattr__(self, name: str) -> Any:
         return partial(find_method(name), self)
@@ -417,7 +417,7 @@ def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
     Raises:
         OneFlowError: (a RuntimeError) If ``old`` is a leaf that requires a gradient, or shapes differ.
     """
-    if old.requires_grad and old.node is None and tracking():
+    if old.requires_grad and old.node is None and is_recording():
         raise OneFlowError(
             "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"
         )

@@ -14,13 +14,21 @@ from spmdsim.arrays import linalg
 from spmdsim.arrays import ops as core
 from spmdsim.arrays.ops.declare import binary
 from spmdsim.arrays.ops.dim_reductions import normal_dims
-from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
+from spmdsim.dialects.functions import (
+    NETWORK,
+    TORCH,
+    as_number_tuple,
+    dims_of,
+    open_clip,
+    with_mask_gradient,
+    with_names,
+)
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.static import Variable, call_recorded, find_instances, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, as_replicated, to_one_mesh
-from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
+from spmdsim.dialects.table import ARITHMETIC, Row, map_nested, rows, same_rows, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import check_weight, classes_last, mean_of, reduce_losses, times_counts, weigh_labels
 from spmdsim.wrong_calls import explained
@@ -34,12 +42,12 @@ def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
-        values = by_part([*operands, *options.values()], _value)
+        values = map_nested([*operands, *options.values()], _value)
         if values and not find_instances(values, CoreTensor) and not isinstance(values[0], (list, str)):
             values[0] = as_replicated(values[0])
         flat = find_instances(values, object)
         moved = iter(to_one_mesh(flat))
-        values = by_part(values, lambda _: next(moved))
+        values = map_nested(values, lambda _: next(moved))
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return result if isinstance(result, (list, tuple)) else in_default_type(result, flat)
 
@@ -110,7 +118,7 @@ def _extreme(find: Callable[..., Any]) -> Row:
             return find(x, axis, keepdims=keepdim)
         top = find(x.detach(), axis, keepdims=True)
         result = top if keepdim else core.squeeze(top, normal_dims(axis, x.ndim))
-        return attained(result, x, core.equal(x.detach(), top), axis, keepdim)
+        return with_mask_gradient(result, x, core.equal(x.detach(), top), axis, keepdim)
 
     return Row(call)
 
@@ -219,7 +227,7 @@ _LABELS = {**_NAMES, "label": "target", "logit": "input", "epsilon": "eps"}
 
 #: Rows by Paddle's names.
 TABLE: dict[str, Row] = {
-    **same(
+    **same_rows(
         core,
         "abs=absolute add bmm=matmul ceil cos divide equal erf exp expm1 floor greater_equal greater_than=greater "
         "isfinite isinf isnan less_equal less_than=less log log10 log1p log2 logical_and logical_not logical_or "
@@ -227,14 +235,14 @@ TABLE: dict[str, Row] = {
         "sign silu:Silu sin sqrt square subtract tan tanh:Tanh trunc",
         "x y",
     ),
-    **same(core, "mm=matmul", "input mat2"),
-    **same(core, "clone=identity repeat_interleave=repeat", "x"),
-    **same(core, "median", "x axis keepdim"),
-    **same(core, "sort", "x axis"),
-    **same(core, "matmul", "x y transpose_x transpose_y"),
+    **same_rows(core, "mm=matmul", "input mat2"),
+    **same_rows(core, "clone=identity repeat_interleave=repeat", "x"),
+    **same_rows(core, "median", "x axis keepdim"),
+    **same_rows(core, "sort", "x axis"),
+    **same_rows(core, "matmul", "x y transpose_x transpose_y"),
     **{name: _extreme(getattr(core, name)) for name in ("max", "min")},
     **dict.fromkeys(("gather", "index_select"), Row(lambda x, index, axis=0: core.take(x, index, axis))),
-    **same(core, "where", "condition x y"),
+    **same_rows(core, "where", "condition x y"),
     "maximum": Row(with_parameters(_second_gets_gradient("maximum", np.greater), {"x": "a", "y": "b"})),
     "minimum": Row(with_parameters(_second_gets_gradient("minimum", np.less), {"x": "a", "y": "b"})),
     **with_names(
@@ -261,7 +269,7 @@ TABLE: dict[str, Row] = {
     "diff": Row(lambda x, n=1, axis=-1: core.diff(x, axis, n)),
     "full_like": Row(lambda x, fill_value: core.add(core.multiply(x.detach(), 0), fill_value)),
     "gelu": Row(_gelu, "GELU"),
-    "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
+    "meshgrid": Row(lambda *args: core.meshgrid(*as_number_tuple(args), indexing="ij")),
     "numel": Row(lambda x: as_replicated(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
@@ -290,7 +298,7 @@ NETWORK_TABLE = {
     "hardtanh": Row(lambda x, min=-1.0, max=1.0: open_clip(x, min, max), "Hardtanh"),
     "linear": Row(lambda x, weight, bias=None: plus_bias(core.matmul(x, weight), bias)),
     "one_hot": Row(lambda x, num_classes: core.one_hot(x, num_classes)),
-    **same(core, "relu6:ReLU6 swish=silu:Swish", "x"),
+    **same_rows(core, "relu6:ReLU6 swish=silu:Swish", "x"),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import spmdsim.nn as ours
 from spmdsim.arrays import ops
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, tree
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_module_tree, format_options
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lift_function
@@ -19,7 +19,7 @@ from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static import call_recorded, in_static_mode
 from spmdsim.dialects.paddle.tensors import Tensor, as_replicated
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Row, layers, renamed
+from spmdsim.dialects.table import Row, adapt_class, layers
 from spmdsim.errors import InputError
 
 
@@ -34,7 +34,7 @@ class Layer(DialectModule):
     def __repr__(self) -> str:
         """Return the class and its options; each child follows on lines of its own, with its name."""
         kind, extra, children = type(self).__name__, self.extra_repr(), [*self.named_children()]
-        return tree(kind, "", children, f"({extra}") if children else f"{kind}({extra})"
+        return format_module_tree(kind, "", children, f"({extra}") if children else f"{kind}({extra})"
 
     def named_sublayers(
         self, prefix: str = "", include_self: bool = False
@@ -284,14 +284,14 @@ def _weight_layout(
     return split_layout((rows, columns), operation, axis or 0, parts, gather, world_size=current_world().size)
 
 
-VocabParallelEmbedding = renamed("VocabParallelEmbedding", Split, lambda num_embeddings, embedding_dim, weight_attr=None,
+VocabParallelEmbedding = adapt_class("VocabParallelEmbedding", Split, lambda num_embeddings, embedding_dim, weight_attr=None,
     mp_group=None, name=None, *, mp_degree=None: dict(
     where=_weight_layout(num_embeddings, embedding_dim, None, mp_degree, mp_group), name=name, weight_attr=weight_attr))  # fmt: skip
-ColumnParallelLinear = renamed("ColumnParallelLinear", Split, lambda in_features, out_features, weight_attr=None,
+ColumnParallelLinear = adapt_class("ColumnParallelLinear", Split, lambda in_features, out_features, weight_attr=None,
     has_bias=None, gather_output=True, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
     where=_weight_layout(in_features, out_features, 1, mp_degree, mp_group, gather_output), name=name, weight_attr=weight_attr,
     bias=bool(has_bias)))  # fmt: skip
-RowParallelLinear = renamed("RowParallelLinear", Split, lambda in_features, out_features, weight_attr=None, has_bias=True,
+RowParallelLinear = adapt_class("RowParallelLinear", Split, lambda in_features, out_features, weight_attr=None, has_bias=True,
     input_is_parallel=False, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
     where=_weight_layout(in_features, out_features, 0, mp_degree, mp_group), name=name, weight_attr=weight_attr, bias=has_bias))  # fmt: skip
 

@@ -16,7 +16,7 @@ from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.executor import compute_gradients, select_parameters
 from spmdsim.dialects.paddle.parameters import ParamAttr
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
-from spmdsim.dialects.table import renamed
+from spmdsim.dialects.table import adapt_class
 from spmdsim.errors import UsageTypeError
 
 
@@ -236,15 +236,15 @@ def _attribute(parameter: Any) -> Any:
     return getattr(parameter, "attribute", _PLAIN)
 
 
-SGD = renamed("SGD", nn.SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None, grad_clip=None, name=None: dict(
+SGD = adapt_class("SGD", nn.SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None, grad_clip=None, name=None: dict(
     parameters=parameters, rate=learning_rate, weight_decay=weight_decay, grad_clip=grad_clip), Optimizer)  # fmt: skip
-Momentum = renamed("Momentum", nn.SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
+Momentum = adapt_class("Momentum", nn.SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
     weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
     weight_decay=weight_decay, grad_clip=grad_clip, momentum=momentum, nesterov=use_nesterov), Optimizer)  # fmt: skip
-Adam = renamed("Adam", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
+Adam = adapt_class("Adam", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
     weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
     weight_decay=weight_decay, grad_clip=grad_clip, betas=(beta1, beta2), epsilon=epsilon), Optimizer)  # fmt: skip
-AdamW = renamed("AdamW", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
+AdamW = adapt_class("AdamW", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
     weight_decay=0.01, lr_ratio=None, apply_decay_param_fun=None, grad_clip=None, name=None: dict(parameters=parameters,
     rate=learning_rate, decoupled_decay=weight_decay, decays=apply_decay_param_fun, lr_ratio=lr_ratio, grad_clip=grad_clip,
     betas=(beta1, beta2), epsilon=epsilon), Optimizer, __doc__="Adam whose weight decay acts on the value itself.")  # fmt: skip

@@ -13,13 +13,13 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.dialect_modules import padded_row
+from spmdsim.dialects.dialect_modules import with_zero_row
 from spmdsim.dialects.host import host
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.tensors import Tensor, shape_only, with_methods
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import as_its_tensor
+from spmdsim.dialects.table import add_tensor_operators
 from spmdsim.nn.module import Initialiser, Values
 from spmdsim.wrong_calls import explained
 
@@ -202,7 +202,7 @@ class Parameter(nn.Parameter):
         return f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
 
 
-as_its_tensor(Parameter, "value")
+add_tensor_operators(Parameter, "value")
 
 
 def layer_names(kind: str, name: str | None) -> tuple[str, str]:
@@ -245,7 +245,7 @@ def create(
         })  # fmt: skip
         static.default_main_program().add_parameter(existing, keep)
         return existing
-    initialiser = padded_row(initialiser, zeros)
+    initialiser = with_zero_row(initialiser, zeros)
     layout = layout or Layout.replicated(Mesh((current_world().size,), ("rank",)), len(shape))
     parameter = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
     parameter.name = attr.name or scope.unique(f"{names[0]}.{suffix}")

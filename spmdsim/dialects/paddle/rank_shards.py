@@ -17,7 +17,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import NotCovered
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, has_shards, with_methods
 from spmdsim.dialects.session import use_world
-from spmdsim.dialects.table import by_part
+from spmdsim.dialects.table import map_nested
 from spmdsim.worlds.lockstep_world import ShapeOnly
 from spmdsim.worlds.trace.recorder import record, unseen
 
@@ -36,12 +36,12 @@ def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -
         NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs.
     """
     shards: list[Tensor] = []
-    operands = by_part((args, options), lambda x: _as_global(x, shards))
+    operands = map_nested((args, options), lambda x: _as_global(x, shards))
     with record() as trace:
         result = function(*operands[0], **operands[1])
     if not getattr(getattr(function, "__self__", None), "takes_rank_shards", False):
         _check_equals_paddles(function, (args, options), shards, result, trace.counts())
-    return by_part(result, lambda x: rank_shard(x) if isinstance(x, CoreTensor) else x)
+    return map_nested(result, lambda x: rank_shard(x) if isinstance(x, CoreTensor) else x)
 
 
 def _as_global(x: Any, shards: list[Tensor]) -> Any:
@@ -78,7 +78,7 @@ def _check_equals_paddles(
     world, partial_axes = ShapeOnly(1), {axis for shard in shards for axis in shard.layout.partial_axes}
     results = _tensors(result)
     if communicated or not all(_has_operand_layout(x, shards) for x in results):
-        args, options = by_part(operands, lambda x: _shard_alone(x, world))
+        args, options = map_nested(operands, lambda x: _shard_alone(x, world))
         with use_world(world), unseen():
             alone = _tensors(function(*args, **options))
         for ours, paddles in zip(results, alone):
@@ -125,7 +125,7 @@ def _refuse(
 def _tensors(values: Any) -> list[CoreTensor]:
     """Return all tensors in nested lists, tuples and dicts."""
     tensors: list[CoreTensor] = []
-    by_part(values, lambda x: tensors.append(x) if isinstance(x, CoreTensor) else None)
+    map_nested(values, lambda x: tensors.append(x) if isinstance(x, CoreTensor) else None)
     return tensors
 
 

@@ -27,8 +27,8 @@ from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, refuse
 from spmdsim.dialects.paddle.rank_shards import compute_from_shards
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, shape_only, with_methods
-from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
-from spmdsim.dialects.table import by_part
+from spmdsim.dialects.session import Seeds, current_world, is_recording, use_world
+from spmdsim.dialects.table import map_nested
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
 from spmdsim.worlds.base import World
 from spmdsim.worlds.lockstep_world import ShapeOnly
@@ -153,7 +153,7 @@ def missing_feed_error(name: str) -> InputError:
 def find_instances(value: Any, kind: type[Any]) -> list[Any]:
     """Return all values of a type in nested lists, tuples and dicts."""
     parts: list[Any] = []
-    by_part(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
+    map_nested(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
     return parts
 
 
@@ -295,12 +295,12 @@ class Program(DialectObject):
             with compute_shapes_only(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
                 for k in range(len(STAND_INS)):
                     results.append(
-                        _run_now(function, *by_part((args, options), partial(_stand_in, k, world)))
+                        _run_now(function, *map_nested((args, options), partial(_stand_in, k, world)))
                     )
-        args, options = by_part((args, options), self._to_symbol)
+        args, options = map_nested((args, options), self._to_symbol)
         outputs: list[int] = []
         others = iter(find_instances(results[1:], CoreTensor))
-        result = by_part(next(iter(results), None), lambda x: self._output(x, function, others, outputs))
+        result = map_nested(next(iter(results), None), lambda x: self._output(x, function, others, outputs))
         self.instructions.append(RecordedCall(function, args, options, tuple(outputs), trains))
         return result
 
@@ -332,7 +332,9 @@ class Program(DialectObject):
         values = {key: self._apply_stop_gradient(key, x) for key, x in values.items()}
         for call in self.instructions:
             asked = (call.args, call.options)
-            args, options = by_part(asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x)
+            args, options = map_nested(
+                asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x
+            )
             missing = find_instances((args, options), Missing)
             if missing and call.trains:
                 raise missing_feed_error(missing[0])
@@ -372,7 +374,11 @@ def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
             result = function(*args, **options)
     finally:
         _running[0] -= 1
-    return result if tracking() else by_part(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
+    return (
+        result
+        if is_recording()
+        else map_nested(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
+    )
 
 
 def call_recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -382,7 +388,7 @@ def call_recorded(function: Callable[..., Any], *args: Any, **options: Any) -> A
         if variables or in_static_mode():
             program = variables[0].program if variables else default_main_program()
             return program.call(function, args, options)
-    return by_part(
+    return map_nested(
         _run_now(function, args, options), lambda x: with_methods(x) if isinstance(x, CoreTensor) else x
     )
 

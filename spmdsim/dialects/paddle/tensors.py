@@ -11,7 +11,14 @@ from spmdsim import arrays as ours
 from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.host import TYPE_NAMES, ends, equal_on_all_ranks, host, known_values, nested
+from spmdsim.dialects.host import (
+    TYPE_NAMES,
+    equal_on_all_ranks,
+    format_nested,
+    host,
+    keep_ends,
+    read_known_values,
+)
 from spmdsim.dialects.missing import NotCovered, expand_words, not_covered, refuse
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.session import current_world
@@ -297,7 +304,7 @@ def _format_tensor(x: Any) -> str:
     """
     place_text = f"Place(cpu), stop_gradient={x.stop_gradient}"
     header = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place_text},"
-    values, which = known_values(x)
+    values, which = read_known_values(x)
     if x.is_rank_shard:
         values, header = x.shards[0], f"{header} shard of rank {x.world.ranks[0]} of {list(x.meta.shape)},"
     elif has_shards(x.layout):
@@ -317,7 +324,7 @@ def _placement(placement: Placement) -> str:
 
 def _numbers(array: np.ndarray) -> str:
     """Return numbers in nested brackets in Paddle's form, all of one width."""
-    array, cut = ends(array, _EDGEITEMS, _THRESHOLD)
+    array, cut = keep_ends(array, _EDGEITEMS, _THRESHOLD)
     width, signed = max((len(_number(value)) for value in array.flat), default=0), bool((array < 0).any())
 
     def format_number(value: Any) -> str:
@@ -327,7 +334,7 @@ def _numbers(array: np.ndarray) -> str:
             return text
         return f" {text.ljust(width - 1)}" if signed and not value < 0 else text.ljust(width)
 
-    return nested(
+    return format_nested(
         array, cut, len(_PREFIX), format_number, lambda used: (_WIDTH - used) // (width + 2), _EDGEITEMS
     )
 
