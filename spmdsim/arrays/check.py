@@ -117,7 +117,7 @@ def check(
     problem = next((summary for summary in summaries if isinstance(summary, str)), None)
     if problem is not None:
         return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {problem}")
-    limits = limits.over([summary for summary in summaries if isinstance(summary, _Summary)])
+    limits = limits.with_summaries([summary for summary in summaries if isinstance(summary, _Summary)])
     judged = iter([_report_worst(piece, limits) for piece in own_pieces])
     own_reports = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
     reports = [report for report in world.gather_objects(own_reports, "check") if report is not None]
@@ -275,7 +275,7 @@ def _survey(
 
 @dataclass(frozen=True)
 class _Limits:
-    """The allowed errors; complete after :meth:`over` has seen the summaries of all shards."""
+    """The allowed errors; complete after :meth:`with_summaries` has seen the summaries of all shards."""
 
     dtype: Any
     depth: int
@@ -287,7 +287,7 @@ class _Limits:
     single: float = math.nan
     own: str | None = None
 
-    def over(self, summaries: Sequence[_Summary]) -> _Limits:
+    def with_summaries(self, summaries: Sequence[_Summary]) -> _Limits:
         """Return the limits with the facts of all shards."""
         scale = max((s.scale for s in summaries), default=0.0)
         if self.magnitude is not None:
@@ -298,42 +298,47 @@ class _Limits:
         own_type = next((s.own for s in summaries), None)
         return replace(self, scale=scale, bulk=bulk, single=single, own=own_type)
 
-    def allowed(self, piece: _Piece) -> np.ndarray:
+    def allowed_errors(self, piece: _Piece) -> np.ndarray:
         """Return the allowed error of each element of a shard."""
         measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
-        if self.asked:
+        if self.has_user_tolerance:
             finite = np.where(np.isfinite(piece.truth), np.abs(piece.truth), 0).astype(np.float64)
             tolerated = np.asarray(self.atol + (self.rtol or 0.0) * finite)
             return tolerated if measured is None else np.maximum(tolerated, measured)
         if measured is not None:
             return measured
-        if not self.each:
+        if not self.has_magnitudes:
             return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
         index = tuple(slice(low, low + n) for low, n in zip(piece.start, piece.error.shape))
-        return self.by_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
+        return self.errors_of_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
 
-    def by_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
+    def errors_of_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
         """Return the error of sums of terms with these magnitudes, and of one rounding of the values."""
         adding = tolerance(np.float32 if is_half(self.dtype) else self.dtype, 1.0, self.depth)[0]
         return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
 
-    def usual(self, piece: _Piece) -> np.ndarray:
+    def usual_errors(self, piece: _Piece) -> np.ndarray:
         """Return the largest error per element that does not stand out; infinite if errors are measured."""
-        if piece.measured is not None or self.asked or self.each or not is_rounded(self.dtype):
+        if (
+            piece.measured is not None
+            or self.has_user_tolerance
+            or self.has_magnitudes
+            or not is_rounded(self.dtype)
+        ):
             return np.full(piece.error.shape, np.inf)
         own_rounding = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
         if is_half(self.dtype) and self.depth:
-            own_rounding = self.by_terms(self.scale, np.abs(piece.truth))
+            own_rounding = self.errors_of_terms(self.scale, np.abs(piece.truth))
         surrounding_error = piece.summary.bulk if piece.error.size >= 16 else self.bulk
         return np.asarray(np.maximum(own_rounding, OUTLIER * surrounding_error), np.float64)
 
     @property
-    def each(self) -> bool:
+    def has_magnitudes(self) -> bool:
         """True if the caller passed the magnitude of the terms of each element."""
         return self.magnitude is not None and np.ndim(self.magnitude) > 0
 
     @property
-    def asked(self) -> bool:
+    def has_user_tolerance(self) -> bool:
         """True if the caller passed ``rtol`` or ``atol``."""
         return self.rtol is not None or bool(self.atol)
 
@@ -344,23 +349,25 @@ class _Limits:
         return max(tolerance(kind, self.scale, self.depth)[0], LOST * unit_roundoff(kind) * self.scale)
 
     @property
-    def why(self) -> str:
+    def formula(self) -> str:
         """The formula of the tolerance as text."""
-        if self.asked:
+        if self.has_user_tolerance:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
-        return "terms of each element: " * self.each + tolerance(self.dtype, self.scale, self.depth)[1]
+        return (
+            "terms of each element: " * self.has_magnitudes + tolerance(self.dtype, self.scale, self.depth)[1]
+        )
 
     @property
-    def by_itself(self) -> str:
+    def single_rounding(self) -> str:
         """The rounding of an element without cancellation, as text."""
         return tolerance(self.dtype, 1.0, self.depth)[1].replace("* 1", "of its own value")
 
     @property
-    def hopeless(self) -> float:
+    def unexplained_error(self) -> float:
         """The error that no rounding explains: half of the digits of the largest value, in float32 at most."""
         u = unit_roundoff(self.dtype)
         hopeless = math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale
-        return hopeless if u and self.depth and not self.each else 0.0
+        return hopeless if u and self.depth and not self.has_magnitudes else 0.0
 
     def overflows(self, worst: _Report) -> bool:
         """Return True if a partial sum may overflow.
@@ -402,13 +409,13 @@ class _Report(NamedTuple):
 
 def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
     """Return the report of one shard."""
-    error, allowed = piece.error, limits.allowed(piece)
+    error, allowed = piece.error, limits.allowed_errors(piece)
     how = None if piece.measured is None else piece.measured.how
     if not error.size:
         return _Report(False, False, 0.0, piece.rank, None, None, None, 0.0, 0.0, how)
     with np.errstate(divide="ignore", invalid="ignore"):
         excess = np.where(error > allowed, error / allowed, 0.0)
-    usual = limits.usual(piece)
+    usual = limits.usual_errors(piece)
     beyond, outlying = bool(excess.any()), bool((error > usual).any())
     if outlying and not beyond:
         allowed, excess = np.minimum(usual, allowed), np.where(error > usual, error, 0.0)
@@ -425,12 +432,21 @@ def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
     """Return the verdict from the worst of all shards' reports; ``name`` describes the reference."""
     worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.place is not None))
     measured, word = worst.how is not None, "ok"
-    why = limits.why if worst.how is None else worst.how + (f", or {limits.why}" if limits.asked else "")
+    why = (
+        limits.formula
+        if worst.how is None
+        else worst.how + (f", or {limits.formula}" if limits.has_user_tolerance else "")
+    )
     if worst.beyond:
-        explained = not (measured or limits.asked) and worst.error <= max(limits.hopeless, worst.allowed)
+        explained = not (measured or limits.has_user_tolerance) and worst.error <= max(
+            limits.unexplained_error, worst.allowed
+        )
         word = "unproven" if explained or limits.overflows(worst) else "WRONG"
     elif worst.outlying:
-        word, why = "unproven", f"{OUTLIER:g} x the errors of the elements around it, or {limits.by_itself}"
+        word, why = (
+            "unproven",
+            f"{OUTLIER:g} x the errors of the elements around it, or {limits.single_rounding}",
+        )
     elif measured and limits.single > limits.expected:
         word = "overflow" if math.isinf(limits.single) else "ill-conditioned here"
     compared = (
@@ -452,7 +468,7 @@ def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report)
         worst: the worst element.
     """
     if word == "WRONG":
-        near = measured and not limits.asked and worst.error <= limits.hopeless
+        near = measured and not limits.has_user_tolerance and worst.error <= limits.unexplained_error
         return "rounding does not explain it" + (
             "; if the function is another algorithm than the program's, allow a difference with rtol=" * near
         )
@@ -464,7 +480,7 @@ def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report)
         return f"{limits.own} overflows in one process, too"
     if word != "ok":
         return f"as right as one process, whose own runs differ by up to {limits.single:.2g}"
-    if limits.asked:
+    if limits.has_user_tolerance:
         return "equal within what was asked for"
     if not is_rounded(limits.own or limits.dtype):
         return "equal"

@@ -194,13 +194,13 @@ def _write(
         if not wait_for_folder(saving.data):
             return (
                 f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
-                f"{str(saving.place.absolute())!r}; nothing was replaced, at {source_line()}"
+                f"{str(saving.folder.absolute())!r}; nothing was replaced, at {source_line()}"
             ), []
         entries = _write_rank(saving.data, rank, tensors, k)
         sync_folder(saving.data)
         return None, entries
     except OSError as error:
-        return f"rank {rank} cannot write to {str(saving.place)!r}: {error.strerror or error}", []
+        return f"rank {rank} cannot write to {str(saving.folder)!r}: {error.strerror or error}", []
 
 
 def _write_rank(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
@@ -326,7 +326,11 @@ def load(
 def _load(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
 ) -> dict[str, Tensor]:
-    """Read the tensors that a manifest names. Collective; InputError on all ranks if a file is missing or damaged."""
+    """Read the tensors that a manifest names. Collective.
+
+    Raises:
+        InputError: If a file is missing or damaged, on all ranks.
+    """
     entries, files = manifest["tensors"], source / manifest["data"]
     if verify:
         _verify(files, entries, world)

@@ -132,45 +132,45 @@ class Saving:
     """The state of one save into a checkpoint's folder, on the process of rank 0.
 
     Attributes:
-        place: the folder of the checkpoint.
+        folder: the folder of the checkpoint.
         data: the new subfolder for the data.
     """
 
-    def __init__(self, place: Path, data: str) -> None:
-        self.place, self.data = place, place / data
-        self._marker = place / f"{data}{SAVING}"
+    def __init__(self, folder: Path, data: str) -> None:
+        self.folder, self.data = folder, folder / data
+        self._marker = folder / f"{data}{SAVING}"
         self._lock: int | None = None
 
     def begin(self) -> None:
         """Create the subfolder and its lock, and remove the remains of killed saves."""
-        make_folder(self.place)
+        make_folder(self.folder)
         self._lock = os.open(self._marker, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         _try_lock(self._lock)
         os.write(self._lock, socket.gethostname().encode())
-        _remove_killed_saves(self.place)
+        _remove_killed_saves(self.folder)
         self.data.mkdir()
-        sync_folder(self.place)
+        sync_folder(self.folder)
 
     def replace_manifest(self, text: str) -> None:
         """Replace the manifest by ``text`` in one step, and remove the previous data."""
-        old = _current(self.place)
-        fresh = self.place / f"{MANIFEST}.{self.data.name}"
+        old = _current(self.folder)
+        fresh = self.folder / f"{MANIFEST}.{self.data.name}"
         with fresh.open("w") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         sync_folder(self.data)
-        os.replace(fresh, self.place / MANIFEST)
-        sync_folder(self.place)
+        os.replace(fresh, self.folder / MANIFEST)
+        sync_folder(self.folder)
         if old not in (None, UNKNOWN, self.data.name):
-            shutil.rmtree(self.place / str(old), ignore_errors=True)
+            shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
     def end(self) -> None:
         """Release the lock; remove the new data unless the manifest names them."""
         if self._lock is None:
             return
-        if _current(self.place) != self.data.name:
-            _remove(self.place, self.data.name)
+        if _current(self.folder) != self.data.name:
+            _remove(self.folder, self.data.name)
         self._marker.unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = None
@@ -186,18 +186,18 @@ def wait_for_folder(data: Path) -> bool:
     return True
 
 
-def make_folder(place: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Create a folder and its parents, and write their names to the disk."""
-    if not place.is_dir():
-        make_folder(place.absolute().parent)
-        place.mkdir(exist_ok=True)
-        sync_folder(place.absolute().parent)
+    if not folder.is_dir():
+        make_folder(folder.absolute().parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.absolute().parent)
 
 
-def sync_folder(place: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Write the names in a folder to the disk; ignore file systems that do not support it."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(place, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -215,53 +215,53 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _current(place: Path) -> str | None:
+def _current(folder: Path) -> str | None:
     """Return the subfolder that the manifest names; UNKNOWN if it cannot be read, None without a manifest."""
-    if not (place / MANIFEST).is_file():
+    if not (folder / MANIFEST).is_file():
         return None
     try:
-        return str(read_manifest(place)["data"])
+        return str(read_manifest(folder)["data"])
     except InputError:
         return UNKNOWN
 
 
-def _remove_killed_saves(place: Path) -> None:
+def _remove_killed_saves(folder: Path) -> None:
     """Remove subfolders of killed saves: no process writes them and the manifest does not name them.
 
     List subfolders before marker files: a save creates its marker before its subfolder, and removes the marker after
     the manifest names the data. So no running save is removed.
     """
-    subfolders = {path.name for path in place.iterdir() if re.fullmatch("[0-9a-f]{12}", path.name)}
-    marked = {path.name.removesuffix(SAVING) for path in place.glob(f"*{SAVING}")}
-    current = _current(place)
+    subfolders = {path.name for path in folder.iterdir() if re.fullmatch("[0-9a-f]{12}", path.name)}
+    marked = {path.name.removesuffix(SAVING) for path in folder.glob(f"*{SAVING}")}
+    current = _current(folder)
     for name in subfolders - marked - {current}:
         if current != UNKNOWN:
-            _remove(place, name)
+            _remove(folder, name)
     for name in marked:
         with contextlib.suppress(OSError):
-            _remove_unlocked(place, name)
+            _remove_unlocked(folder, name)
 
 
-def _remove_unlocked(place: Path, name: str) -> None:
+def _remove_unlocked(folder: Path, name: str) -> None:
     """Remove the remains of a save if its marker file is not locked.
 
     The marker of another machine must be older than one day, because locks may not be visible there.
     """
-    marker = place / f"{name}{SAVING}"
+    marker = folder / f"{name}{SAVING}"
     descriptor = os.open(marker, os.O_RDWR)
     try:
         is_this_machine = os.read(descriptor, 256) == socket.gethostname().encode()
         age = time.time() - os.fstat(descriptor).st_mtime
         if (is_this_machine or age > ABANDONED) and _try_lock(descriptor):
-            if _current(place) != name:  # else it was killed when all was done
-                _remove(place, name)
+            if _current(folder) != name:  # else it was killed when all was done
+                _remove(folder, name)
             marker.unlink()
     finally:
         os.close(descriptor)
 
 
-def _remove(place: Path, name: str) -> None:
+def _remove(folder: Path, name: str) -> None:
     """Remove the subfolder of a save and its unfinished manifest, if they exist."""
-    shutil.rmtree(place / name, ignore_errors=True)
+    shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):
-        (place / f"{MANIFEST}.{name}").unlink(missing_ok=True)
+        (folder / f"{MANIFEST}.{name}").unlink(missing_ok=True)

@@ -343,6 +343,7 @@ def arange(
     count = _count(first, last, step)
 
     def block(index: Index) -> np.ndarray:
+        """Return the numbers at one range of positions."""
         positions = np.arange(index[0].start, index[0].stop)
         if natural.kind == "f":
             return np.asarray(first + positions * ((first + step) - first)).astype(kind)
@@ -400,6 +401,7 @@ def linspace(
     parts = num - 1 if endpoint else num
 
     def block(index: Index) -> np.ndarray:
+        """Return the numbers at one range of positions; the last number is exactly ``stop``."""
         a, b = index[0].start, index[0].stop
         numbers = np.arange(a, b).astype(natural) * ((stop - start) / max(parts, 1)) + start
         if endpoint and b == num > 1:
@@ -443,6 +445,7 @@ def eye(
     kind = number_type(_or_float(dtype), "a tensor cannot have")
 
     def block(index: Index) -> np.ndarray:
+        """Return the block of the matrix at two ranges."""
         rows, columns = index
         height, width = _block_sizes(index)
         return np.asarray(np.eye(height, width, k + rows.start - columns.start, dtype=kind))

@@ -118,6 +118,7 @@ def map_array(
     native = dtype.newbyteorder("=")
 
     def read(index: Index) -> np.ndarray:
+        """Map the file; return a copy of the block at an index."""
         if not count:
             return make_empty_block(index, native)
         order: Any = "F" if fortran else "C"
@@ -191,7 +192,7 @@ def stream_array(
     row_bytes = math.prod(row_shape) * dtype.itemsize
 
     def read_rows(index: Index) -> np.ndarray:
-        """Decompress everything; return the block at an index."""
+        """Decompress all data, and return the block at an index."""
         with readable(path, "compressed data"), open_stream() as stream:
             if not math.prod(shape):
                 require_end(stream, path)

@@ -120,10 +120,11 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
     _require_readable_kind(file)
     if file.name.endswith(INDEX):
         parts, arrays = _read_index(file), {}
-        for part in dict.fromkeys(parts.values()):
-            arrays[part] = open_arrays(part)
+        for file_of_arrays in dict.fromkeys(parts.values()):
+            arrays[file_of_arrays] = open_arrays(file_of_arrays)
         return {
-            name: arrays[part][_pick_name(list(arrays[part]), name, part)] for name, part in parts.items()
+            name: arrays[file_of_arrays][_pick_name(list(arrays[file_of_arrays]), name, file_of_arrays)]
+            for name, file_of_arrays in parts.items()
         }
     with readable(file, "".join(file.suffixes[-2:]).lower()):
         if file.suffix.lower() == ".npz":
@@ -258,6 +259,12 @@ def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, 
 
 
 def _open_npy(path: Path, wanted: Any) -> FileArray:
+    """Open a ``.npy`` file.
+
+    Args:
+        path: the file.
+        wanted: the element type from the user if the header cannot name it, or None.
+    """
     with path.open("rb") as stream:
         shape, dtype, fortran = _npy_header(stream, path, wanted)
         offset = stream.tell()
@@ -296,6 +303,7 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         )
 
     def open_member() -> IO[bytes]:
+        """Open the decompressed member at its first element."""
         stream = zipfile.ZipFile(path).open(info)  # noqa: SIM115
         stream.read(start)
         return stream
@@ -421,6 +429,7 @@ def _open_idx(path: Path) -> FileArray:
     compressed = path.suffix == ".gz"
 
     def opener() -> IO[bytes]:
+        """Open the decompressed file at its first byte."""
         return gzip.open(path) if compressed else path.open("rb")  # type: ignore[return-value]
 
     with opener() as stream:
@@ -435,6 +444,7 @@ def _open_idx(path: Path) -> FileArray:
         return map_array(path, shape, dtype, offset)
 
     def open_data() -> IO[bytes]:
+        """Open the decompressed file at its first element."""
         stream = opener()
         stream.read(offset)
         return stream

@@ -152,7 +152,7 @@ def _write_back(x: Any, value: Any, what: str) -> None:
     for k in range(last + 1):
         old = detach_current(base)
         for view in reversed(views[k + 1 : last + 1]):  # the tensors of these views are gone
-            old = view.taken(old)
+            old = view.take_from(old)
         value = views[k].put(old, value)
     become(base, value, what, views[last])
     for view in views[:last]:
@@ -188,7 +188,7 @@ def _slices_of_index(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]
 
 
 def has_item(x: Any, index: Any, value: Any) -> bool:
-    """Return True if ``value`` is a current view ``x[index]``, so that ``x[index] = value`` changes nothing.
+    """Return True if ``value`` is a current view ``x[index]``: ``x[index] = value`` then changes nothing.
 
     Python runs ``x[index] += 1`` as: take ``x[index]``, change it in place, assign it back. The change in place has
     updated ``x`` already, so the caller skips the assignment. The result is False if ``x`` changed after the view's

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] | None
 
 
-def is_model(place: Path) -> bool:
+def is_model(path: Path) -> bool:
     """Return True for a ``.safetensors`` or ``.json`` path, or a folder of model files.
 
     A folder with ``manifest.json`` is a checkpoint and no model.
     """
-    if place.suffix in (".safetensors", ".json"):
+    if path.suffix in (".safetensors", ".json"):
         return True
-    if not place.is_dir() or (place / "manifest.json").exists():
+    if not path.is_dir() or (path / "manifest.json").exists():
         return False
-    return any(place.glob(f"*{INDEX}")) or any(place.glob("*.safetensors"))
+    return any(path.glob(f"*{INDEX}")) or any(path.glob("*.safetensors"))
 
 
-def load_model(place: Path, world: World, layouts: LayoutChoice) -> dict[str, Tensor]:
+def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Tensor]:
     """Read the arrays of a model that have layouts. Collective.
 
     Args:
-        place: a ``.safetensors`` file, an index, or a folder that contains one of these.
+        path: a ``.safetensors`` file, an index, or a folder that contains one of these.
         world: the world of the ranks.
         layouts: a layout per array to read, by name; or a function of name and shape, which reads all arrays.
 
@@ -45,8 +45,8 @@ def load_model(place: Path, world: World, layouts: LayoutChoice) -> dict[str, Te
     """
     arrays, problem = dict[str, FileArray](), None
     try:
-        arrays = open_arrays(place)
-        _check_layouts(place, arrays, layouts)
+        arrays = open_arrays(path)
+        _check_layouts(path, arrays, layouts)
     except SpmdError as error:
         problem = str(error)
     problems = world.gather_objects([problem] * len(world.ranks), "load")
@@ -61,18 +61,18 @@ def load_model(place: Path, world: World, layouts: LayoutChoice) -> dict[str, Te
     return loaded
 
 
-def _check_layouts(place: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
+def _check_layouts(path: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
     """Raise InputError if ``layouts`` is None or names an array that the model does not have."""
     if layouts is None:
         names = ", ".join([*arrays][:3])
         raise InputError(
-            f"load: layouts must be given for {str(place)!r}, which has none for its {many(len(arrays), 'array')} ({names}, "
-            "...); give a layout per name, or a function of name and shape"
+            f"load: layouts must be given for {str(path)!r}, which has none for its {many(len(arrays), 'array')} "
+            f"({names}, ...); give a layout per name, or a function of name and shape"
         )
     for name in layouts if isinstance(layouts, Mapping) else ():
         if name not in arrays:
             near = nearest(name, arrays)
             raise InputError(
-                f"{str(place)!r} has no array {name!r}{f', the nearest is {near!r}' if near else ''}, but a layout is given "
-                "for it"
+                f"{str(path)!r} has no array {name!r}{f', the nearest is {near!r}' if near else ''}, but a layout is "
+                "given for it"
             )

@@ -11,7 +11,13 @@ import numpy as np
 
 from spmdsim.arrays import views
 from spmdsim.arrays.in_place import become, detach_current, has_item
-from spmdsim.arrays.reduction_methods import corrected, one_value, plain, reductions, typed
+from spmdsim.arrays.reduction_methods import (
+    corrected_signature,
+    one_value,
+    plain_signature,
+    reductions,
+    typed_signature,
+)
 from spmdsim.arrays.sources import assemble, check_layout, open_source, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
 from spmdsim.core import Layout
@@ -358,11 +364,17 @@ class Tensor(SymbolicTensor):
         """Merge all dims from ``start`` on into one; see :func:`spmdsim.ops.flatten`."""
         return ops.flatten(self, start, order)
 
-    sum, mean, prod = map(reductions(typed), (("sum", "Sum"), ("mean", "Average"), ("prod", "Multiply")))
-    max, min = map(reductions(plain), (("max", "Return the largest of"), ("min", "Return the smallest of")))
-    all, any = map(reductions(plain), (("all", "Apply logical and to"), ("any", "Apply logical or to")))
+    sum, mean, prod = map(
+        reductions(typed_signature), (("sum", "Sum"), ("mean", "Average"), ("prod", "Multiply"))
+    )
+    max, min = map(
+        reductions(plain_signature), (("max", "Return the largest of"), ("min", "Return the smallest of"))
+    )
+    all, any = map(
+        reductions(plain_signature), (("all", "Apply logical and to"), ("any", "Apply logical or to"))
+    )
     std, var = map(
-        reductions(corrected),
+        reductions(corrected_signature),
         (("std", "Return the standard deviation of"), ("var", "Return the variance of")),
     )
 
@@ -378,6 +390,11 @@ class Tensor(SymbolicTensor):
 
 
 def _world(world: World | None, layout: Layout) -> World:
+    """Return the world of a new tensor: the current one for None, else ``world``, grown to the mesh.
+
+    Raises:
+        UsageTypeError: If ``world`` is no world.
+    """
     if world is None:
         return current(mesh=layout.mesh)
     if not isinstance(world, World):

@@ -279,6 +279,7 @@ def normal(
     """
 
     def finish(block: np.ndarray) -> np.ndarray:
+        """Scale and shift standard normal numbers, in place."""
         kind = block.dtype.type
         if std != 1.0:
             block *= kind(std)
@@ -324,6 +325,7 @@ def uniform(
     """
 
     def finish(block: np.ndarray) -> np.ndarray:
+        """Scale and shift numbers from [0, 1)."""
         kind = block.dtype.type
         return np.asarray(block * kind(high - low) + kind(low), block.dtype)
 

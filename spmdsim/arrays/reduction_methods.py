@@ -49,14 +49,14 @@ def one_value(method: str, **values: V) -> V:
     return named[0][1] if named else next(iter(values.values()))
 
 
-def plain(
+def plain_signature(
     self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
 ) -> Tensor:
     """Show the parameters of a reduction; only the signature is used."""
     raise NotImplementedError
 
 
-def typed(
+def typed_signature(
     self: Tensor,
     dims: Dims = None,
     keepdims: bool = False,
@@ -69,7 +69,7 @@ def typed(
     raise NotImplementedError
 
 
-def corrected(
+def corrected_signature(
     self: Tensor,
     dims: Dims = None,
     keepdims: bool = False,
@@ -87,7 +87,7 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
     """Return a function that makes a reduction method from ``(operator's name, verb of its docstring)``.
 
     Args:
-        like: a function with the signature of the method, such as :func:`typed`.
+        like: a function with the signature of the method, such as :func:`typed_signature`.
     """
 
     def make_method(name_and_verb: tuple[str, str]) -> Any:

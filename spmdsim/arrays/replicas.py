@@ -227,7 +227,7 @@ class Copies(Watcher):
             return
         group, array = layout.replica_ranks(rank), tensor.held[0]
         if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
-            difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
+            difference = first_difference([array], lambda values: world.gather_on(group, values[0]), [group])
             if difference is not None:
                 raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
 
@@ -275,7 +275,7 @@ def raise_source_difference(
             raise WorldError(
                 f"ranks disagree about the {aspect} of {title}: {in_words(ranks_by_fact, 'make', world.job)}{call_site}"
             )
-    difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
+    difference = first_difference([array], lambda values: world.gather_on(group, values[0]), [group])
     if difference is not None:
         low = (
             [0] * array.ndim if is_global else [start for start, _ in layout.bounds(tensor.meta.shape, rank)]

@@ -144,7 +144,7 @@ class Measured:
             results = [np.asarray(run).astype(dtype) for run in runs]
         true = results[0] if truth is None else np.asarray(truth)
         with np.errstate(over="ignore", invalid="ignore"):
-            spread = _spread(true, results, unit_roundoff(dtype))
+            spread = _measure_spread(true, results, unit_roundoff(dtype))
         return cls(true, spread, true.dtype.name, np.dtype(own or dtype).name)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Measured:
@@ -169,7 +169,7 @@ class Measured:
         return f"{FACTOR:g} x the {self.own} rounding error, measured by {RUNS} runs in one process"
 
 
-def _spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
+def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
     """Return the rounding errors per element: their own, and the response to two units in the last place.
 
     Args:
@@ -212,6 +212,7 @@ def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = No
         run, types = number - 1, [np.dtype(dtype)]
 
         def cast(array: np.ndarray) -> np.ndarray:
+            """Return the operand of this run."""
             types.append(np.asarray(array).dtype)
             return operand(array, run, len(types))
 

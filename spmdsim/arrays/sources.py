@@ -77,6 +77,7 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
     kind = number_type(own_type if dtype is None or own_type != array.dtype else dtype, "the array has")
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
+        """Return the block at an index as a new array in the tensor's type."""
         block = np.asarray(array[index])
         if is_nameless(block.dtype):
             block = block.view(own_type)
@@ -97,6 +98,7 @@ def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype
     """Return a function that copies the blocks of ``function`` and checks their shapes."""
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
+        """Return a copy of the function's block; raise InputError if it has another shape."""
         # Copy, because the function may return a view of its caller's array, or one buffer for all blocks.
         block = np.array(function(index), dtype=dtype, order="C")
         wanted = tuple(span.stop - span.start for span in index)

@@ -39,7 +39,10 @@ Binary: TypeAlias = "Callable[[Any, Operand], Tensor]"
 
 
 def _binary(name: str) -> Binary:
+    """Return the method of an operator: ``tensor + other``."""
+
     def symbol(self: Tensor, other: Operand) -> Tensor:
+        """Apply the operator."""
         result: Tensor = getattr(ops, name)(self, other)
         return result
 
@@ -47,7 +50,10 @@ def _binary(name: str) -> Binary:
 
 
 def _reflected(name: str) -> Binary:
+    """Return the reflected method of an operator: ``other + tensor``."""
+
     def symbol(self: Tensor, other: Operand) -> Tensor:
+        """Apply the operator to exchanged operands."""
         result: Tensor = getattr(ops, name)(other, self)
         return result
 
@@ -55,7 +61,10 @@ def _reflected(name: str) -> Binary:
 
 
 def _unary(name: str) -> Callable[[Any], Tensor]:
+    """Return the method of an operator on one tensor."""
+
     def symbol(self: Tensor) -> Tensor:
+        """Apply the operator."""
         result: Tensor = getattr(ops, name)(self)
         return result
 
@@ -63,7 +72,10 @@ def _unary(name: str) -> Callable[[Any], Tensor]:
 
 
 def _in_place(name: str) -> Binary:
+    """Return the in-place method of an operator: ``tensor += other``."""
+
     def symbol(self: Tensor, other: Operand) -> Tensor:
+        """Give the tensor the values of the result."""
         result: Tensor = become(self, getattr(ops, name)(detach_current(self), other), name)
         return result
 
@@ -97,6 +109,7 @@ class _Method:
         return function if tensor is None else partial(function, tensor)
 
     def _load(self) -> Callable[..., Any]:
+        """Return the function; it is looked up at the first use."""
         function: Callable[..., Any] = getattr(ops, self.function)
         return function
 
@@ -112,6 +125,7 @@ class _NumpyMethod(_Method):
     """A NumPy function as a method, with NumPy's arguments; see :mod:`spmdsim.arrays.numpy_names`."""
 
     def _load(self) -> Callable[..., Any]:
+        """Return NumPy's function, which explains wrong arguments."""
         return _numpy_function(self.function)
 
 
@@ -119,6 +133,7 @@ class _Reversed(_NumpyMethod):
     """A NumPy function as a method of its second argument."""
 
     def _load(self) -> Callable[..., Any]:
+        """Return NumPy's function with its first two arguments exchanged."""
         function = super()._load()
         return lambda x, first, *others, **options: function(first, x, *others, **options)
 
@@ -135,9 +150,11 @@ class _Changing(_Method):
         return self.changed if tensor is None else partial(self._become, tensor)
 
     def _load(self) -> Callable[..., Any]:
+        """Return the function that computes the new values."""
         return self.changed
 
     def _become(self, tensor: Any, *args: Any, **options: Any) -> None:
+        """Compute new values and give them to the tensor."""
         become(tensor, self.changed(detach_current(tensor), *args, **options), f"{self.function}()")
 
 

@@ -176,6 +176,7 @@ class ReadableTensor(PlainTensor):
         return complex(self.item())
 
     def _require_one_element(self, function: str) -> None:
+        """Raise InputError if a tensor has several elements; ``function`` is the called function."""
         if self.size != 1:
             raise InputError(
                 f"{function}(x): x must have one element, got shape {self.shape}; reduce it first, such as ops.sum(x)"

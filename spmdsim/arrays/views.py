@@ -66,7 +66,7 @@ class View:
         """The index in the base; None if the view has all elements of the base, or unknown ones."""
         return None
 
-    def taken(self, base: Any) -> Any:
+    def take_from(self, base: Any) -> Any:
         """Return this view of another tensor with the base's shape."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class View:
 
     def model(self, base: np.ndarray) -> np.ndarray:
         """Return this view of a NumPy array, of which only shape and strides are used."""
-        array: np.ndarray = self.taken(base)
+        array: np.ndarray = self.take_from(base)
         return array
 
     def chain(self) -> Iterator[View]:
@@ -101,8 +101,8 @@ class ItemView(View):
         """The index."""
         return self.facts[0]
 
-    def taken(self, base: Any) -> Any:
-        """See :meth:`View.taken`."""
+    def take_from(self, base: Any) -> Any:
+        """See :meth:`View.take_from`."""
         return _ops().getitem(base, self.facts[0])
 
     def put(self, base: Any, value: Any) -> Any:
@@ -120,8 +120,8 @@ class PermutedView(View):
 
     __slots__ = ()
 
-    def taken(self, base: Any) -> Any:
-        """See :meth:`View.taken`."""
+    def take_from(self, base: Any) -> Any:
+        """See :meth:`View.take_from`."""
         return _ops().transpose(base, self.facts[0])
 
     def put(self, base: Any, value: Any) -> Any:
@@ -139,8 +139,8 @@ class ReshapedView(View):
 
     __slots__ = ()
 
-    def taken(self, base: Any) -> Any:
-        """See :meth:`View.taken`."""
+    def take_from(self, base: Any) -> Any:
+        """See :meth:`View.take_from`."""
         shape, _, order = self.facts
         return _ops().reshape(base, shape, order=order)
 
@@ -163,8 +163,8 @@ class MovedView(View):
 
     __slots__ = ()
 
-    def taken(self, base: Any) -> Any:
-        """See :meth:`View.taken`."""
+    def take_from(self, base: Any) -> Any:
+        """See :meth:`View.take_from`."""
         return self.facts[0](base)
 
     def put(self, base: Any, value: Any) -> Any:
@@ -177,8 +177,8 @@ class PartView(View):
 
     __slots__ = ()
 
-    def taken(self, base: Any) -> Any:
-        """See :meth:`View.taken`."""
+    def take_from(self, base: Any) -> Any:
+        """See :meth:`View.take_from`."""
         return getattr(_ops(), self.facts[0])(base)
 
     def put(self, base: Any, value: Any) -> Any:
@@ -277,6 +277,7 @@ def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R
     """
 
     def refuse(_value: Any) -> Any:
+        """Raise UsageTypeError."""
         raise UsageTypeError(
             f"{what} is read-only, {reason}: make a tensor of its own of it with .copy(), or change the tensor that it is of"
         )

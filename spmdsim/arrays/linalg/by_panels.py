@@ -147,6 +147,7 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
     partial, columns = [(axis, "sum") for axis in axes], strategy.axes_of("k")
 
     def sum_of_rows(height: int, width: int, split: tuple[str, ...]) -> Any:
+        """Return the all-reduce of rows ``[height, width]`` whose columns ``split`` splits, and its type."""
         src = Layout(mesh, [(), split], partial)
         return Step("all_reduce", axes, src, src.reduced, (height, width), "sum"), dtype
 

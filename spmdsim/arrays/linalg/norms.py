@@ -36,6 +36,7 @@ def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]
     base, exponent = operands
 
     def compute_base_gradient() -> Array:
+        """Compute the gradient by the base."""
         flat = (base == 0) | np.isinf(base) & (exponent < 0)
         slope = exponent * np.power(np.where(flat, np.ones((), base.dtype), base), exponent - 1)
         return dy * np.where(flat & (exponent != 1), np.zeros((), base.dtype), slope)

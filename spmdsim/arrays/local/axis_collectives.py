@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spmdsim.arrays.local.axis_ranks import Axes, Groups, axis_names, axis_rank, axis_size, place_on
+from spmdsim.arrays.local.axis_ranks import Axes, Groups, axis_names, axis_rank, axis_size, find_caller
 from spmdsim.arrays.local.trees import accept_trees
-from spmdsim.arrays.local.turns import TurnCall, TurnPlace
+from spmdsim.arrays.local.turns import CallingRank, TurnCall
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.notation.layouts import short_dtype
 from spmdsim.core.step import Step
@@ -144,13 +144,13 @@ def all_gather(
     array([1, 3, 1, 3])
     """
     array = _check_numbers("all_gather", x)
-    place, axes = place_on("all_gather", axis_name, axis_index_groups)
+    caller, axes = find_caller("all_gather", axis_name, axis_index_groups)
     dim = _dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
         array = np.expand_dims(array, dim)
-    shape = (*array.shape[:dim], array.shape[dim] * place.mesh.axis_size(*axes), *array.shape[dim + 1 :])
+    shape = (*array.shape[:dim], array.shape[dim] * caller.mesh.axis_size(*axes), *array.shape[dim + 1 :])
     build = partial(_step, "all_gather", axes=axes, shape=shape, before=dim)
-    return _run(place, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
+    return _run(caller, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
 
 
 @_collective
@@ -189,13 +189,13 @@ def psum_scatter(
     array([4, 6])
     """
     array = _check_numbers("psum_scatter", x)
-    place, axes = place_on("psum_scatter", axis_name, axis_index_groups)
+    caller, axes = find_caller("psum_scatter", axis_name, axis_index_groups)
     dim = _dim("psum_scatter", scatter_dimension, array.ndim)
     if not tiled:
-        _require_size("psum_scatter", array, dim, place.mesh.axis_size(*axes), axes)
+        _require_size("psum_scatter", array, dim, caller.mesh.axis_size(*axes), axes)
     build = partial(_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
     block = _run(
-        place, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
+        caller, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
     )
     return block if tiled else block.reshape(_remove_dim(block.shape, dim))
 
@@ -239,8 +239,8 @@ def all_to_all(
     array([1, 3, 2, 4])
     """
     array = _check_numbers("all_to_all", x)
-    place, axes = place_on("all_to_all", axis_name, axis_index_groups)
-    size = place.mesh.axis_size(*axes)
+    caller, axes = find_caller("all_to_all", axis_name, axis_index_groups)
+    size = caller.mesh.axis_size(*axes)
     split_dim, concat_dim = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
     if not tiled:
         _require_size("all_to_all", array, split_dim, size, axes)
@@ -256,7 +256,7 @@ def all_to_all(
     shape = (size, *rows.shape)
     build = partial(_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
     words = f"all_to_all(split_axis={split_axis}, concat_axis={concat_axis}, tiled={tiled})"
-    blocks = _run(place, build, axes, rows[:, None], words)[0]
+    blocks = _run(caller, build, axes, rows[:, None], words)[0]
     if not tiled:
         return np.ascontiguousarray(
             np.moveaxis(blocks.reshape(size, *_remove_dim(array.shape, split_dim)), 0, concat_dim)
@@ -294,9 +294,9 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     array([3, 4, 1, 2])
     """
     array = _check_numbers("ppermute", x)
-    place, axes = place_on("ppermute", axis_name)
+    caller, axes = find_caller("ppermute", axis_name)
     pairs = tuple((int(source), int(target)) for source, target in perm)
-    size = place.mesh.axis_size(*axes)
+    size = caller.mesh.axis_size(*axes)
     for what, numbers in (("sends", [a for a, _ in pairs]), ("receives", [b for _, b in pairs])):
         for number in numbers:
             if not 0 <= number < size:
@@ -310,7 +310,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     if not pairs:
         return np.zeros_like(array)
     build = partial(_permutation, axes=axes, pairs=pairs, shape=array.shape)
-    arrived = _run(place, build, axes, array[None], f"ppermute({list(pairs)})")
+    arrived = _run(caller, build, axes, array[None], f"ppermute({list(pairs)})")
     return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
 
 
@@ -322,18 +322,18 @@ def _check_numbers(what: str, x: ArrayLike) -> np.ndarray:
 
 def _all_reduce(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
     """Run an all-reduce over the axes; ``what`` is the called function, ``op`` the reduction."""
-    place, axes = place_on(what, name, groups)
+    caller, axes = find_caller(what, name, groups)
     build = partial(_step, "all_reduce", axes=axes, shape=array.shape, op=op)
-    return _run(place, build, axes, array, what)
+    return _run(caller, build, axes, array, what)
 
 
 def _run(
-    place: TurnPlace, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
+    caller: CallingRank, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
 ) -> np.ndarray:
     """Run a collective and return this rank's result; without data, zeros of its shape and type.
 
     Args:
-        place: the rank and the world.
+        caller: the rank and the world.
         build: returns the step for a mesh.
         axes: axes of the mesh.
         array: this rank's operand.
@@ -341,11 +341,11 @@ def _run(
     """
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
-    if place.world.has_data:
-        result: np.ndarray = place.run(TurnCall(build, place.mesh, axes, local, words, sys._getframe(2)))
+    if caller.world.has_data:
+        result: np.ndarray = caller.run(TurnCall(build, caller.mesh, axes, local, words, sys._getframe(2)))
         return result
-    shapes = place.run(
-        TurnCall(build, place.mesh, axes, place.world.empty(array.shape, array.dtype), words, None)
+    shapes = caller.run(
+        TurnCall(build, caller.mesh, axes, caller.world.empty(array.shape, array.dtype), words, None)
     )
     return abstract(shapes.shape, shapes.dtype)
 
@@ -371,6 +371,7 @@ def _step(
     """
 
     def layout(dim: int | None, partial: bool) -> Layout:
+        """Return a layout that splits one dim (None: no dim), with pending reductions if ``partial``."""
         entries = [axes if d == dim else None for d in range(len(shape))]
         return Layout(mesh, entries, dict.fromkeys(axes, op) if partial else ())
 
@@ -411,4 +412,5 @@ def _require_size(what: str, array: np.ndarray, dim: int, size: int, axes: tuple
 
 
 def _remove_dim(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """Return a shape without one dim."""
     return (*shape[:dim], *shape[dim + 1 :])

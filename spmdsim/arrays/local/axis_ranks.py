@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from spmdsim.arrays.local.turns import TurnPlace, current, mesh_in_groups
+from spmdsim.arrays.local.turns import CallingRank, get_calling_rank, mesh_in_groups
 from spmdsim.errors import RuleError
 from spmdsim.wrong_calls import explained
 
@@ -38,10 +38,10 @@ def axis_rank(name: Axes) -> int:
     >>> run(lambda a: a + 10 * axis_rank("x"))(x).full()
     array([ 1,  2, 13, 14])
     """
-    place, axes = place_on("axis_rank", name)
-    coords, number = place.mesh.coords(place.rank), 0
+    caller, axes = find_caller("axis_rank", name)
+    coords, number = caller.mesh.coords(caller.rank), 0
     for axis in axes:
-        number = number * place.mesh.size_of[axis] + coords[place.mesh.axis_index(axis)]
+        number = number * caller.mesh.size_of[axis] + coords[caller.mesh.axis_index(axis)]
     return number
 
 
@@ -66,11 +66,11 @@ def axis_size(name: Axes) -> int:
     >>> run(lambda a: a * axis_size("x"))(x).full()
     array([2, 4, 6, 8])
     """
-    place, axes = place_on("axis_size", name)
-    return place.mesh.axis_size(*axes)
+    caller, axes = find_caller("axis_size", name)
+    return caller.mesh.axis_size(*axes)
 
 
-def place_on(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
+def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRank, tuple[str, ...]]:
     """Return the rank and world of the running function, and the axes.
 
     With groups, a single axis along a group replaces the axes.
@@ -83,26 +83,27 @@ def place_on(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, t
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
     """
-    place = current(what)
+    caller = get_calling_rank(what)
     axes = (name,) if isinstance(name, str) else tuple(name)
     for axis in axes:
-        if axis not in place.mesh.size_of:
-            near = get_close_matches(str(axis), place.mesh.axes, 1)
+        if axis not in caller.mesh.size_of:
+            near = get_close_matches(str(axis), caller.mesh.axes, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise RuleError(f"{what}: {place.mesh} has no axis {axis!r}{hint}")
+            raise RuleError(f"{what}: {caller.mesh} has no axis {axis!r}{hint}")
     if len(set(axes)) < len(axes):
         raise RuleError(f"{what}: an axis is named twice in {axes}")
     if groups is None:
-        return place, axes
-    numbers, size = tuple(tuple(map(int, group)) for group in groups), place.mesh.axis_size(*axes)
+        return caller, axes
+    numbers, size = tuple(tuple(map(int, group)) for group in groups), caller.mesh.axis_size(*axes)
     if sorted(sum(numbers, ())) != [*range(size)] or len({*map(len, numbers)}) > 1:
         raise RuleError(
             f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {axis_names(axes)}, once, in groups of "
             f"one size, but got {[list(group) for group in numbers]}"
         )
-    mesh = mesh_in_groups(place.mesh, axes, numbers)
-    return replace(place, mesh=mesh), mesh.axes[1:]
+    mesh = mesh_in_groups(caller.mesh, axes, numbers)
+    return replace(caller, mesh=mesh), mesh.axes[1:]
 
 
 def axis_names(axes: Sequence[str]) -> str:
+    """Return the names of axes as text, in quotes."""
     return ", ".join(map(repr, axes))

@@ -470,7 +470,8 @@ def local_map(
     layouts = dict(in_layouts=in_layouts, out_layouts=out_layouts)
     settings = dict(**layouts, partial=partial, vjp=vjp, flops=flops, shape=shape, dtype=dtype)
 
-    def of(function: Callable[..., Any]) -> LocalFunction:
+    def wrap(function: Callable[..., Any]) -> LocalFunction:
+        """Return the operator of a function."""
         return LocalFunction(function, str(name or getattr(function, "__name__", "local function")), settings)
 
-    return of if function is None else of(function)
+    return wrap if function is None else wrap(function)

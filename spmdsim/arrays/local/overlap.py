@@ -190,6 +190,7 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
     """Return the operator of a function; cached, so that equal calls find their recipes again."""
 
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
+        """Run the function on a rank's enlarged blocks; cut added elements off the result."""
         frame = _frame(context, sides, modes)
         if 0 in frame.own:
             return np.zeros(frame.own, _dtype(*[block.dtype for block in blocks], kind=kind))
@@ -209,6 +210,7 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
         modes: Modes,
         kind: Any,
     ) -> list[Any]:
+        """Return the gradient of each enlarged block from the user's vjp, folded to the owned elements."""
         if vjp is None:
             raise RuleError(
                 f"{name} has no gradient: what a function of local arrays does is not followed; give "
@@ -270,9 +272,9 @@ def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
         (a, b) if mode is not None else (a - before, b - after)
         for (a, b), (mode, _), (before, after) in zip(sides, modes, reach)
     )
-    own, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
+    block_shape, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
     mirrored = _count_mirrored(context, bounds, sides, reach)
-    return Frame(own, added, tuple(filled), mirrored, values if numbers else None)
+    return Frame(block_shape, added, tuple(filled), mirrored, values if numbers else None)
 
 
 def _count_mirrored(

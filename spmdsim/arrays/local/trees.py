@@ -116,6 +116,7 @@ def accept_trees(function: F) -> F:
 
     @wraps(function)
     def call_for_each(x: Any, *args: Any, **options: Any) -> Any:
+        """Call the collective for each array in ``x``."""
         if isinstance(x, dict) or (isinstance(x, (tuple, list)) and _contains_leaf(x)):
             leaves, structure = structure_of(x)
             return rebuild(structure, iter([function(leaf, *args, **options) for leaf in leaves]))

@@ -61,8 +61,8 @@ class TurnCall:
 
 
 @dataclass(frozen=True)
-class TurnPlace:
-    """The rank for which a local function runs, and the object that runs its collectives."""
+class CallingRank:
+    """The rank whose local function is running, and the object that runs its collectives."""
 
     world: World
     mesh: Mesh
@@ -81,13 +81,13 @@ class TurnPlace:
         return result.copy() if self.world.has_data and np.shares_memory(result, array) else result
 
 
-#: The place of the function that runs now.
-here: ContextVar[TurnPlace | None] = ContextVar("here", default=None)
+#: The rank whose function is running in this context, or None.
+calling_rank: ContextVar[CallingRank | None] = ContextVar("here", default=None)
 
 
 @lru_cache(maxsize=1024)
 def mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """Return the mesh of some groups along axes, major first."""
+    """Return the mesh of some groups along axes; the groups are its first axis if there are several."""
     sizes = [mesh.size_of[axis] for axis in axes]
     if len(groups) == 1:
         return Mesh(sizes, axes, groups[0])
@@ -96,7 +96,7 @@ def mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, .
 
 @lru_cache(maxsize=1024)
 def mesh_in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """Return a mesh of all ranks whose second axis is along the members of a group; its name lists the groups."""
+    """Return a mesh of all ranks whose second axis is along a group; its name lists the groups."""
     ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
     size = len(groups[0])
     name = f"{','.join(axes)} in {[list(group) for group in groups]}"
@@ -258,28 +258,35 @@ def _merge_events() -> Iterator[None]:
 
 
 def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
-    """Run functions of the ranks that this process owns; they may call collectives of each other's ranks."""
+    """Run functions of this process's ranks, which may call collectives; return the results by rank."""
     turns = Turns(world, name) if len(world.ranks) > 1 else None
 
-    def placed(rank: int, body: Body) -> Body:
+    def with_calling_rank(rank: int, body: Body) -> Body:
+        """Return ``body`` with its rank as calling rank."""
+
         def run() -> Any:
-            token = here.set(TurnPlace(world, mesh, rank, name, turns))
+            """Run the body."""
+            token = calling_rank.set(CallingRank(world, mesh, rank, name, turns))
             try:
                 return body()
             finally:
-                here.reset(token)
+                calling_rank.reset(token)
 
         return run
 
-    wrapped = {rank: placed(rank, body) for rank, body in bodies.items()}
+    wrapped = {rank: with_calling_rank(rank, body) for rank, body in bodies.items()}
     if turns is None:
         return {rank: body() for rank, body in wrapped.items()}
     return turns.run(wrapped)
 
 
-def current(what: str) -> TurnPlace:
-    """Return the place of the function that is running."""
-    place = here.get()
+def get_calling_rank(what: str) -> CallingRank:
+    """Return the rank whose function is running.
+
+    Raises:
+        RuleError: If no local function is running.
+    """
+    place = calling_rank.get()
     if place is None:
         raise RuleError(f"{what} is for functions that local_map runs, and none runs now")
     return place
@@ -330,7 +337,10 @@ class LocalBound(BoundRule):
         return self.leaves
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
-        """Return the layout of an operand's gradient: sums pending along used axes that do not split the operand."""
+        """Return the layout of an operand's gradient.
+
+        Sums are pending along all axes of operands and results that do not split this operand.
+        """
         layout = self.places[operand]
         used = {
             a
@@ -342,7 +352,7 @@ class LocalBound(BoundRule):
         )
 
     def flops_of(self, sizes: Mapping[str, int]) -> int:
-        """Return the operations as given, a number or a function of the operands' shapes; else one per element."""
+        """Return the user's number of operations, or of his function of shapes; else one per element."""
         shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
         if self.given_flops is None:
             return sum(int(np.prod(shape)) for shape in shapes)

@@ -32,6 +32,7 @@ def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tenso
     def reduction(
         a: Tensor, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = True
     ) -> Tensor:
+        """Reduce elements where a mask is True, and combine the result with ``initial``."""
         if where is not True:
             outside = neutral
             if neutral is None and initial is not None:
@@ -290,6 +291,7 @@ def _order_statistic(name: str) -> Callable[..., Tensor]:
     def order_statistic(
         a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
     ) -> Tensor:
+        """Compute quantiles or percentiles."""
         if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
             return to_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
         x = a if method in PICKING else to_type_of_quantiles(a, q)

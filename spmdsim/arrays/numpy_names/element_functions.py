@@ -121,6 +121,7 @@ def float_power(x1: Operand, x2: Operand) -> Tensor:
 
 
 def _double(x: Tensor) -> Tensor:
+    """Convert a tensor to float64 or complex128."""
     return ops.cast(x, np.complex128 if x.dtype.kind == "c" else np.float64)
 
 

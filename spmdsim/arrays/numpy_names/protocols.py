@@ -77,12 +77,12 @@ def _join_prepared(
     return ops.concat([prepared(x) for x in array_operands(call, tensors)], dim)
 
 
-def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
+def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
     """Return NumPy's functions that a file defines."""
     return {
         name: value
-        for name, value in vars(part).items()
-        if not name.startswith("_") and getattr(value, "__module__", "") == part.__name__
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     }
 
 
@@ -299,8 +299,8 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
     """
     ours = _find_ours(name, module)
     if ours is None:
-        other = INSTEAD.get(name, "of an array that every rank has, use x.full()")
-        raise UsageTypeError(f"{call} takes no tensors{_suggest_name(name, module)}; {other}")
+        replacement = INSTEAD.get(name, "of an array that every rank has, use x.full()")
+        raise UsageTypeError(f"{call} takes no tensors{_suggest_name(name, module)}; {replacement}")
     wanted = {key: value for key, value in options.items() if not _has_no_effect(key, value)}
     args = tuple(args)
     for first in _FIRST:

@@ -169,19 +169,19 @@ def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | N
 # -- into a tensor: it gets new values, no array is written into ------------------------------------------------
 
 
-def _require_tensor(said: str, x: Any) -> None:
+def _require_tensor(call: str, x: Any) -> None:
     """Raise UsageTypeError if the first argument of a function that changes it is no tensor."""
     if not isinstance(x, Tensor):
         raise UsageTypeError(
-            f"{said} takes a tensor first when others are tensors, but got {type(x).__name__}"
+            f"{call} takes a tensor first when others are tensors, but got {type(x).__name__}"
         )
 
 
-def _repeat_values(said: str, values: Any, shape: Any) -> np.ndarray:
+def _repeat_values(call: str, values: Any, shape: Any) -> np.ndarray:
     """Repeat values that all ranks have until a shape is full; raise RuleError if there are none."""
     array = np.asarray(values)
     if not array.size and np.prod(shape):
-        raise RuleError(f"{said} repeats values, but got none for shape {shape}")
+        raise RuleError(f"{call} repeats values, but got none for shape {shape}")
     return np.resize(array, shape)
 
 

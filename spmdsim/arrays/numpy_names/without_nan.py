@@ -275,7 +275,7 @@ def nan_to_num(
 ) -> Tensor:
     """Replace nan and infinities by numbers; by default infinities by the largest ones of the type."""
     if x.dtype.kind == "c":
-        parts = (nan_to_num(part, nan, posinf, neginf) for part in (ops.real(x), ops.imag(x)))
+        parts = (nan_to_num(component, nan, posinf, neginf) for component in (ops.real(x), ops.imag(x)))
         return ops.add(next(parts), ops.multiply(next(parts), 1j))
     if x.dtype.kind not in "fV":
         return asarray(x, copy=True)

@@ -51,6 +51,7 @@ _maximum = with_reused_output(np.maximum)
 
 
 def _relu(x: Array) -> Array:
+    """Return the larger of each element and 0; write large results into reused buffers."""
     array: Array = _maximum(x, np.zeros((), x.dtype))
     return array
 
@@ -155,12 +156,14 @@ def _numbers(x: Array, *values: float) -> list[Array]:
 
 
 def _by_tanh(x: Array) -> Array:
+    """Return GELU by the formula with tanh."""
     half, cubic, scale = np.asarray(0.5, x.dtype), np.asarray(0.044715, x.dtype), np.asarray(_SCALE, x.dtype)
     array: Array = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
     return array
 
 
 def _slope_by_tanh(x: Array) -> Array:
+    """Return the slope of GELU by the formula with tanh."""
     half, cubic, scale = _numbers(x, 0.5, 0.044715, _SCALE)
     t = np.tanh(scale * (x + cubic * x * x * x))
     array: Array = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
@@ -175,12 +178,14 @@ def _normal_cdf(x: Array) -> Array:
 
 
 def _slope_exact(x: Array) -> Array:
+    """Return the slope of GELU by the error function."""
     half, root = _numbers(x, 0.5, math.sqrt(0.5))
     array: Array = _normal_cdf(x) + x * root * half * _bell(x * root)
     return array
 
 
 def _slope_by_sigmoid(x: Array) -> Array:
+    """Return the slope of ``x * sigmoid(1.702 * x)``."""
     scaled = np.asarray(1.702, x.dtype) * x
     y = stable_sigmoid(scaled)
     array: Array = y + scaled * y * (1 - y)
@@ -191,6 +196,7 @@ def _make_form(function: Callable[..., Any], slope: Callable[..., Any], real: bo
     """Return function, slope and result type of a form of GELU; the function converts integers to floats."""
 
     def local(x: Array) -> Any:
+        """Compute the function; convert integers to floats first."""
         return function(x.astype(fraction_type(x.dtype), copy=False))
 
     return local, slope, infer_result_type("gelu", local, real)

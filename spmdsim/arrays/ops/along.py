@@ -204,6 +204,7 @@ def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Ten
 
 
 def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim: int) -> Array:
+    """Return this rank's block with the values at its own positions."""
     is_owned, indices = find_owned_entries(context, ids, dim)
     replaced = x.copy()
     replaced[indices] = values[is_owned]

@@ -304,6 +304,7 @@ def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
 
 
 def _triangle(context: Context, x: Array, k: int, upper: bool) -> Array:
+    """Return this rank's part of the triangle; the diagonal's number depends on the block's position."""
     k += context.bounds("m")[0] - context.bounds("n")[0]
     return np.asarray(np.triu(x, k) if upper else np.tril(x, k))
 

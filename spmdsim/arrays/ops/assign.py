@@ -165,6 +165,7 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
 
 
 def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Shape) -> Rule:
+    """Return the rule of a window write; the window must be known to all owners of cut dims."""
     tensor, window = _name_factors(shape, start, stop, step)
     window_dims = " ".join(name for name in window if name[0] == "w")
     text = f"{' '.join(tensor)}, {' '.join(window)} -> {' '.join(tensor)}"
@@ -172,6 +173,7 @@ def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Sha
 
 
 def _write(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
+    """Return this rank's block with the elements of the window inside it, in the promoted type."""
     block_slices, window_slices = _overlap(context, start, stop, step)
     result = np.array(x, np.result_type(x, value))
     result[block_slices] = value[window_slices]
@@ -193,6 +195,7 @@ _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True,
 
 
 def _put(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
+    """Return this rank's block with its window of the value, in the promoted type."""
     result = np.array(x, np.result_type(x, value))
     result[_overlap(context, start, stop, step, "d")[0]] = value
     return result
@@ -356,6 +359,7 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
         value = broadcast_to(reshape(value, shape_of_value), shape)
 
     def number_values(box: tuple[slice, ...]) -> Array:
+        """Return the number of the value of each element in a box, -1 for others."""
         is_inside = np.logical_and.reduce([(p >= b.start) & (p < b.stop) for p, b in zip(places, box)])
         block = np.full([b.stop - b.start for b in box], -1)
         block[tuple(p[is_inside] - b.start for p, b in zip(places, box))] = np.flatnonzero(is_inside)
@@ -407,7 +411,7 @@ def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
         value = reshape(value, value.shape[extra:])
     full_value = value if value.shape == cut.shape else broadcast_to(value, cut.shape)
     shaped = full_value if full_value.shape == tuple(window) else reshape(full_value, window)
-    placed = flip(shaped, cut.turned) if cut.turned else shaped
+    placed = flip(shaped, cut.reversed_dims) if cut.reversed_dims else shaped
     return slice_update(x, _split_like(placed, x, cut=any(placed.layout.dims)), cut.start, cut.stop, cut.step)
 
 

@@ -27,6 +27,7 @@ __all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entro
 
 
 def _rows(logits: Array, labels: Array) -> Array:
+    """Return the cross entropy of each row; raise InputError for labels out of range."""
     check_ids(labels, logits.shape[-1], description="classes")
     return _losses(logits, _label_indices(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
 

@@ -20,6 +20,7 @@ __all__ = ["linear", "matmul", "vdot"]
 
 
 def _swap(array: Array, transposed: bool) -> Array:
+    """Exchange the last two dims of an array if ``transposed``; a vector stays."""
     return array.swapaxes(-1, -2) if transposed and array.ndim > 1 else array
 
 
@@ -51,6 +52,7 @@ def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: boo
 
 
 def _matmul(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    """Compute the product of two operands, each transposed on request."""
     if transpose_a or transpose_b:
         a, b = _swap(a, transpose_a), _swap(b, transpose_b)
     return _product(a, b)
@@ -79,10 +81,12 @@ def _matmul_vjp(
         full = full[..., None, :]
 
     def compute_a_gradient() -> Array:
+        """Compute the gradient by ``a``."""
         da = _product(full, conj(right).swapaxes(-1, -2))
         return _swap(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
 
     def compute_b_gradient() -> Array:
+        """Compute the gradient by ``b``."""
         db = _product(conj(left).swapaxes(-1, -2), full)
         return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
@@ -122,6 +126,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
 
 
 def _vdot_rule(a: Shape, b: Shape) -> Rule:
+    """Return the rule of ``vdot``; raise RuleError for different shapes."""
     if a != b:
         raise RuleError(f"vdot takes tensors of one shape, but got {a} and {b}")
     dims = " ".join(f"d{k}" for k in range(len(a)))

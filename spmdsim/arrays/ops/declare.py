@@ -132,6 +132,7 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def local(*arrays: Array) -> Any:
+        """Call the function, with an output buffer for at least ``SMALLEST`` bytes."""
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
@@ -154,6 +155,7 @@ def infer_result_type(name: str, function: Callable[..., Any], real: bool = Fals
 
     @lru_cache(maxsize=512)
     def dtype(*dtypes: np.dtype) -> np.dtype:
+        """Return the result type; raise RuleError if the function is not defined for the types."""
         for operand_type in dtypes if real else ():
             check_ordered(operand_type, name)
         try:
@@ -239,11 +241,13 @@ def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
     """Wrap a vjp so that each gradient is summed over the dims that broadcasting added or stretched."""
 
     def lazily(gradient: Any, shape: Shape) -> Any:
+        """Sum a gradient over broadcast dims, later if it is a function."""
         if callable(gradient):
             return lambda: unbroadcast(gradient(), shape)
         return unbroadcast(gradient, shape)
 
     def local(dy: Array, operands: Arrays, result: Any, **params: Any) -> list[Any]:
+        """Compute the gradients."""
         gradients = vjp(dy, operands, result, **params)
         return [None if g is None else lazily(g, x.shape) for g, x in zip(gradients, operands)]
 
@@ -277,6 +281,7 @@ def unary(
     """
 
     def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
+        """Multiply the gradient by the conjugate slope."""
         return (_multiply_slope(dy, conj(slope(operands[0], result))),)
 
     slope, used_names = _slope(derivative or (lambda x: x))
@@ -296,6 +301,7 @@ def unary(
     )
 
     def call(x: Tensor, /) -> Tensor:
+        """Apply the operator."""
         return apply(op, (x,), {})  # type: ignore[no-any-return]
 
     return _make_operator(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)

@@ -94,6 +94,7 @@ def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -
     function = getattr(np, name)
 
     def forward(x: Array, dims: Shape, keepdims: bool) -> Array:
+        """Reduce this rank's block."""
         if not x.size:
             shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
             kind = function(np.ones(1, x.dtype)).dtype
@@ -114,6 +115,7 @@ def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) 
 
 @cache
 def _sum_type(dtype: np.dtype) -> np.dtype:
+    """Return NumPy's type of a sum: 64 bits for integers and bools."""
     kind: np.dtype = np.sum(np.ones(1, dtype)).dtype
     return kind
 
@@ -139,6 +141,7 @@ _mean_op = Op(
 
 
 def _sum(x: Array, dims: Shape, keepdims: Any) -> Array:
+    """Sum this rank's block in the type of the result."""
     return np.asarray(np.add.reduce(x, dims, _sum_type(x.dtype), keepdims=keepdims))
 
 

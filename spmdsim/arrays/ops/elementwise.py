@@ -57,12 +57,14 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     a, b = ab
 
     def compute_base_gradient() -> Array:
+        """Compute the gradient by ``a``; 0 for exponent 0."""
         with np.errstate(all="ignore"):
             slope = np.asarray(b * np.power(a, b - 1))
         array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
         return array
 
     def compute_exponent_gradient() -> Array:
+        """Compute the gradient by ``b``; 0 for base 0 with non-negative exponent."""
         value = np.power(a, b)
         constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
         with np.errstate(all="ignore"):
@@ -83,6 +85,7 @@ def _selection_vjp(pick: Callable[..., Any]) -> Vjp:
     """
 
     def vjp(dy: Array, ab: Arrays, _y: Any) -> tuple[Array, Array]:
+        """Divide the gradient between both operands."""
         a, b = ab
         share = pick(a, b).astype(dy.dtype) + (a == b) * np.asarray(0.5, dy.dtype)
         return dy * share, dy * (1 - share)
@@ -91,6 +94,7 @@ def _selection_vjp(pick: Callable[..., Any]) -> Vjp:
 
 
 def _power(x: Array, y: Array) -> Array:
+    """Compute ``x ** y``; raise InputError for negative powers of integers."""
     try:
         return np.asarray(np.power(x, y))
     except ValueError:
@@ -227,6 +231,7 @@ imag = unary("imag", lambda x: np.array(x.imag), lambda x: np.asarray(-1j), line
 
 
 def _with_part(x: Array, value: Array, name: str) -> Array:
+    """Return a copy of complex numbers with another real or imaginary part."""
     changed = np.array(x)
     setattr(changed, name, value)
     return changed
@@ -268,6 +273,7 @@ arctanh = unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=FUNCTIONS
 
 
 def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
+    """Return None for the condition, and the gradients by both values."""
     mask = operands[0]
     zero = np.zeros((), dy.dtype)
     return [
@@ -330,6 +336,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def _add_n_rule(*shapes: Shape) -> Rule:
+    """Return the rule of ``add_n``; raise RuleError for different shapes."""
     if len(set(shapes)) > 1:
         raise RuleError(f"add_n takes tensors of one shape, but got {', '.join(map(str, shapes))}")
     return Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ...", linear="all")
@@ -370,7 +377,7 @@ def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
 
 
 def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
-    """Return the gradients of ``clip``: by the elements inside the limits, by a limit where it replaces the element."""
+    """Return the gradients of ``clip``: by an element inside the limits, by a limit where it replaces one."""
     x, low, high = _split_limits(operands, limits)
     zero = np.zeros((), dy.dtype)
     above = False if high is None else x > high

@@ -324,6 +324,7 @@ def _estimate_slope(
     """
 
     def difference_quotient(step: float) -> float:
+        """Return the central difference with a step."""
         ends = []
         for sign in (1, -1):
             changed_operands = [*operands]
@@ -346,6 +347,7 @@ def _single_element(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor
     """Return a tensor like ``x`` with ``value`` at one index and zeros elsewhere."""
 
     def block(box: tuple[slice, ...]) -> np.ndarray:
+        """Return the block at an index."""
         values = np.zeros([dim.stop - dim.start for dim in box], x.dtype)
         if all(dim.start <= i < dim.stop for dim, i in zip(box, index)):
             values[tuple(i - dim.start for dim, i in zip(box, index))] = value

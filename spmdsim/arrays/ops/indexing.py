@@ -32,7 +32,7 @@ def _with_one_array(x: Tensor, index: Any) -> Tensor:
     entries = [check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]
     parts = expand_dots(entries, len(x.meta.shape))
     cut = cut_of_parts(x.meta.shape, parts)
-    result, array_number, position = apply_cut(x, cut), cut.looked, cut.place
+    result, array_number, position = apply_cut(x, cut), cut.array_number, cut.array_dim
     if array_number is None:
         return result
     ids = normalise_ids(
@@ -93,6 +93,7 @@ def expand_dots(parts: list[Any], ndim: int) -> list[Any]:
 
 
 def _is_looked_up(entry: Any) -> bool:
+    """Return True if an entry of an index is an array or a tensor."""
     return isinstance(entry, (np.ndarray, Tensor))
 
 
@@ -119,21 +120,21 @@ class Cut(NamedTuple):
         start: first index per dim.
         stop: index after the last one per dim.
         step: positive distance of indices per dim.
-        turned: dims to reverse after the slice.
+        reversed_dims: dims to reverse after the slice.
         shape: shape of the result.
-        whole: True if the slices select the whole tensor.
-        looked: the number of the index part that is an array, or None. Its dim is selected completely.
-        place: the dim of the result that this array looks up.
+        is_whole: True if the slices select the whole tensor.
+        array_number: the number of the index part that is an array, or None. Its dim is selected completely.
+        array_dim: the dim of the result that this array looks up.
     """
 
     start: Shape
     stop: Shape
     step: Shape
-    turned: Shape
+    reversed_dims: Shape
     shape: Shape
-    whole: bool
-    looked: int | None = None
-    place: int = 0
+    is_whole: bool
+    array_number: int | None = None
+    array_dim: int = 0
 
 
 def to_hashable_index(index: Index) -> tuple[Any, ...] | None:
@@ -170,8 +171,8 @@ def cut_of(shape: Shape, written: tuple[Any, ...]) -> Cut:
 
 def apply_cut(x: Tensor, cut: Cut) -> Tensor:
     """Apply a `Cut`: slice, reverse and reshape the tensor."""
-    result = x if cut.whole else slice_.op(x, start=cut.start, stop=cut.stop, step=cut.step)
-    result = flip(result, cut.turned) if cut.turned else result
+    result = x if cut.is_whole else slice_.op(x, start=cut.start, stop=cut.stop, step=cut.step)
+    result = flip(result, cut.reversed_dims) if cut.reversed_dims else result
     return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
 
 
@@ -378,14 +379,14 @@ class IndexLookup(NamedTuple):
     Attributes:
         order: a permutation of dims that puts the indexed dims side by side, at the position where NumPy puts the
             result.
-        place: the position of the first indexed dim in this order.
-        dims: the number of indexed dims.
+        first_dim: the position of the first indexed dim in this order.
+        dim_count: the number of indexed dims.
         ids: the row-major numbers, an array or a tensor.
     """
 
     order: Shape
-    place: int
-    dims: int
+    first_dim: int
+    dim_count: int
     ids: Any
 
 
@@ -427,7 +428,9 @@ def _index_by_arrays(x: Tensor, entries: list[Any]) -> Tensor:
     _, y, lookup = split_index(x, entries)
     y = y if lookup.order == tuple(range(y.ndim)) else transpose(y, lookup.order)
     return gather(
-        merge_dims(y, lookup.place, lookup.place + lookup.dims), as_operand(lookup.ids, x), lookup.place
+        merge_dims(y, lookup.first_dim, lookup.first_dim + lookup.dim_count),
+        as_operand(lookup.ids, x),
+        lookup.first_dim,
     )
 
 

@@ -157,6 +157,7 @@ def conjugate_if_complex(x: Tensor) -> Tensor:
 
 
 def _linear_in_sums(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
+    """Return the rule of a running function, which is linear for "sum"."""
     return along_rule(shape, dim, linear="each" if op == "sum" else "none")
 
 

@@ -149,8 +149,8 @@ def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, na
     if kind not in LINEAR and (x.requires_grad or new.requires_grad):
         raise UsageTypeError(f"{name} has no gradient; detach() its operands")
     y = x if lookup.order == tuple(range(x.ndim)) else transpose(x, lookup.order)
-    position, sizes = lookup.place, y.shape
-    table = merge_dims(y, position, position + lookup.dims) if lookup.dims > 1 else y
+    position, sizes = lookup.first_dim, y.shape
+    table = merge_dims(y, position, position + lookup.dim_count) if lookup.dim_count > 1 else y
     ids = as_operand(lookup.ids, x)
     wanted = (*table.shape[:position], *ids.shape, *table.shape[position + 1 :])
     extra = new.ndim - len(wanted)
@@ -159,7 +159,7 @@ def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, na
     if new.shape != wanted:
         new = broadcast_to(new, wanted)
     result = _scatter_op(table, ids, new, dim=position, kind=kind)
-    if lookup.dims > 1:
+    if lookup.dim_count > 1:
         result = reshape(result, sizes, y.layout.reduced)
     back = [int(d) for d in np.argsort(lookup.order)]
     return result if y is x else transpose(result, back)

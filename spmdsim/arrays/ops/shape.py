@@ -49,6 +49,7 @@ def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
     unsplit: list[str] = []
 
     def factor(size: int, keep_whole: bool = False) -> str:
+        """Add a factor of a size and return its name."""
         name = f"f{len(sizes)}"
         sizes[name] = size
         if keep_whole:
@@ -138,6 +139,7 @@ def _spell(terms: list[list[str]]) -> str:
 
 
 def _reshape(context: Context, x: Array, shape: Shape) -> Array:
+    """Reshape this rank's block to the sizes that it has in the result."""
     sizes = tuple([bounds.stop - bounds.start for bounds in context.index(-1)])
     return np.asarray(x, order="C").reshape(sizes)
 
@@ -290,6 +292,7 @@ def merge_dims(x: Tensor, start: int, stop: int) -> Tensor:
 
 
 def _transpose(x: Array, perm: Shape) -> Array:
+    """Return this rank's block with permuted dims, in C order."""
     return np.asarray(x.transpose(perm), order="C")
 
 
