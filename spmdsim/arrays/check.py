@@ -408,7 +408,12 @@ class _Report(NamedTuple):
 
 
 def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
-    """Return the report of one shard."""
+    """Return the report of one shard; its element is the worst one.
+
+    Args:
+        piece: the shard with its reference.
+        limits: the allowed errors, complete for all shards.
+    """
     error, allowed = piece.error, limits.allowed_errors(piece)
     how = None if piece.measured is None else piece.measured.how
     if not error.size:

@@ -328,6 +328,13 @@ def _load(
 ) -> dict[str, Tensor]:
     """Read the tensors that a manifest names. Collective.
 
+    Args:
+        source: the folder of the checkpoint.
+        manifest: the contents of its manifest.
+        world: the world of the ranks.
+        layouts: layouts by name, or a function of name and shape; None: the saved layouts.
+        verify: compare all checksums first.
+
     Raises:
         InputError: If a file is missing or damaged, on all ranks.
     """
@@ -450,6 +457,11 @@ def _block(
 
 def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
     """Compare the checksums of all shards; each rank reads some of them.
+
+    Args:
+        files: the folder of the data.
+        entries: the tensors' entries in the manifest, by name.
+        world: the world of the ranks.
 
     Raises:
         InputError: With the first problem, on all ranks.

@@ -96,7 +96,7 @@ class JoinedPieces:
 
 
 def _common(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
-    """Return the intersection of two ranges; an empty one has equal ends."""
+    """Return the overlap of ranges ``start..stop`` and ``first..last``; an empty one has equal ends."""
     a, b = max(start, first), min(stop, last)
     return a, max(a, b)
 

@@ -126,7 +126,13 @@ def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
 
 
 def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient of the reduced decomposition, for distinct singular values that are not 0."""
+    """Return the gradient of the reduced decomposition, for distinct singular values that are not 0.
+
+    Args:
+        dys: the gradients of ``u``, singular values and ``v^H``; None for a result that is not used.
+        xs: the matrices.
+        ys: ``u``, singular values and ``v^H``.
+    """
     (u, s, vh), (du, ds, dvh), dtype = ys, dys, xs[0].dtype
     v = hermitian(vh)
     squares = s[..., None, :] ** 2 - s[..., :, None] ** 2

@@ -365,9 +365,16 @@ def _step(
     after: int | None = None,
     op: str = "sum",
 ) -> Step:
-    """Return the step of a collective, whose operand ``axes`` split by dim ``before``.
+    """Return the step of a collective over ``axes`` of a mesh.
 
-    None as dim: the axes split nothing; the sum over them is pending before a reduction.
+    Args:
+        collective: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
+        mesh: the mesh.
+        axes: axes of the mesh.
+        shape: the shape of the tensor of all ranks' operands.
+        before: the dim of the operand that the axes split; None: no dim.
+        after: the dim of the result that the axes split; None: no dim.
+        op: the reduction, for reductions.
     """
 
     def layout(dim: int | None, partial: bool) -> Layout:
@@ -395,7 +402,16 @@ def _permutation(
 
 
 def _dim(what: str, dim: int, ndim: int) -> int:
-    """Return a dim as a non-negative number; raise RuleError if it is out of range."""
+    """Return a dim as a non-negative number.
+
+    Args:
+        what: the called function, for error messages.
+        dim: the dim; negative numbers count from the end.
+        ndim: the number of dims.
+
+    Raises:
+        RuleError: If the dim is out of range.
+    """
     if not -ndim <= dim < ndim:
         raise RuleError(f"{what}: dim {dim} is out of range for an array of {many(ndim, 'dim')}")
     return dim % ndim

@@ -151,7 +151,17 @@ class LocalFunction(Pictured):
     def _pieces(
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
     ) -> tuple[np.ndarray, ...]:
-        """Return the function's results, flat, for a rank's arrays, which the function may only read."""
+        """Return the function's results for a rank's arrays, as a flat tuple.
+
+        Args:
+            rank: the rank.
+            count: the expected number of results, for error messages.
+            structure: the nesting of the operands in the call.
+            *arrays: the rank's shards of the operands, which the function may only read.
+
+        Raises:
+            RuleError: If the function fails, or its results do not have the nesting of ``out_layouts``.
+        """
         with explain_failures(self.name, rank, arrays):
             args, options = rebuild(structure, map(read_only, arrays))
             returned = self._function(*args, **options)
@@ -172,7 +182,16 @@ class LocalFunction(Pictured):
         results: Any,
         structure: Structure,
     ) -> Any:
-        """Return the shards of the results: those of the first run if it was this call, else run the function."""
+        """Return the shards of the results: those of the first run in the first call, else run the function.
+
+        Args:
+            context: the operator call as this rank sees it: strategy, rank, sizes.
+            places: the layouts of the operands.
+            leaves: the layouts of the results.
+            results: global shape and element type of each result.
+            structure: the nesting of the operands in the call.
+            *arrays: the rank's shards of the operands.
+        """
         if self._first is not None:
             shards = self._first[context.rank]
         else:
@@ -218,6 +237,12 @@ class LocalFunction(Pictured):
 
         Ranks compare shapes and types. The results are None in a world without data. If ``shape`` was passed, the
         function does not run in such a world.
+
+        Args:
+            world: the world of the ranks.
+            moved: the operands in the layouts of the call.
+            leaves: the layouts of the results.
+            structure: the nesting of the operands in the call.
         """
         wanted = self._shapes_of_user(moved, leaves)
         if world.has_data:
@@ -275,7 +300,16 @@ class LocalFunction(Pictured):
         return [tuple(int(n) for n in shape) for shape in shapes]
 
     def _compute_shape(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
-        """Compute the global shape of a result from the shard shapes of the ranks along each dim."""
+        """Compute the global shape of result ``k`` from the shapes of all ranks' shards.
+
+        Args:
+            k: the number of the result.
+            leaf: its layout.
+            pieces: the shapes of the shards of all results, by rank.
+
+        Raises:
+            RuleError: If a shard has another number of dims than the layout.
+        """
         mesh, first = leaf.mesh, leaf.mesh.rank_at(0)
         for rank, shapes in pieces.items():
             if len(shapes[k]) != leaf.ndim:
@@ -291,7 +325,13 @@ class LocalFunction(Pictured):
     def _check(
         self, leaves: Sequence[Layout], shapes: Sequence[Shape], pieces: Mapping[int, Sequence[Shape]]
     ) -> None:
-        """Raise RuleError if a shard does not have the shape that its layout requires."""
+        """Raise RuleError if a shard does not have the shape that its layout requires.
+
+        Args:
+            leaves: the layouts of the results.
+            shapes: their global shapes.
+            pieces: the shapes of the shards of all results, by rank.
+        """
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
             for rank, shapes_of in pieces.items():
                 wanted = leaf.local_shape(shape, rank)
@@ -318,7 +358,16 @@ class LocalFunction(Pictured):
                 )
 
     def _type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
-        """Return the element type of a result, which must be equal on all ranks."""
+        """Return the element type of result ``k``: that of the user, or that of all ranks' shards.
+
+        Args:
+            k: the number of the result.
+            moved: the operands.
+            everybody: shape, type and checksums of the results, by rank.
+
+        Raises:
+            RuleError: If the types of ranks differ.
+        """
         if self._dtype is not None:
             dtype_of_user: np.dtype = np.dtype(self._dtype)
             return dtype_of_user
@@ -358,6 +407,11 @@ def _guess_shape(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     """Guess a global shape from rank 0's shard in a world without data.
 
     A dim with the axes and the local size of an operand's dim has its global size; other dims count as even.
+
+    Args:
+        leaf: the layout of the result.
+        piece: the shape of rank 0's shard.
+        moved: the operands.
     """
     sizes = {
         (entry, shard_size): size

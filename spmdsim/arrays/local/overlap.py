@@ -108,7 +108,17 @@ def map_overlap(
 
 @lru_cache(maxsize=1024, typed=True)
 def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
-    """Return per dim the added elements before and after, and the mode; cached for single values."""
+    """Return per dim the added elements before and after, and the mode; cached for single values.
+
+    Args:
+        shape: the global shape.
+        depth: as in :func:`map_overlap`.
+        boundary: as in :func:`map_overlap`.
+        constant: the fill value of "constant".
+
+    Raises:
+        RuleError: If a setting is unknown, or a dim is too small to be mirrored.
+    """
     sides = tuple(_sides(entry) for entry in _per_dim("depth", depth, len(shape), 0))
     modes = tuple(_mode(entry, constant) for entry in _per_dim("boundary", boundary, len(shape), "none"))
     for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
@@ -263,7 +273,13 @@ class Frame(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
-    """Return the frame of a rank's block."""
+    """Return the frame of a rank's block.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        sides: added elements before and after, per dim.
+        modes: the mode of numpy.pad and the fill value, per dim.
+    """
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
     reach = margins(context)
     filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(reach, modes)]
@@ -300,7 +316,13 @@ def _count_mirrored(
 
 
 def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
-    """Return a block with the elements beyond the ends of the tensor added, as numpy.pad does."""
+    """Return a block with the elements beyond the ends of the tensor added, as numpy.pad does.
+
+    Args:
+        block: the rank's block with its neighbours' elements.
+        frame: the surroundings of the block.
+        modes: the mode of numpy.pad and the fill value, per dim.
+    """
     if frame.values is not None:
         return pad_block(block, frame.beyond, frame.values)
     for d, (pair, (mode, value)) in enumerate(zip(frame.beyond, modes)):
@@ -314,7 +336,17 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
 
 
 def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
-    """Add the gradients of elements beyond the ends to those of the elements they copy."""
+    """Add the gradients of elements beyond the ends to those of the elements they copy.
+
+    Args:
+        gradient: the gradient of the enlarged block.
+        frame: the surroundings of the block.
+        beyond: the elements outside of the tensor, before and after, per dim.
+        modes: the mode of numpy.pad and the fill value, per dim.
+
+    Returns:
+        The gradient of the rank's block with its neighbours' elements.
+    """
     if any(map(any, frame.mirrored)):
         gradient = np.pad(gradient, frame.mirrored)
     for d, (pair, (mode, _)) in reversed(list(enumerate(zip(beyond, modes)))):

@@ -66,7 +66,16 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def spread_layouts(what: str, layouts: Any, structure: Structure) -> list[Layout | None]:
-    """Return the layout of each leaf, from one layout for all leaves or a nesting of layouts."""
+    """Return the layout of each leaf, from one layout for all leaves or a nesting of layouts.
+
+    Args:
+        what: the parameter, for error messages.
+        layouts: one layout or None for all leaves, or a nesting.
+        structure: the nesting of the leaves.
+
+    Raises:
+        RuleError: If the nestings differ.
+    """
     kind, names, parts = structure
     if kind == "static":
         return []

@@ -116,7 +116,13 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
 
 
 def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
-    """Return the tensor without some entries of a dimension; None: of all elements in one dimension."""
+    """Return the tensor without some entries of a dimension.
+
+    Args:
+        arr: the tensor.
+        obj: an integer, a slice, a mask, or integers that all ranks have; a tensor is gathered.
+        axis: the dimension; None: flatten the tensor first.
+    """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     dim = along_dim("np.delete", x, axis)
     is_kept = np.isin(np.arange(x.shape[dim]), _numbers_from_numpy("delete", x.shape[dim], obj))
@@ -149,7 +155,16 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 
 
 def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
-    """Split a dim into a number of nearly equal parts, or at given positions."""
+    """Split a dim into a number of nearly equal parts, or at given positions.
+
+    Args:
+        ary: the tensor.
+        indices_or_sections: the number of parts, or the first index of each part but the first.
+        axis: the dim.
+
+    Raises:
+        RuleError: If the number of parts is less than 1.
+    """
     at = along_dim("array_split", ary, axis)
     n = ary.shape[at]
     if isinstance(indices_or_sections, (int, np.integer)):
@@ -203,7 +218,14 @@ def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
 
 
 def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Return diagonals of the matrices that two dims form (by default the first two), as last dim."""
+    """Return diagonals of the matrices that two dims form, as last dim.
+
+    Args:
+        a: the tensor.
+        offset: number of columns to the right of the main diagonal; negative: to the left.
+        axis1: the dim of rows.
+        axis2: the dim of columns.
+    """
     first, second = _two_dims("diagonal", a, (axis1, axis2))
     return linalg.diagonal(ops.moveaxis(a, (first, second), (-2, -1)), offset=offset)
 

@@ -154,7 +154,18 @@ _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 
 
 def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-    """Apply a function of elements, or reduce by one, as ``__array_ufunc__`` requires."""
+    """Run a NumPy ufunc on tensors, or one of its methods, as ``__array_ufunc__`` requires.
+
+    Args:
+        function: the ufunc.
+        method: "__call__", "reduce", "accumulate", "at" or "outer".
+        out: the tensor that receives the result, alone or in a tuple; None: a new tensor.
+        *inputs: the operands.
+        **options: keyword arguments of the call.
+
+    Raises:
+        UsageTypeError: If there is no operator for the call.
+    """
     name = function.__name__
     if method == "__call__":
         if function in COMPARISONS:  # NumPy makes an array of a number of its own types before it compares
@@ -324,7 +335,16 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
 
 
 def _convert_arguments(call: str, operand: Any, dtype: np.dtype) -> Any:
-    """Convert tensors and arrays to a type; raise UsageTypeError if they would lose an imaginary part."""
+    """Convert tensors and arrays, also in lists, to a type.
+
+    Args:
+        call: the call as text, for error messages.
+        operand: a tensor, an array, a list of these, or another value, which stays.
+        dtype: the type.
+
+    Raises:
+        UsageTypeError: If a tensor would lose its imaginary part.
+    """
     if isinstance(operand, Tensor):
         if operand.dtype.kind == "c" != dtype.kind:
             raise UsageTypeError(

@@ -101,9 +101,15 @@ def unique(
     *,
     equal_nan: bool = True,
 ) -> Any:
-    """Return the different values, ascending; optionally first indices, inverse and counts.
+    """Return the unique values in ascending order; optionally first indices, inverse and counts.
 
-    Every nan counts as the same one, unless ``equal_nan`` is false.
+    Args:
+        ar: the tensor.
+        return_index: also return the row-major index of each value's first occurrence.
+        return_inverse: also return the number of each entry's value.
+        return_counts: also return the number of occurrences.
+        axis: None; slices are not supported.
+        equal_nan: count all nan as one value.
     """
     if axis is not None:
         raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
@@ -221,7 +227,17 @@ def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> 
 
 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
-    """Return the number of the interval that contains each element."""
+    """Return the number of the interval that contains each element, from 0 (before the first bound).
+
+    Args:
+        x: the tensor.
+        bins: the bounds, ascending or descending, an array that all ranks have.
+        right: intervals contain their right bound instead of the left one.
+
+    Raises:
+        UsageTypeError: If ``bins`` is a tensor, or ``x`` is none.
+        RuleError: If the bounds are not in order.
+    """
     if isinstance(bins, Tensor) or not isinstance(x, Tensor):
         raise UsageTypeError("np.digitize takes a tensor and bounds that all ranks have; use bins.full()")
     bounds, side = np.asarray(bins), "left" if right else "right"

@@ -250,6 +250,12 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
 def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> Rule:
     """Return the rule of ``x`` with one parameter per entry of a dimension, or one for all entries.
 
+    Args:
+        x: the shape of the tensor.
+        channel: the shape of the parameters.
+        dim: the dimension.
+        linear: as in :meth:`Rule.parse`.
+
     Raises:
         OutOfRange: If ``x`` has no such dimension.
     """

@@ -54,7 +54,14 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def _is_cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
-    """Return for each dim True if the window does not cover all of it with step 1."""
+    """Return for each dim True if the window does not cover all of it with step 1.
+
+    Args:
+        shape: the shape of the tensor.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+        step: distance of two indices per dim; () for 1.
+    """
     steps = step or (1,) * len(shape)
     return [(a, b, s) != (0, n, 1) for a, b, s, n in zip(start, stop, steps, shape)]
 
@@ -105,7 +112,14 @@ def _overlap(
 
 
 def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
-    """Return this rank's addend of the window: its own elements, and zeros for those of other ranks."""
+    """Return this rank's addend of the window: its own elements, and zeros for those of other ranks.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+    """
     shape = context.bound.shapes[0]
     block_slices, window_slices = _overlap(context, start, stop)
     window = [b - a if c else n for a, b, c, n in zip(start, stop, _is_cut(shape, start, stop), x.shape)]
@@ -173,7 +187,16 @@ def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Sha
 
 
 def _write(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
-    """Return this rank's block with the elements of the window inside it, in the promoted type."""
+    """Return this rank's block with the elements of the window inside it, in the promoted type.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block.
+        value: the whole window.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+        step: distance of two indices per dim.
+    """
     block_slices, window_slices = _overlap(context, start, stop, step)
     result = np.array(x, np.result_type(x, value))
     result[block_slices] = value[window_slices]
@@ -195,7 +218,16 @@ _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True,
 
 
 def _put(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
-    """Return this rank's block with its window of the value, in the promoted type."""
+    """Return this rank's block with its window of the value, in the promoted type.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block.
+        value: the elements of the window inside the block.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+        step: distance of two indices per dim.
+    """
     result = np.array(x, np.result_type(x, value))
     result[_overlap(context, start, stop, step, "d")[0]] = value
     return result

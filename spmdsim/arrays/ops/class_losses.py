@@ -33,7 +33,15 @@ def _rows(logits: Array, labels: Array) -> Array:
 
 
 def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
-    """Return the losses, and arrays for their gradient: exponentials, sums of exponentials, label indices."""
+    """Return the losses of rows, and arrays for their gradient.
+
+    Args:
+        logits: ``[..., c]``.
+        at: the indices of the labelled elements.
+
+    Returns:
+        The losses, and a tuple of exponentials, their sums and ``at``.
+    """
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
     picked = shifted[at]
     powers = np.exp(shifted, out=shifted)

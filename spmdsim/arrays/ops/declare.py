@@ -325,7 +325,15 @@ def _multiply_slope(dy: Array, slope: Array) -> Array:
 def _make_operator(
     call: Callable[P, Tensor], op: Op, function: Callable[..., Any], says: str, linear: Any
 ) -> OperatorFunction[P, Tensor]:
-    """Return the operator of ``call`` with name and docstring of its declaration."""
+    """Return the operator of ``call`` with name and docstring of its declaration.
+
+    Args:
+        call: applies the declaration.
+        op: the declaration.
+        function: the function of arrays, for the example.
+        says: the formula.
+        linear: operands in which the function is linear.
+    """
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = _compose_docstring(op, call.__code__.co_argcount == 2, function, says, linear)
     return OperatorFunction(call, op, direct=True)

@@ -81,7 +81,14 @@ def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> lis
 
 
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
-    """Reorder letters, insert missing ones, and sum over dims that ``...`` broadcast."""
+    """Reorder letters, insert missing ones, and sum over dims that ``...`` broadcast.
+
+    Args:
+        array: has the dims of the term ``have``.
+        have: the term of the array.
+        want: the term of the result.
+        shape: the shape of the result.
+    """
     letters = have.replace("...", "")
     width = len(shape) - len(want.replace("...", ""))
     lead = array.ndim - len(letters)

@@ -289,6 +289,13 @@ def _estimate_gradient(
     """Return the gradient of the weighted sum by one element of operand ``k``, from finite differences.
 
     The gradient of a complex element has the slopes in the real and the imaginary direction.
+
+    Args:
+        function: returns a tensor or several.
+        operands: the operands of the call.
+        k: the number of the operand.
+        index: the element.
+        weights: weights of the results.
     """
     x = operands[k]
     size = max(1.0, abs(getitem(x, index).item()))

@@ -173,7 +173,13 @@ def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int 
 
 
 def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
-    """Return rows with mean 0 and variance 1, and the factor by which the centred rows were multiplied."""
+    """Return rows with mean 0 and variance 1, and the factor by which centred rows were multiplied.
+
+    Args:
+        x: the tensor.
+        epsilon: added to the variance.
+        begin: the first normalised dim.
+    """
     dims = tuple(range(begin % x.ndim, x.ndim))
     centred = x - x.mean(axis=dims, keepdims=True, dtype=x.dtype)
     variance = (centred * centred).mean(axis=dims, keepdims=True, dtype=x.dtype)
@@ -184,7 +190,14 @@ def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
 def _norm_vjp(
     dy: Array, operands: Arrays, _y: Any, epsilon: float, begin: int = -1
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients by ``x``, scale and shift."""
+    """Return the gradients by ``x``, scale and shift.
+
+    Args:
+        dy: the gradient of the result.
+        operands: ``x``, scale and shift.
+        epsilon: added to the variance.
+        begin: the first normalised dim.
+    """
     x, scale, _ = operands
     hat, inverse = _standardise(x, epsilon, begin)
     dhat = dy * scale

@@ -99,7 +99,15 @@ def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, d
 
 
 def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
-    """Apply NumPy's transform to this rank's block; an empty block gives an empty result."""
+    """Apply NumPy's transform to this rank's block; an empty block gives an empty result.
+
+    Args:
+        x: the tensor.
+        kind: "fft", "ifft", "rfft" or "irfft".
+        n: the number of points.
+        dim: the dimension.
+        norm: the norm of the transform.
+    """
     if x.size or not n:
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
     shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
@@ -108,7 +116,16 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
 
 
 def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str) -> tuple[Array]:
-    """Return the gradient by the transform in the opposite direction, cut or padded to the operand's size."""
+    """Return the gradient by the transform in the opposite direction, cut or padded to the operand's size.
+
+    Args:
+        dy: the gradient of the result.
+        operands: the operands of the call.
+        kind: "fft", "ifft", "rfft" or "irfft".
+        n: the number of points.
+        dim: the dimension.
+        norm: the norm of the transform.
+    """
     size, opposite_norm = operands[0].shape[dim], OTHER_NORM[norm]
     if not dy.size:
         return (np.zeros_like(operands[0]),)

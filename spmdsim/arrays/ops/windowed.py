@@ -168,7 +168,14 @@ def _kernel_windows(context: Context, kernel: Array) -> Iterator[tuple[Shape, tu
 
 
 def _forward(context: Context, x: Array, kernel: Array, mode: str) -> Array:
-    """Compute this rank's block of the convolution from its window of the operand."""
+    """Compute this rank's block of the convolution from its window of the operand.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: the operand's elements that this rank's windows read.
+        kernel: the whole kernel.
+        mode: one of :data:`MODES`.
+    """
     block, total = pad_block(x, margins(context), [0] * x.ndim), None
     if 0 in x.shape:
         bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
