@@ -78,9 +78,9 @@ def search(
         method: ``"auto"`` or ``"exact"`` for the optimum, ``"sharding_propagation"`` from configured operators,
             ``"recursive_programming"`` for the double recursion.
         machine: the cost model; a laptop's if left out.
-        memory: bytes a rank may use at the peak; parameters are then stored in pieces where that helps.
+        memory: bytes a rank may use at the peak; with it, parameters may be stored in shards.
         version: which double recursion, ``"r1.0"`` or ``"2.x"``.
-        polish: improve what a heuristic found by a local search.
+        polish: improve the strategies of a heuristic by a local search.
         settings: all assumptions at once, instead of ``machine``.
         axes: how many axes the device matrices may have that are searched for a number of ranks; three where that is
             quick and two otherwise, if left out.
@@ -107,10 +107,10 @@ def search(
     graph = as_graph(program, mesh_or_ranks, sizes)
     settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
     if graph.recorded:
-        # Functions of several operators reduce what is pending between them, so nothing pends across operators.
+        # Functions of several operators reduce partial results between them, so no sum may stay pending.
         settings = replace(settings, partial=False)
     if memory is not None:
-        # The integer programme takes its time: few meshes, and repeated layers alike.
+        # The integer program is slow, so try few meshes and tie the strategies of repeated layers.
         layers = any(operator.layer is not None for operator in graph.operators)
         settings = replace(settings, sharded_parameters=True, tie=settings.tie or layers)
         axes = axes or 2

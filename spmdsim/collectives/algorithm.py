@@ -127,8 +127,8 @@ class Formula(Pictured):
         steps: rounds of communication.
         beta: sum over rounds of the largest message, a multiple of the message size, exact when that divides into
             chunks.
-        gamma: sum over rounds of the largest reduced piece, likewise.
-        depth: longest chain of operator applications in a result; None where it is not said.
+        gamma: sum over rounds of the largest reduced block, as a multiple of the message size.
+        depth: longest chain of operator applications in a result; None if it is not declared.
         only: a condition under which the formula holds, such as ``"n == p"``; empty for any number of ranks.
 
     >>> Formula("2*(n-1)", "2*q", "q").at(4)[0]
@@ -160,7 +160,7 @@ class Algorithm(ShortRepr):
     """A declared collective algorithm; compared by identity.
 
     Attributes:
-        collective: what it implements.
+        collective: the collective that it implements.
         name: as users know it, such as ``"ring"``.
         generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one
             that takes ``root`` works for any root.

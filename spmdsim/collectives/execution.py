@@ -157,7 +157,7 @@ def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[in
 
 
 def _same_place(program: RankProgram, source: Array, target: Array) -> bool:
-    """Return True if each input element lies exactly where its output belongs."""
+    """Return True if each input element has the memory address of its output."""
     if not program.same_places:
         return False
     first = target[program.input_shift :]

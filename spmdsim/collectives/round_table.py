@@ -374,7 +374,7 @@ def _compare_chunks(
 
 
 def _in_lock_step(table: RoundTable, result: Matching) -> None:
-    """Order the rounds if round i means the same step on every rank."""
+    """Order the rounds of ranks whose rounds with equal numbers are one step."""
     ranks = range(len(table.rounds))
     result.starts = [list(range(len(rounds))) for rounds in table.rounds]
     result.ends = result.starts

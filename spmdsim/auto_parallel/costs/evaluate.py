@@ -344,7 +344,7 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     machine = settings.machine
     costs, inner = [], list[InnerStep]()
     # Price equal operators once. Repeated layers share their rules, so equal ids of rules mean equal operators; the
-    # graph keeps the rules alive. Operators with inner steps are priced each, because the steps name their operator.
+    # graph keeps the rules alive. Operators with inner steps are priced one by one, because the steps name them.
     priced_rules: dict[tuple[object, ...], tuple[float, float, bool]] = {}
     for operator in graph.operators:
         gradients = graph.operand_gradients[operator.index]

@@ -49,7 +49,7 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Bytes of the global tensor."""
         return self.itemsize * math.prod(self.shape)
 
 
