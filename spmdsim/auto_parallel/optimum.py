@@ -226,8 +226,8 @@ def _lower_peaks(
 ) -> tuple[int, Solution]:
     """Search an assignment with a peak of at most ``memory`` bytes.
 
-    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` ones until the
-    peak is low enough.
+    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` ones until
+    the peak is low enough.
 
     Args:
         model: the choices.

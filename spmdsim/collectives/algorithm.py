@@ -373,7 +373,8 @@ def from_function(
         collective_name: such as ``"all_reduce"``.
         name: the algorithm's name; the function's own if left out.
         chunks: expression(s) for the chunk count; empty: found from the chunk numbers the generator uses.
-        **facts: further fields of :class:`Algorithm`; ``about`` is the first line of the function's docstring if left out.
+        **facts: further fields of :class:`Algorithm`; ``about`` is by default the first line of the function's
+            docstring.
 
     Raises:
         ScheduleError: when the function does not take ``(rank, size)``, or an expression is none.
