@@ -154,6 +154,7 @@ def judge(
         return tests.run(tests_of(number, mutated), copy.parent / f"{number}.note")
 
     def imported(number: int, mutated: bool) -> int:
+        """Run the tests of a mutant in a copy of the repository; return the exit code."""
         own_tree = copy.parent / f"{number}-{mutated}"
         shutil.copytree(copy, own_tree)
         if mutated:

@@ -117,7 +117,7 @@ def run_launched(ranks: int, count: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def run_everything(count: int, ranks: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield every outcome; on ranks that are processes, those of random programs alone."""
+    """Yield every outcome; in a job of several processes only the outcomes of random programs."""
     yield from run_random_programs(count)
     if not launched():
         yield from run_wrong_calls()

@@ -130,7 +130,16 @@ def every_pair(size: int) -> Iterator[tuple[Layout, Layout, Shape]]:
 def check_pair(
     world: LockStep, src: Layout, dst: Layout, shape: Shape, number: int, counts: Counter[str]
 ) -> None:
-    """Check one pair and count what held."""
+    """Check the plan between two layouts, and count the checks that it passes.
+
+    Args:
+        world: the world that runs the plan.
+        src: the layout before.
+        dst: the layout after.
+        shape: shape of the tensor.
+        number: seed of the values; every COMPARED-th number also checks the choice of plans.
+        counts: the number of passed checks by their text.
+    """
     pieces, expected = contributions(src, shape, number)
     shards = [pieces[contribution(src, rank)][src.slices(shape, rank)] for rank in range(world.size)]
     route = plan(src, dst, shape, np.int64)

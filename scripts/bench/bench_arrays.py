@@ -296,6 +296,7 @@ def poisson(world: MPIWorld, shrink: int, size: int = 4096) -> Alternatives:
         return total
 
     def by_hand() -> tuple[np.ndarray, ...]:
+        """Return x, residual and direction after an iteration."""
         x, residual, direction = parts
         before = dot(residual, residual)
         image = applied(direction)
