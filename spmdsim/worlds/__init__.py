@@ -1,4 +1,4 @@
-"""What executes: a world owns some ranks and runs the steps of redistributions on their shards."""
+"""Worlds: own some of the ranks and run the steps of redistributions on their shards."""
 
 from __future__ import annotations
 

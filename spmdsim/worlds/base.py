@@ -1,4 +1,4 @@
-"""What worlds have besides what core asks of one: exact plans, machines, traces, emulated algorithms, lookups of rows."""
+"""The base class of this package's worlds: exact plans, machines, traces, emulated algorithms, lookups of rows."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 class World(AbstractWorld):
-    """Base of all worlds that this package makes: those of core, and what plugs in there.
+    """Base of all worlds of this package.
 
     Attributes:
-        job: what each rank is called in errors, in a world of part of a job: its number there.
+        job: the number of each rank in the job, for messages of a world that has a part of a job.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
-        replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
-        variant: what :meth:`use` says, as a value: fast paths are looked up by it.
-        cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
-            and metas, fast paths by meta and layout, programs by step. Equal layouts find the same.
-        constants: the numbers that operators read beside tensors, where this process owns one rank.
-        overlap: whether collectives that nobody needs yet are begun early, while ranks compute: gradients in buckets,
-            parameters that a split optimiser gathers. None: where it cannot lose, on meshes of several nodes. Alike on
-            all ranks. No number depends on it.
+        replicated: how ranks of a node store replicated results, ``"own"`` or ``"shared"``, as set by :meth:`use`.
+        variant: the choices of :meth:`use` as a value; it is a part of the key of fast paths.
+        cache: the latest entries of everything derived for this world: recipes of operators by operator
+            and metas, fast paths by meta and layout, programs by step. Equal layouts share an entry.
+        constants: the numbers that operators read beside tensors, if this process owns one rank.
+        overlap: True to start collectives early, while ranks compute: gradients in buckets, parameters that a split
+            optimiser gathers. None: on meshes of several nodes, where it cannot lose. Equal on all ranks. No number
+            depends on it.
     """
 
     overlap: bool | None = None
@@ -95,22 +95,25 @@ class World(AbstractWorld):
         # All of its numbers choose: a name alone would hide that ranks measured different ones.
         numbers = ""
         if is_dataclass(model):
-            said = [(one.name, getattr(model, one.name)) for one in fields(model) if one.repr]
-            numbers = f" {crc32(repr(said).encode()):08x}"
+            values = [(item.name, getattr(model, item.name)) for item in fields(model) if item.repr]
+            numbers = f" {crc32(repr(values).encode()):08x}"
         name = getattr(model, "name", type(model).__name__)
         self._chosen(f"world.machine = {name}{numbers}")
 
     @property
     def compares(self) -> bool:
-        """Whether ranks compare what they call, by the provenance of tensors."""
+        """True if ranks compare what they call, by the provenance of tensors."""
         return self.provenance is not None
 
     def origin(self, meta: Any) -> int:
-        """Return the number of a tensor that all ranks make now, one of several of its kind; 0 if no rank compares."""
+        """Return the provenance number of a tensor that all ranks create now; 0 if no rank compares.
+
+        ``meta`` is its kind: tensors of one kind are counted.
+        """
         return 0 if self.provenance is None else self.provenance.number_tensor(meta)
 
     def invalidate(self) -> None:
-        """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
+        """Drop cached choices: recipes and fast paths. Programs follow from their steps, and stay."""
         for key in [key for key in self.cache if isinstance(key[0], (Op, Meta))]:
             del self.cache[key]
 
@@ -149,23 +152,23 @@ class World(AbstractWorld):
             self.call_provenance = 0
 
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
-        """Return the operands of an operator as tensors of one world: numbers and arrays, too."""
+        """Return the operands of an operator as tensors of one world. Numbers and arrays are converted."""
         return convert_operands(name, values, like)
 
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
-        """Run one step on the shards of the owned ranks, and tell who records.
+        """Run one step on the shards of the owned ranks, and record it if a trace is open.
 
         Args:
             step: the collective and its two layouts.
             shards: one array per owned rank, see :meth:`spmdsim.core.world.AbstractWorld.run`.
-            algorithm: an emulated algorithm for this call, such as ``"ring"``, ``"auto"`` for the cheapest one in
-                the cost model, ``"native"`` for the world's own collective; what :meth:`use` says if left out.
+            algorithm: an emulated algorithm for this call, such as ``"ring"``; ``"auto"`` for the cheapest one in
+                the cost model; ``"native"`` for the world's own collective. None for the choice of :meth:`use`.
 
         Raises:
-            WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
-                reduction without meaning on the element type, ranks that disagree about the step.
+            WorldError: If the mesh does not fit in the world, shards do not fit the source layout, the reduction is
+                undefined for the element type, or ranks disagree about the step.
         """
         if recorder.programs and (cached := recorder.programs[-1].moving(self, step, shards)):
             results: list[Any] = cached[0]
@@ -188,28 +191,29 @@ class World(AbstractWorld):
 
     @abstractmethod
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Run a step, maybe by an emulated algorithm."""
+        """Run a step, by an emulated algorithm if ``algorithm`` is not None."""
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
         """Return the program of a step on the only owned rank's shard; None if there is no fast path."""
         return None
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
-        """Look ids up in a table split by rows: each rank receives the rows it wants and does not hold.
+        """Look ids up in a table split by rows: each rank receives the rows that it wants and does not own.
 
-        Or the other way, ``return_rows``: gradients of the looked-up rows, added up, to the ranks that hold the rows.
+        For a step ``return_rows``, it is the reverse: gradients of the looked-up rows go to the owners of the rows and
+        are added up.
 
         Args:
-            step: what is looked up, and the layouts before and after.
-            ids: of every owned rank, laid out as ``step.src`` without its last dim; the ranks of a group have the same.
-            values: every owned rank's part of the table; to be returned, its gradients laid out as ``step.dst``.
+            step: the lookup, with the layouts before and after.
+            ids: the ids of every owned rank, laid out as ``step.src`` without its last dim; equal in a group.
+            values: every owned rank's shard of the table; to return gradients, the gradients laid out as ``step.dst``.
 
         Returns:
-            One array per owned rank, laid out as ``step.dst``; of gradients that were returned, as the table.
+            One array per owned rank, laid out as ``step.dst``; for returned gradients, as the table.
 
         Raises:
-            InputError: an id that names no row.
-            WorldError: shards that do not fit the layouts; ranks of a group with different ids.
+            InputError: If an id names no row.
+            WorldError: If shards do not fit the layouts, or ranks of a group have different ids.
         """
         start = time.perf_counter()
         results, peers = self._run_rows(step, ids, values)
@@ -217,12 +221,15 @@ class World(AbstractWorld):
         return results
 
     def run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> list[Any]:
-        """Send each member of a group a part of any length; for each owned rank, one array from each member.
+        """Send each member of a group an array of any length.
+
+        Return for each owned rank one array from each member.
 
         Args:
-            step: the group, and the layout of the tensor that all parts are of.
-            dtype: the parts' type.
-            outgoing: what each owned rank gives and takes; None outside of the mesh, and in a world without data.
+            step: the group, and the layout of the tensor that all arrays form.
+            dtype: the element type.
+            outgoing: the arrays that each owned rank sends, with the lengths it receives; None outside of the mesh,
+                and in a world without data.
         """
         start = time.perf_counter()
         self.check_mesh(step.src.mesh)
@@ -232,20 +239,20 @@ class World(AbstractWorld):
 
     @abstractmethod
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
-        """Send parts: what came, and per owned rank the elements received from each other rank."""
+        """Send arrays. Return the received arrays and, per owned rank, the number of elements from each other rank."""
 
     def _emit_peers(
         self, step: RowStep | PartsStep, dtype: np.dtype, start: float, peers: Sequence[Peers]
     ) -> None:
-        """Tell who records of a step of which data said what it moves."""
+        """Record a step whose transfers depend on data, if a trace is open."""
         if recorder.recording():
-            planned = tuple(sum(count for _, count in some) for some in peers)
+            planned = tuple(sum(count for _, count in peers_of_rank) for peers_of_rank in peers)
             moved = self._moved_rows(step, dtype, planned, peers)
             self._event(step, dtype, None, start, planned, moved, peers=tuple(peers))
 
     @abstractmethod
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
-        """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
+        """Run a step of rows. Return the results and, per owned rank, the number of elements from each other rank."""
 
     def _event(
         self,
@@ -260,6 +267,20 @@ class World(AbstractWorld):
         source: str | None = None,
         exposed: float | None = None,
     ) -> None:
+        """Give an event of a step to the open traces.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            algorithm: the emulated algorithm, or None.
+            start: the time of the start.
+            planned: the elements that each owned rank receives by the convention of plans.
+            moved: the bytes that were moved.
+            seconds: the duration; None for the time since ``start``.
+            peers: for each owned rank the elements from each other rank, if they depend on data.
+            source: the user's line; None for the current one.
+            exposed: for a step that was started early, the seconds spent in starting and waiting.
+        """
         event = CollectiveEvent(
             operator=recorder.current_operator(),
             collective=step.collective,
@@ -284,7 +305,10 @@ class World(AbstractWorld):
         recorder.emit(event)
 
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
-        """Return the algorithm that runs a step, with ``"auto"`` decided; None for steps that no algorithm can run."""
+        """Return the algorithm that runs a step, with ``"auto"`` resolved.
+
+        None for steps that no algorithm can run.
+        """
         if algorithm == "native" or step.collective not in EMULATED:
             return None
         size = step.src.mesh.axis_size(*step.axes)
@@ -298,7 +322,7 @@ class World(AbstractWorld):
         return cheapest(step.collective, size, nbytes, machine)
 
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """Return what a step moved; in a world without processes, what it would move."""
+        """Return the bytes that a step moved; in a world without processes, those that it would move."""
         if algorithm is None:
             received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
         else:
@@ -306,18 +330,25 @@ class World(AbstractWorld):
 
             mesh = step.src.mesh
             parts = [emulation(step, algorithm, r, dtype).program if r in mesh else None for r in self.ranks]
-            received = tuple(part.received if part else 0 for part in parts)
-            sent = tuple(part.sent if part else 0 for part in parts)
+            received = tuple(program.received if program else 0 for program in parts)
+            sent = tuple(program.sent if program else 0 for program in parts)
         size = dtype.itemsize
         return Moved([count * size for count in received], [count * size for count in sent])
 
     def _moved_rows(
         self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
-        """Return what a step of rows moved, of which ``planned`` and ``peers`` count what each owned rank received."""
+        """Return the bytes that a step of rows moved.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            planned: the elements that each owned rank received.
+            peers: for each owned rank the elements from each other rank.
+        """
         sent = dict.fromkeys(self.ranks, 0)
-        for some in peers:
-            for peer, count in some:
+        for peers_of_rank in peers:
+            for peer, count in peers_of_rank:
                 sent[peer] = sent.get(peer, 0) + count
         size = dtype.itemsize
         return Moved([count * size for count in planned], [sent[rank] * size for rank in self.ranks])
@@ -325,15 +356,16 @@ class World(AbstractWorld):
     # -- begun early ----------------------------------------------------------------------------------
 
     def post(self, step: Step, shards: list[Any]) -> Posted:
-        """Begin a step; its :meth:`Posted.wait` gives what :meth:`run` would.
+        """Start a step; its :meth:`Posted.wait` returns what :meth:`run` would return.
 
-        All ranks begin it, at the same place among their other steps; when each waits is its own matter, unless the
-        step goes on after a wait (an all_reduce). A world without processes runs it at once. Traces have it when it was
-        waited for. Nobody may write to the shards. WorldError: as :meth:`run`.
+        All ranks start it at the same position among their other steps. Each may wait at any time, unless the step
+        continues after a wait (an all_reduce). A world without processes runs it at once. Traces record it when it has
+        been waited for. The caller must not write to the shards. Raises WorldError like :meth:`run`.
         """
         return Posted(self, step, shards[0].dtype, self._stages(step, shards))
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
+        """Run the step at once: this generator never waits."""
         return self._run(step, shards, None)
         yield  # what makes it a generator: there is nothing to wait for
 
@@ -344,11 +376,11 @@ class World(AbstractWorld):
         return self._distant(mesh) if self.overlap is None else self.overlap
 
     def _distant(self, mesh: Mesh) -> bool:
-        """Return True if the ranks of a mesh are on several nodes, whose network works by itself."""
+        """Return True if the ranks of a mesh are on several nodes, whose network works without the processors."""
         return False
 
     def proceed(self) -> None:
-        """Let MPI work on what was begun."""
+        """Let MPI make progress on collectives that were started early."""
 
     # -- choices ------------------------------------------------------------------------------------
 
@@ -358,32 +390,34 @@ class World(AbstractWorld):
         """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``, ``world.use(algorithm="auto")``.
 
         Options of an algorithm follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one
-        in the world's cost model for each call. ``None`` or ``"native"`` goes back to the world's own collective.
-        ``algorithm`` holds for every collective that is not named. The choice holds from now on; as a context
-        manager, ``with world.use(...):``, only inside the block.
+        in the world's cost model for each call. ``None`` or ``"native"`` restores the world's own collective.
+        The choice holds from now on; as a context manager, ``with world.use(...):``, only inside the block.
 
-        ``replicated="shared"`` lets all ranks of a node share one read-only copy of what an all_gather or
-        all_reduce makes (in shared memory, where the world has processes); ``"own"`` gives each its copy again.
+        Args:
+            algorithm: the algorithm of every collective that is not named.
+            replicated: ``"shared"`` to let all ranks of a node share one read-only copy of the result of an all_gather
+                or all_reduce (in shared memory, if the world has processes); ``"own"`` to give each rank its own copy.
+            **algorithms: an algorithm per collective.
 
         Raises:
-            WorldError: a collective that cannot be emulated.
-            ScheduleError: an algorithm that the collective does not have; one for all that none of them has.
+            WorldError: If a collective cannot be emulated.
+            ScheduleError: If a collective does not have the algorithm, or no collective has ``algorithm``.
         """
         before = dict(self.algorithms), self.replicated
         if replicated not in (None, "own", "shared"):
             raise WorldError(f"replicated results are 'own' or 'shared', but got {replicated!r}")
-        everywhere = {} if algorithm is None else dict.fromkeys(EMULATED, algorithm)
+        for_all = {} if algorithm is None else dict.fromkeys(EMULATED, algorithm)
         for collective in algorithms:
             if collective not in EMULATED:
-                there = ", ".join(EMULATED)
-                raise WorldError(f"no algorithm can be chosen for {collective!r}; there are {there}")
+                names = ", ".join(EMULATED)
+                raise WorldError(f"no algorithm can be chosen for {collective!r}; there are {names}")
         # Refuse algorithms that are not there: now, and not when the first collective runs.
         for collectives, name in [*(((one,), way) for one, way in algorithms.items()), (EMULATED, algorithm)]:
             if name not in (None, "native", "auto"):
                 from spmdsim.worlds.emulated import check_name
 
                 check_name(str(name), collectives)
-        for collective, name in (everywhere | algorithms).items():
+        for collective, name in (for_all | algorithms).items():
             if name is None or name == "native":
                 self.algorithms.pop(collective, None)
             else:
@@ -393,6 +427,7 @@ class World(AbstractWorld):
         return Restore(self, before)
 
     def _use(self, algorithms: dict[str, str], replicated: str) -> None:
+        """Store the choices of :meth:`use`."""
         self.algorithms, self.replicated = algorithms, replicated
         self.variant = (*sorted(algorithms.items()), replicated)
 
@@ -402,21 +437,29 @@ class World(AbstractWorld):
     # -- the control plane and memory ---------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called it."""
 
     def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
-        """Return all ranks' values by rank; take a list of one value per owned rank, else raise UsageTypeError. Not traced.
+        """Return all ranks' values by rank. All ranks call it at the same time. Not traced.
 
-        ``what`` is the call that needs them, which all ranks make at the same time, in words.
+        Args:
+            values: a list with one value per owned rank.
+            what: the words for the call that needs the values.
+
+        Raises:
+            UsageTypeError: If ``values`` has another length.
         """
         return one_per_rank(values, len(self.ranks))
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
-        """Return True if these ranks, this process among them, have equal numbers. Collective over these ranks."""
+        """Return True if these ranks, among them this process, have equal numbers.
+
+        Collective over these ranks.
+        """
         return True
 
     def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> Mapping[int, Any]:
-        """Return these ranks' values, by rank; all of them must call this, and ``what`` names the call. Not traced."""
+        """Return these ranks' values by rank. All of them must call it; ``what`` names the call. Not traced."""
         return dict.fromkeys(ranks, value)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
@@ -426,10 +469,10 @@ class World(AbstractWorld):
         return empty(tuple(shape), dtype)
 
     def close(self) -> None:
-        """Give back what the world holds (communicators, buffers)."""
+        """Free the communicators and buffers of the world."""
 
     def __enter__(self) -> World:
-        """Be what :func:`world` returns, until the ``with`` block ends, which closes the world."""
+        """Make this the world that :func:`world` returns, until the ``with`` block ends, which closes it."""
         entered.append(self)
         return self
 
@@ -440,7 +483,10 @@ class World(AbstractWorld):
 
 
 def _move_first(tensor: T, layout: Layout) -> T:
-    """Return a tensor in a layout to which no equal tensor went before. Keep the plan for the next one."""
+    """Return a tensor in a layout to which no equal tensor was moved before.
+
+    Cache the plan for the next one.
+    """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
     meta = tensor.meta
@@ -457,7 +503,7 @@ def _move_first(tensor: T, layout: Layout) -> T:
 
 
 def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T:
-    """Run the steps of a route on a tensor like :func:`spmdsim.core.tensor.follow`, and tell the watcher."""
+    """Run the steps of a route on a tensor like :func:`spmdsim.core.tensor.follow`, and call the last watcher."""
     result = follow(tensor, route, node)
     watchers = tensor.world.observers.watchers
     if watchers:
@@ -466,7 +512,7 @@ def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T
 
 
 class Restore:
-    """What :meth:`World.use` returns: leaving its ``with`` block brings the earlier choice back."""
+    """Result of :meth:`World.use`: leaving its ``with`` block restores the earlier choice."""
 
     def __init__(self, owner: World, before: tuple[dict[str, str], str]) -> None:
         self._owner, self._before = owner, before

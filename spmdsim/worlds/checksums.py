@@ -26,7 +26,10 @@ def checksum(array: np.ndarray) -> int:
 
 
 def sampled(array: np.ndarray, turn: int = 0) -> int:
-    """Return the checksum of a small array, or of samples of a large one; each turn has its own samples."""
+    """Return the checksum of a small array, or of samples of an array of more than 64 KiB.
+
+    Each ``turn`` takes other samples.
+    """
     if array.nbytes <= SMALL:
         return checksum(array)
     flat: Any = array.ravel() if array.flags.c_contiguous else array.flat
@@ -37,9 +40,9 @@ def sampled(array: np.ndarray, turn: int = 0) -> int:
 
 
 def crc(flat: np.ndarray, number: int = 0) -> int:
-    """Return the CRC-32 of the bytes of a 1-D array, ``number`` being that of the bytes before them.
+    """Return the CRC-32 of the bytes of a 1-D array, continued from ``number``, the CRC-32 of earlier bytes.
 
-    Bytes of extended-precision numbers that hold no part of their value do not count.
+    Bytes of extended-precision numbers that are not part of their value do not count.
     """
     data: Any = flat.view(np.uint8)
     if flat.dtype.char in "gG":

@@ -1,4 +1,4 @@
-"""Convert operands that are no tensors yet, such as numbers and arrays, to tensors of one world."""
+"""Convert operands that are not tensors, such as numbers and arrays, to tensors of one world."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ T = TypeVar("T", bound=PlainTensor)
 
 @dataclass(frozen=True)
 class Described:
-    """A function of an index that returns a block, with its description in words, which ranks compare.
+    """Function of an index that returns a block, with its description in words, which ranks compare.
 
-    The words are None where ranks may fail alone, and compare later.
+    The words are None if ranks may fail alone, and compare later.
     """
 
     function: Any
@@ -46,9 +46,11 @@ def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Seq
 
 
 def as_operand(value: Any, like: T) -> T:
-    """Return a number or array as a tensor replicated on the mesh of ``like``; a tensor stays as it is.
+    """Return a number or array as a tensor replicated on the mesh of ``like``.
 
-    A Python number takes ``like``'s element type where it fits, as in numpy.
+    A tensor is returned unchanged.
+
+    A Python number takes the element type of ``like`` if it fits, as in NumPy.
     """
     if isinstance(value, PlainTensor):
         return cast(T, value)
@@ -56,14 +58,14 @@ def as_operand(value: Any, like: T) -> T:
     make: Any = type(like)
     if isinstance(value, (int, float, complex)):
         # Zeros of both signs are equal.
-        held, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
+        array_, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
         if not world.has_data:
-            held = world.empty((), meta.dtype)
+            array_ = world.empty((), meta.dtype)
         origin = 0
         if world.provenance is not None and number:
             origin = number
             world.provenance.note(origin, NUMBER, parameters=value)
-        constant: T = make(world, meta, [held] * len(world.ranks), False, "", origin)
+        constant: T = make(world, meta, [array_] * len(world.ranks), False, "", origin)
         if world.observers.programs:
             world.observers.programs[-1].created(constant, words=repr(value))
         return constant
@@ -97,7 +99,10 @@ def constant(value: Any, like: T) -> T:
 
 @lru_cache(maxsize=1024, typed=True)
 def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """Return a Python number as a read-only array, its replicated Meta and its provenance number."""
+    """Return a Python number as a read-only array, its replicated Meta and its provenance number.
+
+    ``sign`` is a part of the cache's key only: it separates 0.0 from -0.0. The provenance number of a NaN is 0.
+    """
     dtype = _with_number(beside.dtype, value)
     try:
         number = np.array(value, dtype)
@@ -114,7 +119,7 @@ def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, 
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
-    """Return the type of a Python number beside elements of a type: their type if it fits, as in NumPy."""
+    """Return the type of a Python number beside elements of a type: their type if the number fits, as in NumPy."""
     if dtype.kind != "V":
         return np.result_type(dtype, value)
     return promote_types(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype

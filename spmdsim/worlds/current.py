@@ -1,4 +1,4 @@
-"""Which world this process is in, when nobody names one."""
+"""The current world of this process, for calls that name no world."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _started: list[World] = []
 _size = [1]
 
 
-def leave(one: World) -> None:
-    """Take back the last time that a world was entered."""
+def leave(left_world: World) -> None:
+    """Undo the latest entry of a world."""
     for i in reversed(range(len(entered))):
-        if entered[i] is one:
+        if entered[i] is left_world:
             del entered[i]
             break
 
 
 @explained
 def world(size: int | None = None, mesh: Mesh | None = None) -> World:
-    """Return the world of this process: MPIWorld under an MPI launcher, else a LockStep, the same one each time.
+    """Return the world of this process: MPIWorld under an MPI launcher, else a LockStep.
 
-    Inside ``with LockStep(8):`` it is that world. A process that no launcher started plays ``SPMDSIM_RANKS`` ranks. If
-    nobody says how many, it plays as many as ``size`` asked for last, or as the largest mesh of a tensor since then. A
-    larger mesh makes a larger world, and tensors of both can be operands of one operator.
+    Repeated calls return one object. Inside ``with LockStep(8):`` it is that world. A process that no launcher started
+    plays ``SPMDSIM_RANKS`` ranks. Without the setting, it plays as many as the last ``size``, or as the largest mesh
+    of a tensor since then. A larger mesh makes a larger world, and tensors of both can be operands of one operator.
 
     Args:
-        size: number of ranks.
-        mesh: what it is wanted for. A world that nobody gave a size has at least its ranks.
+        size: the number of ranks; None for any.
+        mesh: a mesh whose ranks the world must have, unless its size is fixed.
 
     Raises:
-        InputError: ``SPMDSIM_RANKS`` is no number of ranks.
-        WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
-            than ``size``, or mpi4py or its library is missing.
+        InputError: If ``SPMDSIM_RANKS`` is not a number of ranks.
+        WorldError: If the launcher belongs to another MPI or started another number of ranks than ``size``, or mpi4py
+            or its library is missing.
 
     >>> from spmdsim import LockStep
     >>> with LockStep(4) as four:
@@ -75,14 +75,15 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     return _of_size(_started[0], size, "the launcher started")
 
 
-def _of_size(here: World, size: int | None, where: str) -> World:
-    if size is not None and size != here.size:
-        raise WorldError(f"{many(size, 'rank was', 'ranks were')} asked for, but {where} {here.size}")
-    return here
+def _of_size(current: World, size: int | None, reason: str) -> World:
+    """Return a world if it has the requested size, or no size is requested; else raise WorldError."""
+    if size is not None and size != current.size:
+        raise WorldError(f"{many(size, 'rank was', 'ranks were')} asked for, but {reason} {current.size}")
+    return current
 
 
 def _play(size: int | None, mesh: Mesh | None) -> World:
-    """Return the world of a process without a launcher."""
+    """Return the world of a process without a launcher. Warn if it is smaller than the one before."""
     from spmdsim.worlds.lockstep_world import LockStep
 
     is_named = size is not None
@@ -101,9 +102,14 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
     return _played[size]
 
 
-def grown(one: World, mesh: Mesh) -> World:
-    """Return a world with the ranks of a mesh if this process plays ``one`` and it lacks some of them, else ``one``."""
-    return world(mesh=mesh) if _ranks_of(mesh) > one.size and is_played(one) else one
+def grown(played_world: World, mesh: Mesh) -> World:
+    """Return a world that has the ranks of a mesh.
+
+    It is ``played_world``, unless this process plays that world and it lacks some of the ranks.
+    """
+    return (
+        world(mesh=mesh) if _ranks_of(mesh) > played_world.size and is_played(played_world) else played_world
+    )
 
 
 def _ranks_of(mesh: Mesh) -> int:
@@ -111,6 +117,6 @@ def _ranks_of(mesh: Mesh) -> int:
     return mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
 
 
-def is_played(one: object) -> bool:
-    """Return True if a world is one of those that :func:`world` made in a process without a launcher."""
-    return any(one is played for played in _played.values())
+def is_played(candidate: object) -> bool:
+    """Return True if :func:`world` made this world in a process without a launcher."""
+    return any(candidate is played for played in _played.values())

@@ -1,7 +1,7 @@
-"""A step of a world run by an emulated algorithm: the group's boxes as the vectors that schedules work on.
+"""Emulated algorithms: run a step of a world by a schedule, on the group's boxes as vectors.
 
-The same schedule that the collectives room verifies, prices and draws moves the data. Names are those of the
-algorithms, with options after a colon, as in ``"ring"`` or ``"hierarchical:group=4"``; ``"auto"`` takes the
+The schedule that moves the data is the one that :mod:`spmdsim.collectives` verifies, prices and draws. Names are those
+of the algorithms, with options after a colon, as in ``"ring"`` or ``"hierarchical:group=4"``; ``"auto"`` takes the
 cheapest one in the world's cost model.
 """
 
@@ -27,10 +27,19 @@ from spmdsim.layout.element_type import check_reduce
 
 @dataclass(frozen=True)
 class Emulation:
-    """One rank's part of a step that a schedule runs, on a group whose members' places are the schedule's ranks.
+    """One rank's part of a step that a schedule runs.
 
-    ``sizes`` are elements of each chunk. The boxes of the source that make up the rank's input vector, one after the other, are
-    what it ``gives``, those of the target that its output vector fills what it ``takes``; None for all.
+    The positions of the group's members are the schedule's ranks.
+
+    Attributes:
+        schedule: the schedule.
+        sizes: the number of elements of each chunk.
+        members: the ranks of the group.
+        me: the position of this rank.
+        gives: the boxes of the source that form the input vector, one after the other; None for the whole source.
+        takes: the boxes of the target that the output vector fills; None for the whole target.
+        target: the shape of the target shard.
+        op: the reduction, or None.
     """
 
     schedule: Schedule
@@ -44,32 +53,32 @@ class Emulation:
 
     @property
     def program(self) -> RankProgram:
-        """The rank's rounds."""
+        """Rounds of the rank."""
         return program_of(self.schedule, self.me, self.sizes)
 
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """Return the input vector."""
+        """Return the input vector of the schedule, from the source shard."""
         if self.gives is None:
             return array.reshape(-1)
         parts = [array[index].reshape(-1) for index in self.gives]
         return np.concatenate(parts) if parts else np.empty(0, array.dtype)
 
     def unpack(self, vector: np.ndarray) -> np.ndarray:
-        """Return the target shard from the output vector."""
+        """Return the target shard from the output vector of the schedule."""
         if self.takes is None:
             result = vector.reshape(self.target)
         else:
             result, start = np.empty(self.target, vector.dtype), 0
             for index in self.takes:
-                piece = result[index]
-                piece[...] = vector[start : start + piece.size].reshape(piece.shape)
-                start += piece.size
+                block = result[index]
+                block[...] = vector[start : start + block.size].reshape(block.shape)
+                start += block.size
         if self.op == "avg":
             result /= len(self.members)
         return result
 
     def function(self, dtype: np.dtype) -> np.ufunc:
-        """Return the function that combines two operands."""
+        """Return the function that combines two operands of the reduction."""
         return np.add if self.op is None else ufunc(self.op, dtype)
 
 
@@ -78,7 +87,10 @@ program_of = lru_cache(maxsize=4096)(compile_program)
 
 @lru_cache(maxsize=8192)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
-    """Return this rank's part of a step run by an algorithm."""
+    """Return this rank's part of a step that ``algorithm`` runs.
+
+    Raises ScheduleError if the collective does not have the algorithm.
+    """
     if step.op is not None:
         check_reduce(step.op, dtype)
     members = step.group(rank)
@@ -88,16 +100,16 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
     source, target = before[me], after[me]
     name, options = _parsed(algorithm)
     schedule = schedule_of(step.collective, name, size, **options)
-    each = schedule.chunk_count // size
+    chunks_per_rank = schedule.chunk_count // size
     gives: list[Index] | None = None
     takes: list[Index] | None = None
     if step.collective == "all_reduce":
         sizes: Sequence[int] = schedule.chunk_elements(volume(target))
     elif step.collective == "reduce_scatter":
-        sizes = [part for box in after for part in cut(volume(box), each)]
+        sizes = [part for box in after for part in cut(volume(box), chunks_per_rank)]
         gives = [_part(box, source) for box in after]
     elif step.collective == "all_gather":
-        sizes = [part for box in before for part in cut(volume(box), each)]
+        sizes = [part for box in before for part in cut(volume(box), chunks_per_rank)]
         takes = [_part(box, target) for box in before]
     else:
         shared = [[overlap(a, b) for b in after] for a in before]
@@ -110,13 +122,16 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
 
 
 def _part(box: Bounds | None, outer: Bounds) -> Index:
+    """Return a box as slices of the shard ``outer``; for an empty box, slices of its lengths."""
     if not box or volume(box):
         return within(box or (), outer)
     return tuple(slice(0, stop - start) for start, stop in box)
 
 
 def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
-    """``"name:option=value,..."`` as name and options.
+    """Return the name and the options of ``"name:option=value,..."``.
+
+    Raises ScheduleError for an option without a value.
 
     >>> _parsed("hierarchical:group=4")
     ('hierarchical', {'group': 4})
@@ -132,7 +147,7 @@ def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_name(name: str, collectives: Sequence[str]) -> None:
-    """Refuse an algorithm that none of the collectives has."""
+    """Raise ScheduleError if none of the collectives has the algorithm."""
     wanted, _ = _parsed(name)
     problems = []
     for collective in collectives:
@@ -146,7 +161,14 @@ def check_name(name: str, collectives: Sequence[str]) -> None:
 
 @lru_cache(maxsize=4096)
 def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
-    """Return the algorithm with the least time by the cost model."""
+    """Return the name of the algorithm with the least modelled time.
+
+    Args:
+        collective: the collective.
+        size: the number of ranks.
+        nbytes: the bytes of the message.
+        machine: the cost model; a typical machine is used unless it is a Machine.
+    """
     from spmdsim.cost.machine import Machine
     from spmdsim.cost.prediction import predict
 
@@ -156,6 +178,6 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
 
 
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:
-    """Return the size of a step in its collective's convention: a rank's vector, its blocks, or all blocks together."""
+    """Return the bytes of a rank's message: its vector, its blocks or, for an all_gather, all blocks together."""
     layout = step.dst if step.collective == "all_gather" else step.src
     return volume(layout.bounds(step.shape, rank)) * itemsize

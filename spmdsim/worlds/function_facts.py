@@ -25,7 +25,7 @@ DEEPEST = 8
 
 
 class FunctionFacts(NamedTuple):
-    """One function: its name, its code if Python has it, and what is bound to it, such as ``k=2``."""
+    """Facts of one function: its name, its code if Python has it, and the values bound to it, such as ``k=2``."""
 
     name: str
     code: CodeType | None
@@ -33,17 +33,17 @@ class FunctionFacts(NamedTuple):
 
     @property
     def compared(self) -> str:
-        """A text that is equal on all ranks."""
+        """Text that is equal on all ranks of a correct program."""
         code = "" if self.code is None else f"{number_of(repr(_code_facts(self.code))):x}"
         return " ".join([self.name if self.code is None else code, *self.bound])
 
     def __str__(self) -> str:
-        place = [] if self.code is None else [in_words(self.code.co_filename, self.code.co_firstlineno)]
-        return ", ".join([*place, *self.bound])
+        place_texts = [] if self.code is None else [in_words(self.code.co_filename, self.code.co_firstlineno)]
+        return ", ".join([*place_texts, *self.bound])
 
 
 def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
-    """Return the facts of the functions that are not this package's own, those that its functions hold included.
+    """Return the facts of the functions that are not this package's own, and of those that its functions contain.
 
     >>> facts_of(lambda x: x * 2)[0].compared == facts_of(lambda y: y * 2)[0].compared
     True
@@ -56,14 +56,15 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    bound, held = list[str](), list[Any]()
+    """Yield the facts of a function and, up to a depth of :data:`DEEPEST`, of the functions that it contains."""
+    bound, bound_values = list[str](), list[Any]()
     while isinstance(function, partial):
         arguments = [
             *((f"argument {k}", value) for k, value in enumerate(function.args)),
             *sorted(function.keywords.items()),
         ]
         bound += _bound(arguments)
-        held += [value for _, value in arguments]
+        bound_values += [value for _, value in arguments]
         function = function.func
     function = getattr(function, "__func__", function)  # of a bound method
     if callable(function) and not hasattr(function, "__code__"):
@@ -72,7 +73,7 @@ def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
     cells = [] if code is None else zip(code.co_freevars, function.__closure__ or ())
     closed_over = [(name, cell.cell_contents) for name, cell in cells if _is_full(cell)]
     if code is not None and code.co_filename.startswith(PACKAGE):
-        for value in [*held, *[value for _, value in closed_over]] if depth < DEEPEST else ():
+        for value in [*bound_values, *[value for _, value in closed_over]] if depth < DEEPEST else ():
             if callable(value) and not isinstance(value, type):
                 yield from _facts(value, depth + 1)
         return
@@ -93,8 +94,9 @@ def _bound(values: Any) -> list[str]:
 
 
 def _simple(value: Any) -> str | None:
+    """Return a number, text, or a sequence of these as text; None for other values."""
     if isinstance(value, (tuple, list)):
-        texts = [_simple(part) for part in value]
+        texts = [_simple(item) for item in value]
         return None if None in texts else f"({', '.join(map(str, texts))})"
     if isinstance(value, np.generic):
         value = value.item()
@@ -110,6 +112,7 @@ def _has_fraction(value: Any) -> bool:
 
 
 def _is_full(cell: Any) -> bool:
+    """Return True if a closure's cell has a value."""
     try:
         return cell.cell_contents is not cell
     except ValueError:  # nothing was assigned to the variable yet
@@ -117,15 +120,16 @@ def _is_full(cell: Any) -> bool:
 
 
 def _code_facts(code: CodeType) -> list[Any]:
-    """Return what a code does, without the places where it stands."""
+    """Return what determines the behaviour of a code object, without its position in the source."""
     return [code.co_code, code.co_names, code.co_freevars, [_constant(value) for value in code.co_consts]]
 
 
 def _constant(value: Any) -> Any:
+    """Return a constant of a code object in a form that is equal in all processes."""
     if isinstance(value, CodeType):
         return _code_facts(value)
     if isinstance(value, tuple):
-        return [_constant(part) for part in value]
+        return [_constant(item) for item in value]
     if isinstance(value, frozenset):  # in an order that each process has its own
-        return sorted(repr(_constant(part)) for part in value)
+        return sorted(repr(_constant(item)) for item in value)
     return repr(value)

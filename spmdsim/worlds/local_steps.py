@@ -1,8 +1,8 @@
-"""What steps do with the arrays of one process: fills, windows, sums and rows, alike in all worlds.
+"""Local computations of steps on the arrays of one process: fills, windows, sums and rows. All worlds share them.
 
-A slice that is contiguous in its source is a view of it: the source was replicated, its owner holds it
-anyhow, and a copy of 64 MiB costs milliseconds. Any other slice is copied. Who drops the source and wants its
-memory back copies the slice.
+A slice that is contiguous in its source is a view of the source. The source was replicated, so its owner stores it
+anyhow, and a copy of 64 MiB takes milliseconds. Any other slice is copied. A caller that drops the source and wants
+its memory back must copy the slice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from spmdsim.worlds.programs import Run
 
 
 def stays(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
-    """Return True if a piece of a block can stay in place as the windows: it is all of them and most of the block."""
+    """Return True if a box of a block can stay in place as the windows.
+
+    It must be all of the windows and at least half of the block.
+    """
     return piece.size == math.prod(shape) and 2 * piece.size >= size
 
 
@@ -34,7 +37,14 @@ def assembled(
     dtype: np.dtype,
     parts: Iterable[tuple[np.ndarray, Sequence[HaloPiece]]],
 ) -> np.ndarray:
-    """Return a rank's windows from blocks, or in the reverse step its block from added contributions."""
+    """Return a rank's windows from blocks, or in the reverse step its block from added contributions.
+
+    Args:
+        step: the step.
+        shape: the shape of the result.
+        dtype: its element type.
+        parts: the arrays of the group's ranks, each with its boxes.
+    """
     if not step.back:
         parts = list(parts)
         if len(parts) == 1 and len(parts[0][1]) == 1:
@@ -71,11 +81,11 @@ def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run
 
 
 def filling(step: Step, rank: int, dtype: np.dtype) -> Run:
-    """Return the function that makes a rank's part of a value that becomes pending over the step's axes.
+    """Return the function that computes a rank's shard of a tensor that becomes pending over the step's axes.
 
-    Along an axis on which the source is replicated, coordinate 0 keeps the values, and the others hold the identity; along
-    one that split it, every rank keeps its own slice. For an average all replicas keep the values, multiplied so that the
-    average gives them back.
+    Along an axis on which the source is replicated, coordinate 0 keeps the values, and the others own the identity.
+    Along an axis that splits the source, every rank keeps its own slice. For an average all replicas keep the values,
+    multiplied so that the average restores them.
     """
     op = check_reduce(step.op, dtype)
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
@@ -101,21 +111,30 @@ def filling(step: Step, rank: int, dtype: np.dtype) -> Run:
 
 
 def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
-    """Return the sum of all contributions by :func:`fold`, or the completed sum of a part of them by :func:`add_on`."""
+    """Return the reduction of addends.
+
+    If they are not ``complete``, an average is not divided yet; see :func:`add_on`.
+    """
     return fold(op if complete or op != "avg" else "sum", parts)
 
 
-def add_on(op: str, before: np.ndarray, own: np.ndarray, count: int | None) -> np.ndarray:
-    """Two sums of contributions added up; ``count`` contributions if these are all."""
-    total = fold("sum" if op == "avg" else op, [before, own])
+def add_on(op: str, before: np.ndarray, addend: np.ndarray, count: int | None) -> np.ndarray:
+    """Return the reduction of two partial results.
+
+    ``count`` is the number of all addends if the result is complete, by which an average is then divided; else None.
+    """
+    total = fold("sum" if op == "avg" else op, [before, addend])
     return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
 
 
 def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """For each of equally shaped arrays, the reduction of those before it; of none, the reduction's identity."""
+    """Return the exclusive scan of equally shaped arrays: for each one the reduction of the arrays before it.
+
+    The first result is the reduction's identity.
+    """
     prefixes = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
-    for part in parts[:-1]:
-        prefixes.append(fold(op, [prefixes[-1], part]) if len(prefixes) > 1 else part)
+    for array in parts[:-1]:
+        prefixes.append(fold(op, [prefixes[-1], array]) if len(prefixes) > 1 else array)
     return prefixes
 
 
@@ -129,22 +148,26 @@ Arrived = tuple[list[Any], list[Peers]]
 
 
 def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-    """``out[places] = table[rows]`` of matrices, in pieces that stay in cache on the way; all rows are in the table."""
+    """Assign ``out[places] = table[rows]`` for matrices, in blocks that stay in the cache.
+
+    All rows must be in the table.
+    """
     if not len(rows) or not table.shape[1]:
         return
-    most = max(PIECE // (table.shape[1] * table.itemsize), 1)
-    piece = np.empty((min(most, len(rows)), table.shape[1]), table.dtype)
-    for start in range(0, len(rows), most):
-        some = rows[start : start + most]
+    rows_at_once = max(PIECE // (table.shape[1] * table.itemsize), 1)
+    buffer = np.empty((min(rows_at_once, len(rows)), table.shape[1]), table.dtype)
+    for start in range(0, len(rows), rows_at_once):
+        numbers = rows[start : start + rows_at_once]
         # Any other mode than "raise" spares numpy a second buffer.
-        np.take(table, some, axis=0, out=piece[: len(some)], mode="clip")
-        out[places[start : start + most]] = piece[: len(some)]
+        np.take(table, numbers, axis=0, out=buffer[: len(numbers)], mode="clip")
+        out[places[start : start + rows_at_once]] = buffer[: len(numbers)]
 
 
 def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """``target[rows] += values`` with repeated rows, several times faster than ``np.add.at``.
+    """Add ``values`` to ``target[rows]``, also for repeated rows, several times faster than ``np.add.at``.
 
-    Rows are added in rounds in which each occurs once; rows that occur often are summed in one run each.
+    Rows are added in rounds in which each occurs once. If a row occurs more than 32 times, all rows are sorted and
+    summed first.
     """
     if not rows.size:
         return
@@ -156,30 +179,34 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
         sums = np.add.reduceat(values[order], first, axis=0)
         target[sorted_rows[first]] += sums
         return
-    turn = np.arange(rows.size) - np.repeat(first, counts)
+    occurrence = np.arange(rows.size) - np.repeat(first, counts)
     for k in range(int(counts.max())):
-        chosen = order[turn == k]
-        target[rows[chosen]] += values[chosen]
+        addends = order[occurrence == k]
+        target[rows[addends]] += values[addends]
 
 
 def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
-    """Refuse shards that do not fit the step's layouts."""
-    wanted = step.src.local_shape(step.shape, rank)[:-1]
-    if ids.shape != wanted:
-        raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {wanted}")
+    """Raise WorldError if a rank's ids or values do not fit the step's layouts."""
+    ids_shape = step.src.local_shape(step.shape, rank)[:-1]
+    if ids.shape != ids_shape:
+        raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {ids_shape}")
     if step.goes_back:
-        what, layout, held = "the gradients", step.dst, step.dst.local_shape(step.shape, rank)
+        name, layout, expected = "the gradients", step.dst, step.dst.local_shape(step.shape, rank)
     else:
-        what, layout, held = "the table", step.table, step.held_shape(rank)
-    if values.shape != held:
-        part = f"a part of {what} of shape {values.shape}"
-        raise WorldError(f"rank {rank} holds {part}, but {layout} gives it {held}")
+        name, layout, expected = "the table", step.table, step.held_shape(rank)
+    if values.shape != expected:
+        text = f"a part of {name} of shape {values.shape}"
+        raise WorldError(f"rank {rank} holds {text}, but {layout} gives it {expected}")
 
 
 def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:
-    """Run a step of rows on the shards of all ranks: parts of the table, or gradients that go back to it."""
-    nothing = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
-    results: list[Any] = [nothing] * len(values)
+    """Run a step of rows on the shards of all ranks.
+
+    ``values`` are the shards of the table, or gradients that go back to it. Returns one result per rank, and for each
+    rank the elements from each other rank.
+    """
+    empty_shard = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
+    results: list[Any] = [empty_shard] * len(values)
     peers: list[Peers] = [()] * len(values)
     for members in step.src.mesh.groups(*step.axes):
         for rank in members:
@@ -204,8 +231,8 @@ def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables:
     for k, rank in enumerate(frame.members):
         key = (id(wants[k]), str(frame.columns[k]))
         if key not in shared:
-            looked_up = _looked_up(frame, wants[k], k, tables)
-            shared[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
+            rows = _looked_up(frame, wants[k], k, tables)
+            shared[key] = rows.reshape(step.dst.local_shape(step.shape, rank))
         results.append(shared[key])
     return results
 
@@ -213,11 +240,11 @@ def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables:
 def _return_rows(
     step: RowStep, frame: RowFrame, wants: Sequence[Want], gradients: Sequence[Any]
 ) -> list[Any]:
-    """Return the gradient of each member's part of the table."""
+    """Return the gradient of each member's shard of the table."""
     sums = [summed(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
     results = []
     for k, rank in enumerate(frame.members):
-        parts = [some[want.places[k] : want.places[k + 1]] for want, some in zip(wants, sums)]
+        parts = [summed_rows[want.places[k] : want.places[k + 1]] for want, summed_rows in zip(wants, sums)]
         results.append(gathered_gradient(frame, wants, k, parts, step.held_shape(rank)))
     return results
 
@@ -232,25 +259,26 @@ def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
 def gathered_gradient(
     frame: RowFrame, wants: Sequence[Want], member: int, parts: Sequence[np.ndarray], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the gradient of a member's part of the table, from the gradients of every member in order."""
+    """Return the gradient of a member's shard of the table, from the gradients of every member in order."""
     gradient = np.zeros(shape, parts[0].dtype)
-    for want, columns, part in zip(wants, frame.columns, parts):
-        if part.size:
-            gradient[want.of(member) - frame.edges[member], columns] += part
+    for want, columns, gradients in zip(wants, frame.columns, parts):
+        if gradients.size:
+            gradient[want.of(member) - frame.edges[member], columns] += gradients
     return gradient
 
 
 def _same_ids(members: Sequence[int], ids: Sequence[Any]) -> None:
+    """Raise WorldError if two members of a group have different ids."""
     first = members[0]
     for rank in members[1:]:
         if ids[rank] is not ids[first] and not np.array_equal(ids[rank], ids[first]):
             raise WorldError(different_ids(first, rank))
 
 
-def different_ids(one: int, other: int) -> str:
-    """Return the sentence for ranks whose ids differ though their layout requires equal ids."""
+def different_ids(rank: int, other_rank: int) -> str:
+    """Return the message for ranks whose ids differ although their layout requires equal ids."""
     return (
-        f"ranks {one} and {other} have different ids, but the ranks that share a table's rows must have the same; "
+        f"ranks {rank} and {other_rank} have different ids, but the ranks that share a table's rows must have the same; "
         "say with the ids' layout how they are split"
     )
 
@@ -258,12 +286,12 @@ def different_ids(one: int, other: int) -> str:
 def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
     """Return a member's rows from all members' tables, and zeros for the ids that name no row."""
     columns = frame.columns[member]
-    holders = [(k, rank) for k, rank in enumerate(frame.members) if want.counts[k]]
-    parts = [tables[rank][:, columns][want.of(k) - frame.edges[k]] for k, rank in holders]
+    owners = [(k, rank) for k, rank in enumerate(frame.members) if want.counts[k]]
+    rows_of_owners = [tables[rank][:, columns][want.of(k) - frame.edges[k]] for k, rank in owners]
     width = columns.stop - columns.start
-    rows = np.concatenate([*parts, np.zeros((1, width), tables[frame.members[0]].dtype)])
-    looked_up: np.ndarray = rows[want.index]
-    return looked_up
+    rows = np.concatenate([*rows_of_owners, np.zeros((1, width), tables[frame.members[0]].dtype)])
+    result: np.ndarray = rows[want.index]
+    return result
 
 
 def returning_nothing(step: Step, dtype: np.dtype) -> Run:

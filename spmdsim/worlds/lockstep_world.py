@@ -1,4 +1,4 @@
-"""All ranks in one process: LockStep with all that the package brings; ShapeOnly, one representative rank without data."""
+"""Worlds in one process: LockStep plays all ranks; ShapeOnly follows one rank by shapes, without data."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ from spmdsim.wrong_calls import explained
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
+    """Derive a fill: each rank fills its target shard; see :func:`filling`."""
     jobs = [(rank, filling(step, rank, dtype)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
@@ -58,7 +59,7 @@ def _fills(step: Step, dtype: np.dtype) -> Program:
 
 
 def _exchange(step: Step, dtype: np.dtype) -> Program:
-    """Every rank's target box, assembled from the boxes it receives."""
+    """Derive an exchange: every rank's target box is assembled from the boxes that it receives."""
     from spmdsim.redistribution.exchange.direct import receives
 
     if step.to_shape is not None:
@@ -75,41 +76,43 @@ def _exchange(step: Step, dtype: np.dtype) -> Program:
     def run(shards: Shards, results: Shards) -> None:
         for rank, shape, pieces in jobs:
             result = np.empty(shape, shards[0].dtype)
-            for into, peer, part in pieces:
-                result[into] = shards[peer][part]
+            for target_index, peer, source_index in pieces:
+                result[target_index] = shards[peer][source_index]
             results[rank] = result
 
     return run
 
 
 def _summing(step: Step, dtype: np.dtype) -> Program:
-    """Every part added up where its adder does it, in the same order."""
+    """Derive a direct reduction: every part is added up in the order of its adders."""
     from spmdsim.redistribution.exchange.direct_reduction import reduction_parts
 
     op = check_reduce(step.op, dtype)
-    own = {rank: step.src.bounds(step.shape, rank) for rank in step.src.mesh.rank_list}
-    target = {rank: step.dst.bounds(step.shape, rank) for rank in step.dst.mesh.rank_list}
+    source_boxes = {rank: step.src.bounds(step.shape, rank) for rank in step.src.mesh.rank_list}
+    target_boxes = {rank: step.dst.bounds(step.shape, rank) for rank in step.dst.mesh.rank_list}
     jobs = []
     for part in reduction_parts(step.src, step.dst, step.shape):
-        terms = [[(rank, within(part.box, own[rank])) for rank in ranks] for _, ranks in part.adders]
-        jobs.append((part, terms, [(rank, within(part.box, target[rank])) for rank in part.wanting]))
+        terms = [[(rank, within(part.box, source_boxes[rank])) for rank in ranks] for _, ranks in part.adders]
+        jobs.append((part, terms, [(rank, within(part.box, target_boxes[rank])) for rank in part.wanting]))
 
     def run(shards: Shards, results: Shards) -> None:
-        for rank, box in target.items():
+        for rank, box in target_boxes.items():
             results[rank] = np.empty([stop - start for start, stop in box], shards[0].dtype)
-        for part, terms, places in jobs:
-            sums = [add_up(op, [shards[r][index] for r, index in some], len(terms) == 1) for some in terms]
+        for part, terms, target_indices in jobs:
+            sums = [
+                add_up(op, [shards[r][index] for r, index in addends], len(terms) == 1) for addends in terms
+            ]
             total = sums[0]
-            for number, more in enumerate(sums[1:], start=2):
-                total = add_on(op, total, more, part.terms if number == len(sums) else None)
-            for rank, index in places:
+            for number, partial_sum in enumerate(sums[1:], start=2):
+                total = add_on(op, total, partial_sum, part.terms if number == len(sums) else None)
+            for rank, index in target_indices:
                 results[rank][index] = total
 
     return run
 
 
 def _scanning(step: Step, dtype: np.dtype) -> Program:
-    """Every group's arrays reduced one after the other, in the order of the group."""
+    """Derive an exclusive scan: every group's arrays are reduced one after the other, in the order of the group."""
     assert isinstance(step, ScanStep)
     op = check_reduce(step.op, dtype)
     groups = [step.order(members[0]) for members in step.src.mesh.groups(*step.axes)]
@@ -124,19 +127,22 @@ def _scanning(step: Step, dtype: np.dtype) -> Program:
 
 
 def _reshapes(step: Step, dtype: np.dtype) -> Program:
+    """Derive a local reshape. Replicas that share an array share the reshaped array."""
     jobs = [(rank, step.dst.local_shape(step.shape_after, rank)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
-        pieces: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
+        reshaped_arrays: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
         for rank, shape in jobs:
-            piece = pieces.get(id(shards[rank]))
-            results[rank] = pieces[id(shards[rank])] = shards[rank].reshape(shape) if piece is None else piece
+            reshaped = reshaped_arrays.get(id(shards[rank]))
+            results[rank] = reshaped_arrays[id(shards[rank])] = (
+                shards[rank].reshape(shape) if reshaped is None else reshaped
+            )
 
     return run
 
 
 def _numbered(step: Step) -> Program:
-    """Every rank's target shard, assembled by row-major element numbers."""
+    """Derive an exchange by element numbers: every rank's target shard is assembled in row-major order."""
     ends, ranks = (step.src, step.dst, step.shape, step.shape_after), step.dst.mesh.rank_list
     jobs = [(r, step.dst.local_shape(step.shape_after, r), flat_receives(*ends, r)) for r in ranks]
 
@@ -152,7 +158,7 @@ def _numbered(step: Step) -> Program:
 
 
 def _windows(step: Step, dtype: np.dtype) -> Program:
-    """Every rank's windows, or its block and what was contributed to it, from the pieces of its group."""
+    """Derive a halo exchange: every rank's windows, or on the way back its block, from the boxes of its group."""
     assert isinstance(step, HaloStep)
     jobs = []
     for rank in step.dst.mesh.rank_list:
@@ -174,19 +180,21 @@ def _windows(step: Step, dtype: np.dtype) -> Program:
 
 
 def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds]) -> None:
-    """Refuse a step whose target needs elements that its group does not hold."""
-    filled = [box for box in sources if volume(box)]
-    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
-    tiled = sum(map(volume, filled)) == volume(union)  # as nearly always: targets are compared with one box
+    """Raise PlanError if a target needs elements that the group does not own."""
+    nonempty = [box for box in sources if volume(box)]
+    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*nonempty))
+    has_no_gaps = sum(map(volume, nonempty)) == volume(
+        union
+    )  # as nearly always: targets are compared with one box
     for target in filter(volume, targets):
-        shared = (overlap(target, box) for box in ([union] if tiled and filled else filled))
+        shared = (overlap(target, box) for box in ([union] if has_no_gaps and nonempty else nonempty))
         if sum(volume(box) for box in shared if box) != volume(target):
-            way = f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}"
-            raise PlanError(f"{way}: the group does not hold the box {target}")
+            text = f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}"
+            raise PlanError(f"{text}: the group does not hold the box {target}")
 
 
 def _covered(step: Step, dtype: np.dtype) -> Program:
-    """Return what each group of a collective does, if the group owns the elements that the target needs."""
+    """Derive a collective, after a check that each group owns the elements that its targets need."""
     for members in step.src.mesh.groups(*step.axes):
         _check_cover(step, ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members))
     return derive_groups(step, dtype)
@@ -208,12 +216,13 @@ ALL_DERIVATIONS: dict[str, Derivation] = {
 
 
 def _how(size: int) -> str:
+    """Return the end of a message: how to get a world of ``size`` ranks."""
     return f": spmdsim.world({size}), {RANKS.name}={size}, or `spmdsim launch -n {size}`"
 
 
 @explained
 class LockStep(World):
-    """A world of ``size`` ranks in this process, without MPI.
+    """World of ``size`` ranks in this process, without MPI.
 
     With ``SPMDSIM_CHECK=values`` the copies that operators and redistributions read are compared, as on real ranks.
 
@@ -227,11 +236,11 @@ class LockStep(World):
         self.watches_values = check_mode(None) == "values"
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
-        """Return the program of windows of a single rank, which are a piece of its block."""
+        """Return the program of windows of a single rank, which are a box of its block; None for other steps."""
         if self.size > 1 or not isinstance(step, HaloStep) or step.back:
             return None
-        (_, pieces), *others = received_boxes(step, 0) or (((), ()),)
-        if others or len(pieces) != 1:
+        (_, pieces), *more_peers = received_boxes(step, 0) or (((), ()),)
+        if more_peers or len(pieces) != 1:
             return None
         program = StepProgram()
         program.run = cut_out(step, 0, pieces[0], dtype)
@@ -244,12 +253,12 @@ class LockStep(World):
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         results: list[Any] = [None] * len(outgoing)
         peers: list[Peers] = [()] * len(outgoing)
-        for rank in [rank for rank, mine in enumerate(outgoing) if mine is not None]:
+        for rank in [rank for rank, parts in enumerate(outgoing) if parts is not None]:
             members = step.group(rank)
-            me, all_of = members.index(rank), [outgoing[member] for member in members]
-            results[rank] = [part.arrays[me] for part in all_of if part is not None]
-            came = zip(members, results[rank])
-            peers[rank] = tuple((m, len(part)) for m, part in came if m != rank and len(part))
+            me, parts_of_members = members.index(rank), [outgoing[member] for member in members]
+            results[rank] = [array.arrays[me] for array in parts_of_members if array is not None]
+            arrays = zip(members, results[rank])
+            peers[rank] = tuple((m, len(array)) for m, array in arrays if m != rank and len(array))
         return results, peers
 
     def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
@@ -258,7 +267,7 @@ class LockStep(World):
         return self._emulate(step, shards, algorithm)
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
-        """Every group's schedule, all its ranks in this process."""
+        """Run every group's schedule with all its ranks in this process."""
         from spmdsim.collectives.execution import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
@@ -266,8 +275,8 @@ class LockStep(World):
         for members in step.src.mesh.groups(*step.axes):
             parts = {rank: emulation(step, algorithm, rank, dtype) for rank in members}
             inputs = [parts[rank].pack(contiguous(shards[rank])) for rank in members]
-            one = parts[members[0]]
-            outputs = run_lock_step(one.schedule, inputs, one.function(dtype), one.sizes)
+            first = parts[members[0]]
+            outputs = run_lock_step(first.schedule, inputs, first.function(dtype), first.sizes)
             for rank, vector in zip(members, outputs):
                 assert vector is not None  # for the type checker: all ranks of these collectives have output
                 results[rank] = parts[rank].unpack(vector)
@@ -276,7 +285,7 @@ class LockStep(World):
 
 @dataclass(frozen=True)
 class ShapeArray(Pictured):
-    """The shape and element type of an array, without its data.
+    """Shape and element type of an array, without its data.
 
     >>> import numpy as np
     >>> ShapeArray((3, 4), np.dtype("f4")).nbytes
@@ -298,7 +307,7 @@ class ShapeArray(Pictured):
 
     @property
     def nbytes(self) -> int:
-        """Bytes the array would have."""
+        """Number of bytes that the array would have."""
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, order: str = "C") -> ShapeArray:
@@ -308,9 +317,9 @@ class ShapeArray(Pictured):
 
 @explained
 class ShapeOnly(World):
-    """A world of ``size`` ranks of which only rank 0 is followed, by shapes.
+    """World of ``size`` ranks of which only rank 0 is followed, by shapes.
 
-    In a mesh that begins with rank 0, that rank holds the largest shard of every layout (balanced blocks give the first
+    In a mesh that starts with rank 0, that rank owns the largest shard of every layout (balanced blocks give the first
     ones one element more), so its shapes and bytes are the worst case.
 
     >>> ShapeOnly(65536).ranks
@@ -324,6 +333,7 @@ class ShapeOnly(World):
         self.cache.most = 1 << 16
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        """Return the shape of rank 0's shard after a step."""
         cached: list[Any] | None = self.cache.get((step, shards[0]))
         if cached is not None:
             return cached

@@ -29,7 +29,7 @@ Move: TypeAlias = "tuple[Layout, Layout, tuple[int, ...], np.dtype]"
 
 
 class MachinePlanner:
-    """A planner that asks a cost model; None is the default model."""
+    """Planner that takes prices from a cost model; None is the default model."""
 
     def __init__(self, machine: CostModel | None) -> None:
         self.machine = machine
@@ -61,21 +61,25 @@ def choose(
 def _choose(
     bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
 ) -> Strategy:
+    """Return the cheapest strategy for typed arguments.
+
+    Strategies whose lower bound exceeds the best price are not planned.
+    """
     options = []
     itemsizes = [dtype.itemsize for dtype in dtypes]
     for number, strategy in enumerate(_candidates(bound, layouts)):
         moves = _moves(bound, strategy, layouts, dtypes)
-        least = [
+        lower_bounds = [
             forward_work(bound, strategy, itemsizes).seconds(machine or Machine.laptop())
             + steps_seconds(bound.steps(strategy) or (), machine or Machine.laptop()),
             *(least_seconds(*move, machine) for move in moves),
         ]
-        options.append((sum(least), number, least, moves, strategy))
+        options.append((sum(lower_bounds), number, lower_bounds, moves, strategy))
     best: tuple[float, float, Strategy | None] = math.inf, math.inf, None
     for _, number, seconds, moves, strategy in sorted(options, key=lambda option: option[0]):
-        for place, move in enumerate(moves, 1):
+        for index, move in enumerate(moves, 1):
             if sum(seconds) <= best[0] * 1.000000001:
-                seconds[place] = planned_seconds(*move, machine)
+                seconds[index] = planned_seconds(*move, machine)
         # Equal times but for rounding: the first strategy wins.
         best = min(best, (float(f"{sum(seconds):.9e}"), number, strategy))
     if best[2] is None:
@@ -84,6 +88,7 @@ def _choose(
 
 
 def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
+    """Return the strategies on the operands' meshes for which no operand must become pending."""
     strategies: list[Strategy] = []
     for mesh in dict.fromkeys(layout.mesh for layout in layouts):
         partial = {op for layout in layouts for op in dict(layout.partial).values()}
@@ -108,7 +113,9 @@ def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
     variants = [strategy]
     for factor, axes in strategy.splits:
         first = ([axis for axis in entry if axis in axes] for entry in used)
-        orders = dict.fromkeys((*begun, *(a for a in axes if a not in begun)) for begun in first)
+        orders = dict.fromkeys(
+            (*first_axes, *(a for a in axes if a not in first_axes)) for first_axes in first
+        )
         for order in orders:
             if order != axes:
                 variants.append(Strategy.of(strategy.mesh, {**strategy.axes, factor: order}, strategy.passed))
@@ -118,7 +125,7 @@ def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
 def _moves(
     bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
 ) -> list[Move]:
-    """Return the redistributions of a strategy: of its operands, and of results that are left pending."""
+    """Return the redistributions of a strategy: those of its operands, and of results that are left pending."""
     outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
     widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
     return [
@@ -158,9 +165,13 @@ def least_seconds(
 
 
 def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduces: bool) -> int:
+    """Return the number of elements that a rank must receive at least.
+
+    If values are reduced, it is the whole target shard.
+    """
     target = dst.bounds(shape, rank)
-    held = None if reduces else overlap(src.bounds(shape, rank), target)
-    return volume(target) - (volume(held) if held else 0)
+    owned = None if reduces else overlap(src.bounds(shape, rank), target)
+    return volume(target) - (volume(owned) if owned else 0)
 
 
 @lru_cache(maxsize=256)

@@ -110,7 +110,10 @@ class Pool:
         return partial(self.empty, shape, np.dtype(dtype))
 
     def _release(self, memory: np.ndarray, interface: dict[str, Any]) -> None:
-        """Keep the memory of an array that no longer exists. Drop the least recently requested sizes above the limit."""
+        """Store the memory of an array that no longer exists.
+
+        If the pool then has more than ``limit`` bytes, the least recently requested sizes are dropped.
+        """
         self._free.setdefault(memory.nbytes, []).append((memory, interface))
         self.nbytes += memory.nbytes
         for nbytes, memories in [*self._free.items()] if self.nbytes > self.limit else ():
@@ -140,10 +143,14 @@ def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
 
 
 class Surroundings:
-    """Memory for an array with room around it, to which all views of it refer.
+    """Memory for an array with room around it, to which all views of the array refer.
 
-    ``filled`` are the parts of the room that have values, ``block`` is the array, if a tensor has it there, and ``inner``
-    that around which margins were left, so much per dim before it and after it.
+    Attributes:
+        shape: the shape with the room.
+        filled: the parts of the room that have values.
+        block: returns the array, if a tensor has its block in this memory, else None.
+        inner: returns the array around which margins were left, or None.
+        margins: the number of elements before and after it, per dimension.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -163,21 +170,24 @@ def surroundings(array: np.ndarray) -> Surroundings | None:
 
 
 def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialised array with padding for more elements, which :func:`with_margins` finds."""
-    here = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
-    whole: np.ndarray = np.ndarray(here.shape, dtype, np.asarray(here))
-    inner = whole[tuple([slice(a, a + n) for n, (a, _) in zip(shape, margins)])]
-    here.inner, here.margins = ref(inner), margins
+    """Return an uninitialised array with padding around it, which :func:`with_margins` finds again.
+
+    ``margins`` are the elements before and after the array in each dimension.
+    """
+    memory = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
+    padded: np.ndarray = np.ndarray(memory.shape, dtype, np.asarray(memory))
+    inner = padded[tuple([slice(a, a + n) for n, (a, _) in zip(shape, margins)])]
+    memory.inner, memory.margins = ref(inner), margins
     return inner
 
 
 def with_margins(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
-    """Return the array with its padding, if exactly so many elements were reserved."""
-    here = surroundings(array)
-    if here is None or here.inner() is not array or here.margins != margins:
+    """Return the array with its padding, or None unless exactly these margins were reserved."""
+    memory = surroundings(array)
+    if memory is None or memory.inner() is not array or memory.margins != margins:
         return None
-    whole: np.ndarray = np.ndarray(here.shape, array.dtype, array.base)
-    return whole
+    padded: np.ndarray = np.ndarray(memory.shape, array.dtype, array.base)
+    return padded
 
 
 def pool() -> Pool:

@@ -1,4 +1,4 @@
-"""What worlds keep of steps that ran before, what a step moved, and steps under way."""
+"""Programs of steps that worlds cache, the bytes that a step moved, and steps that were started early."""
 
 from __future__ import annotations
 
@@ -27,24 +27,28 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 class StepProgram:
-    """A step as a process with one rank runs it; its ``run`` is None until that was derived, and when it is forgotten.
+    """Step as a process with one rank runs it.
 
-    The shard before may move into its ``room``.
+    ``run`` is None before it is derived and after :meth:`free`. The shard before the step may move into ``room``.
     """
 
     run: Callable[[Any], Any] | None = None
     room: Any = None
 
     def free(self) -> None:
-        """Give back what it holds; whoever still has it finds nothing to run."""
+        """Free the resources of the program. Later callers find no ``run``."""
         self.run = None
 
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A redistribution that was done before: the layout that was asked for, its plan, and what is known of the result.
+    """Redistribution that was done before.
 
-    Its program is its only step as this process runs it, if there is nothing more to do.
+    Attributes:
+        layout: the layout that was requested.
+        route: the plan.
+        meta: the meta of the result.
+        program: the plan's only step as this process runs it; None if there is more to do.
     """
 
     layout: Layout
@@ -54,9 +58,13 @@ class FastPath:
 
 
 class Moved(NamedTuple):
-    """What a step moved: bytes that each owned rank received from others and sent, and the calls that it became.
+    """Bytes that a step moved.
 
-    Beside them what the library's algorithm moved, where it chose one.
+    Attributes:
+        received: the bytes that each owned rank received from other ranks.
+        sent: the bytes that each owned rank sent to other ranks.
+        way: the MPI calls that the step became, in words.
+        library: what the library's own algorithm moved, if it chose one.
     """
 
     received: Sequence[int]
@@ -65,14 +73,14 @@ class Moved(NamedTuple):
     library: CallCounts | None = None
 
     def and_then(self, more: Moved) -> Moved:
-        """Return what the same step moved in this and a later call together."""
+        """Return what this call and a later call of one step moved together."""
         both = (self.received, more.received), (self.sent, more.sent)
         received, sent = ([a + b for a, b in zip(before, after)] for before, after in both)
         return Moved(received, sent, ", ".join(filter(None, (self.way, more.way))), self.library)
 
 
 def forget(entry: Any) -> None:
-    """Give back what a program holds."""
+    """Free the resources of a program that leaves the cache."""
     if isinstance(entry, StepProgram):
         entry.free()
 
@@ -89,7 +97,7 @@ STEP_COLLECTIVES = (
 
 
 def check_shard(step: Step, rank: int, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Refuse a shard that does not fit the layout before a step."""
+    """Raise WorldError if a shard does not fit the layout before a step."""
     if shape != expected:
         raise WorldError(f"rank {rank} holds a shard of shape {shape}, but {step.src} gives it {expected}")
 
@@ -99,13 +107,13 @@ Stages = Generator[None, None, list[Any]]
 
 
 class Posted:
-    """What :meth:`World.post` returns: a step that was begun on the shards of the owned ranks.
+    """Result of :meth:`World.post`: a step that was started on the shards of the owned ranks.
 
     Args:
-        world: which runs it.
+        world: the world that runs it.
         step: the step.
         dtype: the shards' type.
-        stages: begins it, and goes on with it.
+        stages: starts the step, and continues it.
     """
 
     def __init__(self, world: World, step: Step, dtype: np.dtype, stages: Stages) -> None:
@@ -120,7 +128,10 @@ class Posted:
         self.advance()
 
     def advance(self) -> None:
-        """Wait for what is under way, and begin what follows, if anything does; all ranks in the same order."""
+        """Wait for the requests under way, and start the next ones, if any.
+
+        All ranks call it in the same order.
+        """
         if self._results is not None:
             return
         begin = time.perf_counter()
@@ -137,7 +148,7 @@ class Posted:
         """Wait for the shards after the step and return them, one per owned rank.
 
         Raises:
-            WorldError: ranks that do not come, or that disagree about the step.
+            WorldError: If ranks do not come, or disagree about the step.
         """
         while self._results is None:
             self.advance()
@@ -148,6 +159,7 @@ class Posted:
         return self._results
 
     def _tell(self, moved: Moved) -> None:
+        """Give the step's event to the open traces."""
         planned = received_counts(self._step, self._world.ranks)
         seconds = time.perf_counter() - self._start
         with recorder.operator(self._operator):
@@ -161,7 +173,10 @@ MODES = ("auto", "values", True, False)
 
 
 def check_mode(mode: bool | str | None) -> bool | str:
-    """Return the mode asked for, or for None the one of the setting ``SPMDSIM_CHECK``."""
+    """Return the given mode; for None, the mode of the setting ``SPMDSIM_CHECK``.
+
+    Raises UsageTypeError for an unknown mode.
+    """
     if mode is None:
         return settings.CHECK.read()
     if mode not in MODES:

@@ -1,6 +1,6 @@
 """Provenance of this process's tensors: the operator, its operands and the user's line, by provenance number.
 
-Ranks compare the numbers. Where two of them differ, each rank says in words what its number stands for.
+Ranks compare the numbers. If two of them differ, each rank describes in words what its number stands for.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ LONGEST = 80
 
 
 class Calculation(NamedTuple):
-    """One calculation of a tensor.
+    """Calculation of a tensor.
 
     Attributes:
         name: the operator's name, ``TENSOR`` or ``NUMBER``.
         operands: the operands' provenance numbers.
-        parameters: the operator's, by name or in a row; a tensor's kind and its number among these; a number's value.
-        code: the user's function that asked for it, None if no user's function runs.
-        instruction: the place in this function.
+        parameters: the operator's, by name or in a row; a tensor's kind and its number among tensors of this kind; a
+            number's value.
+        code: the code of the user's function that requested it; None if no user's function runs.
+        instruction: the position in this function.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Calculation(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The user's line, such as ``program.py:29``."""
+        """Line of the user's program, such as ``program.py:29``."""
         if self.code is None:
             return "an unknown place"
         lines = (line for first, end, line in self.code.co_lines() if first <= self.instruction < end)
@@ -77,6 +78,7 @@ class Calculation(NamedTuple):
 
 
 def _parameters_in_words(parameters: Any) -> str:
+    """Return the parameters of an operator as text in parentheses, cut after :data:`LONGEST` characters."""
     if not parameters:
         return ""
     if isinstance(parameters, Mapping):
@@ -89,16 +91,17 @@ def _parameters_in_words(parameters: Any) -> str:
 
 @lru_cache(maxsize=KINDS)
 def _number_of_kind(kind: Meta) -> int:
+    """Return the number of a kind of tensors, equal in all processes."""
     return text_number(f"{kind} on {kind.layout.mesh}")
 
 
 class Provenance:
-    """The calculations of one world in this process: of tensors computed and tensors made the latest thousands each.
+    """Calculations of one world in this process: the latest thousands of computed tensors, and of created ones.
 
     Attributes:
-        count: how many tensors were computed so far.
-        add_read: compares later what this process reads of a tensor that every rank has whole: takes the tensor's number and a
-            checksum. None where nobody compares.
+        count: the number of tensors that were computed so far.
+        add_read: logs a read of a replicated tensor, to compare it later: takes the tensor's number and a
+            checksum. None if nothing compares reads.
     """
 
     def __init__(self) -> None:
@@ -111,11 +114,11 @@ class Provenance:
         self._computed: list[dict[int, Calculation]] = [{}, {}]
 
     def identify(self, recipe: Recipe, params: Params) -> None:
-        """Set a new recipe's number, equal in all processes, and its title, which shows where the user's function is."""
+        """Set the number of a new recipe, equal in all processes, and its title, which names the user's function."""
         op = recipe.op
         facts = facts_of(*op.user_functions())
         recipe.title = f"{op.name} ({facts[0]})" if facts and str(facts[0]) else op.name
-        recipe.number = number_of(op.name, *[one.compared for one in facts], *derived_from(op, params))
+        recipe.number = number_of(op.name, *[fact.compared for fact in facts], *derived_from(op, params))
 
     def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
         """Return the number of an operator's result ``k``."""
@@ -130,7 +133,10 @@ class Provenance:
         return origin
 
     def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
-        """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
+        """Return the number of the gradient of operand ``k``.
+
+        ``gradients`` are the gradients of the results; ``result`` is the number of the first result.
+        """
         number = recipe.number + k + result + 1
         numbers = (*map(_origin, gradients),)
         origin = combine_numbers(number, *numbers)
@@ -145,16 +151,16 @@ class Provenance:
         return origin
 
     def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
-        """Have ranks compare later what they read of a tensor that each of them has whole: no collective compared it."""
+        """Log a read of a replicated tensor, so that ranks compare it later, although no collective runs."""
         layout, mesh = tensor.meta.layout, tensor.meta.layout.mesh
         is_whole = layout.replicated_axes == mesh.axes and mesh.size == tensor.world.size
         if self.add_read is not None and is_whole:
             self.add_read(tensor.origin, checksum(array) if array.nbytes <= SMALL else tensor.origin)
 
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
-        """Remember that the tensor of this number is computed now."""
+        """Record that the tensor with this number is computed now, with the user's current line."""
         frame, _ = user_frame(sys._getframe(1))
-        place = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        position = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         if name in (TENSOR, NUMBER):
             tables = self._sources
         else:
@@ -162,24 +168,31 @@ class Provenance:
             self.count += 1
         if len(tables[0]) >= MOST:
             tables[:] = {}, tables[0]
-        tables[0][number] = Calculation(name, operands, parameters, *place)
+        tables[0][number] = Calculation(name, operands, parameters, *position)
 
     def number_tensor(self, kind: Meta) -> int:
-        """Return the number of a tensor that all ranks make now: a hash of its kind and of how many it has."""
+        """Return the number of a tensor that all ranks create now.
+
+        It is a hash of the tensor's kind and of the number of such tensors so far.
+        """
         number = _number_of_kind(kind)
-        counted = self._counts[number % KINDS] = self._counts[number % KINDS] + 1
-        origin = combine_numbers(number, counted)
-        self.note(origin, TENSOR, parameters=(kind, counted))
+        count_of_kind = self._counts[number % KINDS] = self._counts[number % KINDS] + 1
+        origin = combine_numbers(number, count_of_kind)
+        self.note(origin, TENSOR, parameters=(kind, count_of_kind))
         return origin
 
     def __contains__(self, number: int) -> bool:
         return self._of(number) is not None
 
     def _of(self, number: int) -> Calculation | None:
+        """Return the calculation of a number, or None if it is not recorded any more."""
         return next((table[number] for table in (*self._computed, *self._sources) if number in table), None)
 
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
-        """Yield a tensor's number and those of what it was computed from, nearest first, each as a text for other ranks."""
+        """Yield the numbers of a tensor and of its ancestors, nearest first, each with a text for other ranks.
+
+        At most :data:`ANCESTORS` numbers are yielded.
+        """
         waiting = [number]
         for k, ancestor in enumerate(waiting):
             if k == ANCESTORS:
@@ -222,14 +235,14 @@ def computed_origin(
     facts: tuple[Any, ...] | None = None,
     parameters: Any = None,
 ) -> int:
-    """Return the provenance number of what a name says was computed; 0 where nobody compares.
+    """Return the provenance number of a result; 0 if nothing compares provenances.
 
     Args:
-        world: the world, which remembers the calculation.
-        name: what computed it.
+        world: the world, which records the calculation.
+        name: the name of the calculation.
         operands: the operands' numbers.
-        facts: numbers that the result depends on besides, the name's if left out.
-        parameters: what to show of these facts in words.
+        facts: further numbers on which the result depends; by default the name's number.
+        parameters: the values that messages show.
     """
     if world.provenance is None:
         return 0
@@ -240,9 +253,12 @@ def computed_origin(
 
 
 def alike(value: Any) -> Any:
-    """Return a parameter in a form that all processes print equally; the type of values such as functions."""
+    """Return a parameter in a form that all processes print equally.
+
+    For values such as functions, it is the name of the type.
+    """
     if isinstance(value, (tuple, list)):
-        return [alike(part) for part in value]
+        return [alike(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))

@@ -18,7 +18,7 @@ HEAVY = 1 << 10
 
 @dataclass(frozen=True)
 class CallDescription:
-    """A call in words. Two calls agree if all fields are equal."""
+    """Description of a call in words. Two calls agree if all fields are equal."""
 
     call: str
     axes: str = ""
@@ -76,15 +76,15 @@ def name_differences(descriptions: Sequence[CallDescription]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One kind of call that some ranks make together, again and again.
+    """Kind of call that some ranks make together, again and again.
 
     Attributes:
         description: the call in words.
-        number: from 0 on, equal for equal calls on all processes. Calls that can overrun the buffer of a rank in another
-            call have numbers of at least ``NUMBERS``.
+        number: from 0 on, equal for equal calls on all processes. Calls that can overrun the buffer of a rank in
+            another call have numbers of at least ``NUMBERS``.
         ranks: the ranks that make the call, sorted, by their numbers in the world.
         kind: ``number`` without the ids of a lookup; a group compares its first call of a kind before it runs.
-        is_local: whether the call moves nothing, so that no rank waits for another one.
+        is_local: True if the call moves nothing, so that no rank waits for another one.
     """
 
     description: CallDescription

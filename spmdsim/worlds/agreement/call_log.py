@@ -48,7 +48,7 @@ _BEGIN = struct.Struct("qqqq")
 
 
 class CallLog(GroupLog):
-    """The calls of one group, as this rank makes and compares them.
+    """Calls of one group, as this rank makes and compares them.
 
     Args:
         board: the memory of the ranks' logs.
@@ -57,12 +57,12 @@ class CallLog(GroupLog):
         places: their places on the board.
         history: how this rank's tensors were computed.
         deadline: seconds that a rank waits for the others.
-        strict: whether the user's source lines must agree, too.
+        strict: True if the user's source lines must agree, too.
 
     Attributes:
-        compared: calls when this rank last compared with all ranks.
-        has_reported: whether this rank has raised an error about the group.
-        is_polling: whether this rank waits here, and not inside of MPI.
+        compared: the number of calls when this rank last compared with all ranks.
+        has_reported: True if this rank has raised an error about the group.
+        is_polling: True while this rank waits here, and not inside of MPI.
     """
 
     def __init__(
@@ -89,14 +89,17 @@ class CallLog(GroupLog):
         self.reads = ReadLog(self, strict)
 
     def close(self, failed: bool = False) -> None:
-        """Give the group's slots on the board back."""
+        """Free the group's slots on the board."""
         self.reads.close(failed)
         self.board.close_group(self.key, failed)
 
     # -- begin and end ------------------------------------------------------------------------------------
 
     def begin(self, call: Call, tensor: int = 0) -> int:
-        """Write that this rank begins a call, and look whether it can run; return its number in the group."""
+        """Write that this rank begins a call, and check whether it can run. Return its number in the group.
+
+        ``tensor`` is the provenance number of the tensor that moves; 0 for none.
+        """
         number, code, numbers = self.number, call.number, self._numbers
         is_new = call.kind not in self._kinds
         if is_new or code != call.kind:
@@ -153,8 +156,8 @@ class CallLog(GroupLog):
         for place, start in self._starts.items():
             area = self.board.areas[place]
             if area[start + layout.BEGUN] > number and area[start + layout.KEY] == self.key:
-                other = area[start + index]
-                if other != agreed and other | agreed >= NUMBERS:
+                other_agreed = area[start + index]
+                if other_agreed != agreed and other_agreed | agreed >= NUMBERS:
                     return True
         return False
 
@@ -179,14 +182,14 @@ class CallLog(GroupLog):
     def _skip_equal(self, area: memoryview, start: int, since: int, until: int) -> int:
         """Return the first call from ``since`` on that differs from this rank's; ``until`` if none does."""
         for first, count in split_at_ring_end(since, until):
-            own, other = (
+            own_numbers, other_numbers = (
                 np.asarray(numbers[begin : begin + count * layout.COLUMNS : layout.COLUMNS])
                 for numbers, begin in (
                     (self.board.numbers, locate(self.start, layout.AGREED, first)),
                     (area, locate(start, layout.AGREED, first)),
                 )
             )
-            differing = np.flatnonzero(own != other)
+            differing = np.flatnonzero(own_numbers != other_numbers)
             if differing.size:
                 return first + int(differing[0])
         return max(since, until)
@@ -270,6 +273,10 @@ class CallLog(GroupLog):
                 self.write_end(last)
 
     def _poll(self, number: int, is_over: Callable[[], bool]) -> None:
+        """Wait until ``is_over()`` is true; compare all calls now and then.
+
+        Raises DisagreementError if ranks differ, wait for one another in a circle, or do not come before the deadline.
+        """
         begin = time.monotonic()
         look, self.is_polling = begin + LOOK, True
         try:
@@ -291,6 +298,7 @@ class CallLog(GroupLog):
             self.is_polling = False
 
     def _raise(self, text: str) -> NoReturn:
+        """Raise DisagreementError with a text, and claim the report of it."""
         self.has_reported = True
         self.board.claim_report()
         raise DisagreementError(text)

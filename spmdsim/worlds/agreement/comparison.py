@@ -1,4 +1,4 @@
-"""Comparison of a number between the ranks of a communicator, by a collective that names ranks which do not come."""
+"""Comparison of a number between the ranks of a communicator; ranks that do not come are named in an error."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ abandoned: list[object] = []
 
 
 class Comparison:
-    """A comparison of one number on all ranks of a communicator: positive, of 61 bits. Collective.
+    """Comparison of one number on all ranks of a communicator: positive, of 61 bits. Collective.
 
-    The comparison is posted first and waited for later, so that it may run beside the call that it is about. Nothing else may
+    It is posted first and waited for later, so that it may run beside the call that it is about. Nothing else may
     use the communicator's non-blocking collectives meanwhile.
 
     Args:

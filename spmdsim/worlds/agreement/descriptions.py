@@ -45,10 +45,12 @@ def find_stuck_ranks(board: SharedBoard) -> set[int]:
                 free.add(place)
             continue
         key, number = current
-        others = {*board.group_places(place, key)} - {place}
-        awaited_by[place] = {other for other in others if board.count_begun(other, key) <= number}
-    while more := {p for p, awaited in awaited_by.items() if p not in free and awaited <= free}:
-        free |= more
+        other_places = {*board.group_places(place, key)} - {place}
+        awaited_by[place] = {
+            other_place for other_place in other_places if board.count_begun(other_place, key) <= number
+        }
+    while freed := {p for p, awaited in awaited_by.items() if p not in free and awaited <= free}:
+        free |= freed
     return set(awaited_by) - free
 
 
@@ -125,7 +127,9 @@ def _describe_last_call(log: GroupLog, place: int) -> str:
 
 
 def describe_different_lines(log: GroupLog) -> str:
-    """Return a clause that names the first logged call made from different source lines; empty if there is none.
+    """Return a clause that names the first logged call made from different source lines.
+
+    Empty if there is none.
 
     The log has the last calls only. The cause is often near: a rank made one call more, or one call less, than the others.
     """

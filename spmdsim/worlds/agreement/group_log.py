@@ -11,10 +11,10 @@ from spmdsim.worlds.agreement.shared_board import LoggedCall, SharedBoard
 
 
 class TensorHistory(Protocol):
-    """The history of this rank's tensors: how each was computed.
+    """History of this rank's tensors: how each was computed.
 
     Attributes:
-        count: tensors that were computed so far.
+        count: the number of tensors that were computed so far.
     """
 
     count: int
@@ -27,7 +27,7 @@ class TensorHistory(Protocol):
 
 
 class GroupLog:
-    """The logged calls of one group.
+    """Logged calls of one group.
 
     Args:
         board: the memory of the ranks' logs.
@@ -38,8 +38,8 @@ class GroupLog:
 
     Attributes:
         start: the index of this rank's slot on the board.
-        number: calls that this rank has begun.
-        computed: tensors that were computed before the latest call.
+        number: the number of calls that this rank has begun.
+        computed: the number of tensors that were computed before the latest call.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class GroupLog:
         if start is None or self.board.areas[place][start + layout.KEY] != self.key:
             start = self.board.find_group(place, self.key)
             # Replace the table, because another thread may read it.
-            starts = {other: index for other, index in self._starts.items() if other != place}
+            starts = {
+                other_place: index for other_place, index in self._starts.items() if other_place != place
+            }
             self._starts = starts if start is None else {**starts, place: start}
         return start
 

@@ -18,7 +18,7 @@ class RankStatus(NamedTuple):
 
     Attributes:
         state: ``RUNNING``, ``STOPPED``, ``ENDED`` or ``SILENT``.
-        is_remote: whether the rank runs on another node.
+        is_remote: True if the rank runs on another node.
     """
 
     state: int
@@ -26,7 +26,9 @@ class RankStatus(NamedTuple):
 
 
 class CallAgreement:
-    """Agreement of a world's ranks on their calls. This class compares nothing: programs run without checks.
+    """Agreement of a world's ranks on their calls.
+
+    This class compares nothing: programs run without checks.
 
     Args:
         processes: the process ids of ranks on this node.
@@ -79,14 +81,21 @@ class CallAgreement:
     # -- the end of a world ------------------------------------------------------------------------------------
 
     def close(self, failed: bool = False) -> None:
-        """Log no more calls; ``failed`` withdraws those that were logged."""
+        """Stop logging calls; ``failed`` withdraws those that were logged."""
 
     def refuse(self, reason: str) -> None:
         """Raise WorldError with a reason for every later call."""
 
 
 class CallScope:
-    """A context that begins a call on entry and ends it on exit; it does nothing if the call is None."""
+    """Context that begins a call on entry and ends it on exit; it does nothing if the call is None.
+
+    Args:
+        agreement: the agreement.
+        call: the call, or None.
+        tensor: the provenance number of the tensor that moves; 0 for none.
+        meets: True to wait for all ranks of the call on entry.
+    """
 
     __slots__ = ("_agreement", "_call", "_meets", "_tensor", "number")
 

@@ -36,7 +36,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(
 
 
 class LastCallWriter:
-    """Writes the last calls of this process, and of all ranks whose logs it can read, to a file."""
+    """Writer of a file with the last calls of this process, and of all ranks whose logs it can read."""
 
     def __init__(self, path: str) -> None:
         self.path, self.boards, self.size = path, list[SharedBoard](), MPI.COMM_WORLD.Get_size()
@@ -61,6 +61,7 @@ class LastCallWriter:
     # -- signals ------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
+        """Start the thread that listens for signals."""
         if threading.current_thread() is not threading.main_thread():
             return  # no handlers can be set here
         read, self._pipe = os.pipe()
@@ -81,6 +82,7 @@ class LastCallWriter:
             os.write(self._pipe, bytes([number]))
 
     def _listen(self, read: int) -> None:
+        """Write the file whenever a signal arrives at the pipe."""
         while heard := os.read(read, 1024):
             for number in set(heard) & {*map(int, _SIGNALS)}:
                 ends = number == signal.SIGTERM
@@ -95,7 +97,7 @@ class LastCallWriter:
 
         Args:
             reason: why the file is written.
-            last: whether the job ends; then the file is written once.
+            last: True if the job ends; then the file is written once.
         """
         if not self.boards or os.getpid() != self._process:
             return
@@ -119,24 +121,26 @@ class LastCallWriter:
         return [self.boards[0].state(place, RECORDS) for place in self.boards[0].places()]
 
     def _is_written(self) -> bool:
+        """Return True if a rank has written the file lately, or for the last time."""
         lately = time.monotonic_ns() - int(PATIENCE * 1e9)
         return any(state == WRITTEN or state > lately for state in self._states())
 
     def _write(self, reason: str, last: bool) -> None:
+        """Write the file, and report its path if the starter of the job does not."""
         ranks, path = sorted({rank for board in self.boards for rank in board.members}), Path(self.path)
         if len(ranks) < self.size:  # other nodes write theirs
             path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
         try:
             last_calls.write(path, self._document(ranks, reason))
         except Exception as error:  # the job goes on, or ends for a reason of its own
-            why = error.strerror if isinstance(error, OSError) else repr(error)
-            write(f"what the ranks called last cannot be written to {path}: {why}")
+            cause = error.strerror if isinstance(error, OSError) else repr(error)
+            write(f"what the ranks called last cannot be written to {path}: {cause}")
             return
         folder = find_job_folder()
         if folder is None or not (last or any((folder / note).exists() for note in (ENDING, ASKED))):
             # Else the starter prints the path.
-            who = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
-            write(f"what {who} called last is in {path}")
+            ranks_text = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
+            write(f"what {ranks_text} called last is in {path}")
 
     def _document(self, ranks: Sequence[int], reason: str) -> dict[str, Any]:
         read = [(board, place) for board in self.boards for place in board.places()]
@@ -149,7 +153,7 @@ class LastCallWriter:
 def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
     """Yield the logged calls of one rank that are not overwritten yet, group by group."""
     for start, key in board.groups(place):
-        group = tuple(sorted(board.members[other] for other in board.group_places(place, key)))
+        group = tuple(sorted(board.members[other_place] for other_place in board.group_places(place, key)))
         for number in board.readable_calls(place, start):
             call = board.read_call(place, start, number)
             if not call.begin:  # a read, see ``read_log``
@@ -163,7 +167,10 @@ def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
 
 
 def _end_by(number: int) -> None:
-    """End this process by a signal. Reset its handler by the C library, because Python does so in the main thread only."""
+    """End this process by a signal.
+
+    Reset its handler by the C library, because Python does so in the main thread only.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).signal(number, 0)
         os.kill(os.getpid(), number)

@@ -42,7 +42,9 @@ def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
 
 
 def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
-    """Create a shared board for the ranks of a communicator; return it with each rank's place on it. Collective.
+    """Create a shared board for the ranks of a communicator; return it with each rank's place on it.
+
+    Collective.
 
     Raises:
         WorldError: If ranks of another node cannot be reached.
@@ -52,10 +54,14 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
     places = [members.index(number) for number in ranks]
     nodes = _find_nodes(comm, places)
     near = next(node for node in nodes if places[rank] in node)
-    memory, alone = _share_memory(comm, places, near)
+    memory, places_without_memory = _share_memory(comm, places, near)
     if memory is None:  # each of these ranks is a node of its own
         memory, near = mmap.mmap(-1, _BYTES), (places[rank],)
-    nodes = [part for node in nodes for part in ([(p,) for p in node] if alone & {*node} else [node])]
+    nodes = [
+        node_part
+        for node in nodes
+        for node_part in ([(p,) for p in node] if places_without_memory & {*node} else [node])
+    ]
     numbers = memoryview(memory).cast("q")
     areas = [
         numbers[near.index(p) * AREA : (near.index(p) + 1) * AREA]
@@ -67,8 +73,8 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
         return SharedBoard(areas, members, places[rank]), places
     courier = Courier()
     addresses = dict(zip(places, comm.allgather(courier.address)))
-    others = [OtherNode(node, [addresses[p] for p in node], rank) for node in nodes if node != near]
-    board = SharedBoard(areas, members, places[rank], courier.follow(others), courier.refresh)
+    other_nodes = [OtherNode(node, [addresses[p] for p in node], rank) for node in nodes if node != near]
+    board = SharedBoard(areas, members, places[rank], courier.follow(other_nodes), courier.refresh)
     courier.serve(board)
     problem = next(filter(None, comm.allgather(courier.reach(board))), None)
     if problem is not None:

@@ -34,7 +34,7 @@ _REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
 
 
 class Address(NamedTuple):
-    """The address of a process that answers: the machine's addresses, the port, and a secret that others must send."""
+    """Address of a process that answers: the machine's addresses, the port, and a secret that others must send."""
 
     hosts: tuple[str, ...]
     port: int
@@ -42,7 +42,7 @@ class Address(NamedTuple):
 
 
 class Courier:
-    """Answers for the ranks of this node, and asks other nodes for the logs of their ranks."""
+    """Thread that answers for the ranks of this node; asks other nodes for the logs of their ranks."""
 
     def __init__(self) -> None:
         self._listens = socket.create_server(("", 0))
@@ -91,13 +91,16 @@ def _thread(work: Callable[..., None], *args: object) -> None:
 
 
 def _patch(place: int, at: int, numbers: memoryview | np.ndarray, calls: bool = False) -> bytes:
-    """Return the bytes of a part of a rank's area; ``calls`` says that the numbers are calls, which have times."""
+    """Return the bytes of a part of a rank's area.
+
+    ``calls`` says that the numbers are calls, which have times.
+    """
     data = numbers.tobytes()
     return _PATCH.pack(place, at, len(data), calls) + data
 
 
 class News:
-    """The parts of this node's areas that changed since one connection last asked."""
+    """Parts of this node's areas that changed since one connection last asked."""
 
     def __init__(self, board: SharedBoard) -> None:
         self._board = board
@@ -110,6 +113,7 @@ class News:
         return (patch for place in self._near for patch in self._of(place))
 
     def _of(self, place: int) -> Iterator[bytes]:
+        """Yield the changed parts of a rank's area; see :meth:`patches`."""
         numbers = self._board.areas[place]
         head = np.array(numbers[: layout.HEAD])
         head[layout.PROCESS_STATE] = self._board.process_state(place)
@@ -135,7 +139,7 @@ class News:
 
 
 class OtherNode:
-    """The ranks of another node, and a connection to one of their processes.
+    """Ranks of another node, and a connection to one of their processes.
 
     Args:
         places: the ranks' places on the board.
@@ -143,7 +147,7 @@ class OtherNode:
         first: the process to ask first; ranks choose different ones.
 
     Attributes:
-        problem: why no process answers; None as long as one does.
+        problem: why no process answers; None while one does.
     """
 
     def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
@@ -180,6 +184,10 @@ class OtherNode:
                     board.areas[place][layout.PROCESS_STATE] = ENDED if refused else SILENT
 
     def _ask(self, board: SharedBoard) -> None:
+        """Ask a process of the node for news, and write them to the board.
+
+        The times of calls are shifted to this node's clock.
+        """
         if self._connection is None:
             self._connection = self._connect()
         connection, asked = self._connection, time.monotonic_ns()
@@ -204,6 +212,7 @@ class OtherNode:
         return self._addresses[self._turn % len(self._addresses)]
 
     def _connect(self) -> socket.socket:
+        """Return a connection to a process of the node. Raise OSError if none of its addresses answers."""
         address = self._address()
         problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
         for host in address.hosts:
@@ -219,12 +228,13 @@ class OtherNode:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
+    """Return ``size`` bytes from a connection. Raise EOFError if it was closed."""
     data = bytearray()
     while len(data) < size:
-        some = connection.recv(min(size - len(data), 1 << 20))
-        if not some:
+        received = connection.recv(min(size - len(data), 1 << 20))
+        if not received:
             raise EOFError("the connection was closed")
-        data += some
+        data += received
     return bytes(data)
 
 

@@ -11,14 +11,17 @@ from spmdsim.worlds.agreement.wait_watch import WaitWatch
 
 
 class ProcessAgreements:
-    """The boards of a process, each with its thread. Worlds of the same ranks share a board."""
+    """Boards of a process, each with its thread. Worlds of equal ranks share a board."""
 
     def __init__(self) -> None:
         self._watches: dict[SharedBoard, WaitWatch] = {}
         self._writer: LastCallWriter | None = None
 
     def find_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]] | None:
-        """Return the board that an earlier world of these ranks uses, and the ranks' places there; None if none does."""
+        """Return the board that an earlier world of these ranks uses, and the ranks' places there.
+
+        None if none does.
+        """
         ranks = world_ranks(comm)
         for board in self._watches:
             if {*ranks} <= {*board.members}:
@@ -26,7 +29,10 @@ class ProcessAgreements:
         return None
 
     def open_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
-        """Return a board for the ranks of a communicator, and their places there. Collective if the board is new."""
+        """Return a board for the ranks of a communicator, and their places there.
+
+        Collective if the board is new.
+        """
         earlier = self.find_board(comm)
         if earlier is not None:
             return earlier

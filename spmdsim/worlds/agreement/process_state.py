@@ -14,14 +14,17 @@ RUNNING, STOPPED, ENDED, SILENT = range(1, 5)
 
 
 class ProcessPlace(NamedTuple):
-    """The machine and the id of a process. Processes of one machine and one namespace see each other."""
+    """Machine and id of a process. Processes of one machine and one namespace see each other."""
 
     machine: str
     process: int
 
 
 def find_own_place(rank: int) -> ProcessPlace:
-    """Return the place of this process, which is a rank of the job. The machine is empty if it has no identity."""
+    """Return the place of this process, which is a rank of the job.
+
+    The machine is empty if it has no identity.
+    """
     ranks_per_node = RANKS_PER_NODE.read()
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

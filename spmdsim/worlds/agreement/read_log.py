@@ -1,13 +1,13 @@
-"""Reads of whole tensors by ``full()`` and ``item()``, compared between ranks although no collective runs.
+"""Log of reads of whole tensors by ``full()`` and ``item()``: ranks compare them although no collective runs.
 
-A replicated tensor is read without a message, and a correct program may read it on some ranks only. So each rank writes its
-latest reads to the board, and compares them with its neighbours' once all ranks have made their next call. Two reads belong
-together if they are in equal lines of the user's, after equally many calls, equally many calculations since the latest call,
-and equally many reads in these lines since the latest calculation.
+A replicated tensor is read without a message, and a correct program may read it on some ranks only. So each rank
+writes its latest reads to the board, and compares them with its neighbours' once all ranks have made their next call.
+Two reads belong together if they are in equal lines of the user's, after equally many calls, equally many calculations
+since the latest call, and equally many reads in these lines since the latest calculation.
 
-Ranks disagree if all of them read there, the bits of two neighbours differ, and each of the two lacks the other's calculation.
-More than half of the ranks must have read one tensor: where each rank reads a number of its own, such as
-``offsets[rank].item()``, the ranks do not disagree. ``SPMDSIM_CHECK=1`` does without this majority.
+Ranks disagree if all of them read there, the bits of two neighbours differ, and each of the two lacks the other's
+calculation. More than half of the ranks must have read one tensor: if each rank reads a number of its own, such as
+``offsets[rank].item()``, the ranks do not disagree. With ``SPMDSIM_CHECK=1`` no majority is needed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LINES = 8
 
 
 class Read(NamedTuple):
-    """One read of a whole tensor on this rank.
+    """Read of a whole tensor on this rank.
 
     Attributes:
-        call: the calls of the group that this rank had begun.
-        key: the number of the place in the program, equal on ranks that read there.
+        call: the number of the group's calls that this rank had begun.
+        key: the number of the position in the program, equal on ranks that read there.
         origin: the tensor's provenance number.
         value: a checksum of the elements.
         line: the number of the user's line.
@@ -51,15 +51,15 @@ class Read(NamedTuple):
 
 
 class ReadLog:
-    """The reads of one group's ranks.
+    """Reads of one group's ranks.
 
     They are written to a slot of the board like calls, as a group of their own: the provenance number, the key and the
-    checksum stand in the columns ``AGREED``, ``CALL`` and ``LINE``. A rank that lacks the calculation of a neighbour's
+    checksum are in the columns ``AGREED``, ``CALL`` and ``LINE``. A rank that lacks the calculation of a neighbour's
     read adds an entry that says so (a doubt).
 
     Args:
         log: the calls of the group.
-        strict: whether two ranks disagree without a majority, too.
+        strict: True if two ranks disagree without a majority, too.
     """
 
     def __init__(self, log: GroupLog, strict: bool) -> None:
@@ -73,25 +73,29 @@ class ReadLog:
         self._repeats = 0
 
     def add(self, origin: int, value: int) -> None:
-        """Write a read of a tensor to the board."""
+        """Write a read of a tensor to the board.
+
+        ``origin`` is its provenance number, ``value`` a checksum of its elements.
+        """
         log, board = self._log, self._board
         if origin not in log.history:  # other ranks have forgotten it, too
             return
         if not self._start:
             self._start = board.open_group(self._key, log.places)
         lines = board.number_lines(sys._getframe(1), LINES)
-        place = log.number, log.history.count - log.computed, lines
-        self._repeats = self._repeats + 1 if place == self._place else 0
-        self._place = place
-        key = hash((*place, self._repeats))
+        position = log.number, log.history.count - log.computed, lines
+        self._repeats = self._repeats + 1 if position == self._place else 0
+        self._place = position
+        key = hash((*position, self._repeats))
         self._waiting.append(Read(log.number, key, origin, value, lines[0] if lines else 0, self._count))
         self._write(key, origin, value)
 
     def find_disagreement(self, at_end: bool = False) -> str | None:
-        """Compare reads that all ranks have passed with the neighbours'; return a disagreement in words, or None.
+        """Compare reads that all ranks have passed with the neighbours'.
 
-        Args:
-            at_end: whether all ranks have ended the program.
+        Return a disagreement in words, or None.
+
+        With ``at_end``, all ranks have ended the program, so all reads are compared.
         """
         log = self._log
         while self._waiting and (at_end or log.have_begun(self._waiting[0].call, log.places)):
@@ -113,7 +117,7 @@ class ReadLog:
         return None
 
     def close(self, failed: bool) -> None:
-        """Give the slot on the board back."""
+        """Free the slot on the board."""
         if self._start:
             self._board.close_group(self._key, failed)
 
@@ -125,6 +129,7 @@ class ReadLog:
         self._board.refresh()
 
     def _write(self, key: int, origin: int, value: int) -> None:
+        """Write an entry to the board."""
         numbers, first = self._board.numbers, locate(self._start, 0, self._count)
         numbers[first + layout.CALL], numbers[first + layout.AGREED] = key, origin
         numbers[first + layout.LINE], numbers[first + layout.BEGIN] = value, 0  # a read is no call
@@ -167,6 +172,7 @@ class ReadLog:
         return groups if readers == len(entries) and has_majority else []
 
     def _describe(self, read: Read, place: int, origin: int) -> str | None:
+        """Return the message for a read on which the ranks disagree; None if too few ranks read there."""
         board, groups = self._board, self._group_readers(read.key)
         if not groups or (not self._strict and groups[0][1] not in (read.origin, origin)):
             return None

@@ -51,15 +51,15 @@ STAYS, DONE, FAILED = range(3)
 
 
 class LoggedCall(NamedTuple):
-    """A call as one rank logged it.
+    """Call as one rank logged it.
 
     Attributes:
         description: the call in words.
         line: the user's line.
         tensor: the provenance number of the tensor that the call moves.
         agreed: the number that must be equal on all ranks.
-        begin: the time in nanoseconds.
-        end: the time in nanoseconds; before ``begin`` if the call has not ended.
+        begin: the start in nanoseconds.
+        end: the end in nanoseconds; before ``begin`` if the call has not ended.
     """
 
     description: CallDescription
@@ -88,14 +88,14 @@ def split_at_ring_end(since: int, until: int) -> Iterator[tuple[int, int]]:
 
 
 class SharedBoard:
-    """The areas of some ranks.
+    """Areas of some ranks.
 
     Args:
         areas: each rank's numbers, zeros at first. Areas of other nodes' ranks are copies.
-        members: the ranks' numbers in ``MPI.COMM_WORLD``, sorted. A rank's index here is its place.
+        members: the ranks' numbers in ``MPI.COMM_WORLD``, sorted. A rank's index in it is its place.
         me: this rank's place.
         far: the places of ranks on other nodes.
-        refresh: brings their copies on a board up to date.
+        refresh: updates their copies on a board.
     """
 
     def __init__(
@@ -161,7 +161,10 @@ class SharedBoard:
         self.numbers[REPORTS] = 1
 
     def is_first_to_report(self) -> bool:
-        """Return True if no other rank reports why the job ends; of several that begin at once, one is the first."""
+        """Return True if no other rank reports why the job ends.
+
+        Of several that begin at once, one is the first.
+        """
         if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
             return False
         self.claim_report()
@@ -184,6 +187,7 @@ class SharedBoard:
                 self._append(key, words)
 
     def _append(self, number: int, text: str) -> bool:
+        """Write a text to this rank's area. Return False if the area has no room for it."""
         used, data = self.numbers[TEXT_BYTES], text.encode()[:1000]
         size, first = (len(data) + 7) // 8 * 8, TEXTS + used // 8
         if used + 16 + size > TEXT:
@@ -210,6 +214,7 @@ class SharedBoard:
         return tuple(numbers)
 
     def _publish_line(self, frame: FrameType, function: int) -> int:
+        """Write the user's line of a frame, and return its number."""
         text = source_line(frame) or "an unknown place"
         number = number_of(text)
         self.publish(number, text)
@@ -246,7 +251,7 @@ class SharedBoard:
         """Return the index of a rank's slot of a group; None if the rank has made no call there."""
         if place == self.me:
             return self._starts.get(key)
-        return next((start for start, other in self.groups(place) if other == key), None)
+        return next((start for start, group in self.groups(place) if group == key), None)
 
     def groups(self, place: int) -> Iterator[tuple[int, int]]:
         """Yield the index and the group's number of each slot of a rank."""
@@ -277,7 +282,13 @@ class SharedBoard:
         return numbers[start + KEY], number
 
     def read_call(self, place: int, start: int, number: int) -> LoggedCall:
-        """Return call ``number`` of the process at ``place`` in the board, from the group's slot that begins at ``start``."""
+        """Return a call that the rank at ``place`` has logged.
+
+        Args:
+            place: the place of the rank.
+            start: the index of the group's slot.
+            number: the number of the call in the group.
+        """
         first = locate(start, 0, number)
         agreed, call, line, begin, end = self.areas[place][first : first + COLUMNS]
         words, where = (self.text(self.me, n) or self.text(place, n) for n in (call, line))
@@ -295,6 +306,7 @@ class SharedBoard:
         return entry[1].get(number)
 
     def _read_texts(self, place: int, used: int) -> dict[int, str]:
+        """Return the texts in a rank's area by number."""
         texts, numbers, data = {}, self.areas[place], self._bytes[place]
         index, end = TEXTS, TEXTS + used // 8
         while index < end:

@@ -114,22 +114,23 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
         job: the number of each rank in the job.
         settings: the names of the facts about settings.
     """
-    for ranks, mistake in sides((rank, one.get(MISTAKE)) for rank, one in zip(job, facts)):
+    for ranks, mistake in sides((rank, rank_facts.get(MISTAKE)) for rank, rank_facts in zip(job, facts)):
         if mistake is not None:
             raise DisagreementError(f"on {name_ranks(ranks)}, {mistake}")
     differing = [
         name
         for name in name_differing_facts(facts)
-        if name != PROGRAM and not (name.startswith(MODULE) and any(name not in one for one in facts))
+        if name != PROGRAM
+        and not (name.startswith(MODULE) and any(name not in rank_facts for rank_facts in facts))
     ]
-    if all(one[_name_setting("check")] == "False" for one in facts):
+    if all(rank_facts[_name_setting("check")] == "False" for rank_facts in facts):
         differing = [name for name in differing if name in settings]
     texts = []
     for name in differing:
-        values = sides((rank, one.get(name, "not set")) for rank, one in zip(job, facts))
-        of = f" {facts[0][PROGRAM]}" if name == TEXT else ""
+        values = sides((rank, rank_facts.get(name, "not set")) for rank, rank_facts in zip(job, facts))
+        program = f" {facts[0][PROGRAM]}" if name == TEXT else ""
         texts.append(
-            f"{name}{of} is {', '.join(f'{value} on {name_ranks(ranks)}' for ranks, value in values)}"
+            f"{name}{program} is {', '.join(f'{value} on {name_ranks(ranks)}' for ranks, value in values)}"
         )
     if texts:
         raise DisagreementError(f"the ranks do not start alike: {'; '.join(texts)}")
@@ -183,6 +184,7 @@ def _collect_texts() -> dict[str, str]:
 
 
 def _describe_main(main: ModuleType | None) -> str:
+    """Return length and checksum of the program's text; "interactive" without one."""
     path = getattr(main, "__file__", None)
     if isinstance(path, str):
         return _describe_file(os.path.abspath(path))

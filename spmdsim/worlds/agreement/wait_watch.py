@@ -34,7 +34,7 @@ CODE = 2
 
 
 class WaitWatch:
-    """Watches the calls of this process on one board, in all worlds, from the first world on."""
+    """Thread that watches the calls of this process on one board, in all worlds, from the first world on."""
 
     def __init__(self, board: SharedBoard) -> None:
         self._board = board
@@ -77,6 +77,7 @@ class WaitWatch:
                 self._compare_at_end(log, is_last)
 
     def _compare_at_end(self, log: CallLog, is_last: bool) -> None:
+        """End the job if this rank's calls or reads differ from those of other ranks."""
         if (number := log.find_difference()) is not None:
             self._end_job(self._describe_difference(log, number))
         if (text := log.reads.find_disagreement(at_end=is_last)) is not None:
@@ -91,6 +92,10 @@ class WaitWatch:
         return describe_disagreement(log, number)
 
     def _run(self) -> None:
+        """Look at the board every few moments until :meth:`stop` is called.
+
+        If this rank stays in one call, print which ranks it waits for, or end the job.
+        """
         board, signs = self._board, 0
         before: tuple[int, int] | None = None
         since = 0.0

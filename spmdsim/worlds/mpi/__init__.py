@@ -1,5 +1,7 @@
-"""Worlds on MPI: one process per rank. The code of the library that calls mpi4py.
+"""Worlds on MPI with one process per rank: the only code of the library that calls mpi4py, with ``worlds/agreement``.
 
-``world`` is the way in: it derives a program per step and keeps it. ``messages``, ``reducing``, ``exchanges``, ``*_messages`` and
-``shared`` are the ways to run one; ``comms`` makes communicators; ``spmdsim.worlds.agreement`` compares calls; ``communicator`` gives users' own code an mpi4py communicator whose collectives run by emulated algorithms.
+``mpi_world`` derives a program per step and caches it. ``messages``, ``reducing``, ``exchanges``, ``lookup_messages``
+and ``shared`` run a step; ``nonblocking`` starts steps early. ``comms`` creates communicators, and ``counted`` counts
+their traffic. ``trials`` measures implementations. ``communicator`` gives users' own code an mpi4py communicator whose
+collectives run by emulated algorithms.
 """

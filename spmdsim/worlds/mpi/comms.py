@@ -1,12 +1,12 @@
-"""The communicators of a world, made when first needed; comparing a number on them; and the end, where ranks that left are named.
+"""The communicators of a world, created on first use; and the end of a program, where ranks that left are named.
 
-MPI libraries can hold only some two thousand communicators, and making one costs more than using it a hundred
-times. All orders of the same ranks share one communicator; the order of a group is kept by its programs. Making one is a
+MPI libraries support only some two thousand communicators, and creating one takes longer than using it a hundred
+times. All orders of equal ranks share one communicator; programs store the order of a group. Creating one is a
 collective, too: the members first meet, with a deadline.
 
-So is the end of a program: every rank waits for the others there. One that waits for long tells the others that it has left,
-and which groups it made. Who waits for a group that it never made then knows that it will not come. A rank that merely is
-done before the others disturbs nobody.
+At the end of a program every rank waits for the others. One that waits for long tells the others that it has left, and
+which groups it has made. A rank that waits for a group that this rank never made then knows that it will not come. A
+rank that only ends before the others disturbs none of them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,13 @@ WORD = 10.0
 
 
 class Hurry(NamedTuple):
-    """How a rank leaves that does not end well: by what, in words, and with which exit code of the job.
+    """Reason of a rank that leaves after an error.
 
-    A silent one does not tell who waits for it in a collective, who would only complain of it.
+    Attributes:
+        by: the reason, in words.
+        code: the exit code of the job.
+        silent: True if the rank does not tell ranks that wait for it in a collective, because they would only complain
+            of it.
     """
 
     by: str
@@ -58,7 +62,10 @@ class Hurry(NamedTuple):
 
 
 class Comms:
-    """The communicators of one world; that of all ranks is made here, and the given one stays the caller's."""
+    """Communicators of one world.
+
+    The communicator of all ranks is created here; the given one stays the caller's.
+    """
 
     def __init__(self, comm: Counted, deadline: float) -> None:
         self.comm, self.deadline, self._job = comm, deadline, world_ranks(comm)
@@ -89,6 +96,7 @@ class Comms:
         return comm
 
     def _create(self, ranks: tuple[int, ...]) -> Counted:
+        """Create the communicator of some ranks. Collective over them."""
         group = self.comm.Get_group()
         part = group.Incl(list(ranks))
         comm = self.comm.Create_group(part, tag=len(ranks) % 1024)
@@ -97,30 +105,37 @@ class Comms:
         return comm
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
-        """Wait until all members are here: they report to the first one, which then lets them go on."""
+        """Wait until all members have come: they report to the first one, which then lets them continue."""
         talk, me = self._talk, self.comm.Get_rank()
-        word, heard = np.array([_number(ranks)]), np.empty(1, np.int64)
-        leader, others = ranks[0], set(ranks[1:])
+        own_number, received_number = np.array([_number(ranks)]), np.empty(1, np.int64)
+        leader, followers = ranks[0], set(ranks[1:])
         if me != leader:
-            talk.Send(word, leader, MEETING)
+            talk.Send(own_number, leader, MEETING)
             self._until(lambda: talk.Iprobe(leader, MEETING), ranks, set())
-            talk.Recv(heard, leader, MEETING)
+            talk.Recv(received_number, leader, MEETING)
             return
-        missing = set(others)
+        absent = set(followers)
 
         def hear() -> bool:
-            for rank in sorted(missing):
+            for rank in sorted(absent):
                 if talk.Iprobe(rank, MEETING):
-                    talk.Recv(heard, rank, MEETING)
-                    if heard[0] == word[0]:  # else it comes to another group, and not to this one
-                        missing.discard(rank)
-            return not missing
+                    talk.Recv(received_number, rank, MEETING)
+                    if (
+                        received_number[0] == own_number[0]
+                    ):  # else it comes to another group, and not to this one
+                        absent.discard(rank)
+            return not absent
 
-        self._until(hear, ranks, missing)
-        for rank in sorted(others):
-            talk.Send(word, rank, MEETING)
+        self._until(hear, ranks, absent)
+        for rank in sorted(followers):
+            talk.Send(own_number, rank, MEETING)
 
     def _until(self, done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
+        """Wait until ``done()`` is true.
+
+        Raises DisagreementError if ranks do not come before the deadline, or have left. ``ranks`` are the members of
+        the group, ``missing`` those that have not reported.
+        """
         begin, what = time.monotonic(), f"a collective of {self._names(ranks)}"
         while not done():
             waited = time.monotonic() - begin
@@ -137,6 +152,7 @@ class Comms:
             time.sleep(0.0005)
 
     def _names(self, ranks: Iterable[int]) -> str:
+        """Return ranks of the world in words, by their numbers in the job."""
         return name_ranks(sorted(self._job[rank] for rank in ranks))
 
     def free(self) -> None:
@@ -146,7 +162,7 @@ class Comms:
         self.refuse(CLOSED)
 
     def refuse(self, why: str) -> None:
-        """Know no communicators any more, and make none: why, in words."""
+        """Drop all communicators, and raise WorldError with this reason instead of creating one."""
         self._by_ranks.clear()
         self.closed = why
 
@@ -154,22 +170,22 @@ class Comms:
 
     @property
     def open(self) -> bool:
-        """Whether there are communicators, and none was freed."""
+        """True if the communicators exist and were not freed."""
         return self._all in self._by_ranks
 
     @property
     def of_job(self) -> bool:
-        """Whether all ranks of the job are in the world, whose own communicator its owner may have freed."""
+        """True if the world has all ranks of the job. Its owner may have freed the world's own communicator."""
         return len(self._all) == MPI.COMM_WORLD.size
 
     def at_end(self, agreement: CallAgreement, far: bool) -> None:
-        """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes.
+        """Have this process wait, at its end, for the ranks of open worlds, and name ranks that never come.
 
-        Collective. A stopped rank is waited for until the deadline. What was called is compared before this rank says that
-        it leaves, and when all have left.
+        Collective. A stopped rank is waited for until the deadline. Calls are compared before this rank reports that
+        it leaves, and when all ranks have left.
         """
         first = not _worlds
-        _worlds[:] = [one for one in _worlds if one.open]
+        _worlds[:] = [open_world for open_world in _worlds if open_world.open]
         self._agreement, self.far = agreement, far
         _worlds.append(self)
         if self.of_job:
@@ -189,31 +205,33 @@ class Comms:
             )
 
     def _listen(self) -> None:
-        """Take what others that left have said."""
+        """Receive what other ranks that left have reported."""
         status = MPI.Status()
         while self._talk.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             self._left[status.Get_source()] = self._talk.recv(source=status.Get_source(), tag=LEFT)
 
     def leave(self, hurry: Hurry | None) -> None:
-        """Wait until all ranks leave; tell the others after a while which groups this rank made. In a hurry it waits not long.
+        """Wait until all ranks leave.
 
-        Ranks that still work are waited for as long as they like, those that are stopped until the deadline.
+        After :data:`PATIENCE` seconds, tell the others which groups this rank has made. With ``hurry``, end the job
+        after :data:`HURRIED` seconds. Ranks that still work are waited for without limit, stopped ones until the
+        deadline.
         """
         comm, begin, next_word = self._talk, time.monotonic(), WORD
         groups = {_number(ranks) for ranks in self._by_ranks}
-        told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(groups)) > LONGEST
-        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        has_told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(groups)) > LONGEST
+        other_ranks = [rank for rank in range(comm.size) if rank != comm.rank]
         sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
         # No barrier of MPI's: another rank may have begun a collective that it will never finish.
-        awaited = set(others) if comm.rank == 0 else {0}
+        awaited = set(other_ranks) if comm.rank == 0 else {0}
         while awaited:
             for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
                 comm.recv(source=rank, tag=DONE)
                 awaited.discard(rank)
             waited = time.monotonic() - begin
-            if not told and waited > PATIENCE:
-                sent += [comm.isend(groups, rank, LEFT) for rank in others]
-                told = True
+            if not has_told and waited > PATIENCE:
+                sent += [comm.isend(groups, rank, LEFT) for rank in other_ranks]
+                has_told = True
             turn = waited - 0.1 * comm.rank  # so that one speaks for all
             if hurry is not None and turn > HURRIED:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
@@ -227,12 +245,12 @@ class Comms:
                 self._sign(awaited, waited)
             time.sleep(0.0005)
         if comm.rank == 0:
-            sent += [comm.isend(None, rank, DONE) for rank in others]
+            sent += [comm.isend(None, rank, DONE) for rank in other_ranks]
         self._listen()
         MPI.Request.Waitall(sent)
 
     def meet_at_end(self) -> None:
-        """Wait until all ranks are here, as they have said that they will be."""
+        """Wait until all ranks have come, as they have reported that they will."""
         request, end = self._talk.Ibarrier(), time.monotonic() + self.deadline
         while not request.Test() and time.monotonic() < end:
             time.sleep(0.0005)
@@ -255,7 +273,7 @@ def _number(ranks: tuple[int, ...]) -> int:
 
 
 def _require_running(states: Mapping[int, int], deadline: float) -> None:
-    """End the job if some ranks are stopped, by a signal or by a debugger, or nobody answers for them."""
+    """End the job if some ranks are stopped, by a signal or by a debugger, or their nodes do not answer."""
     for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
         ranks = sorted(rank for rank, its_state in states.items() if its_state == state)
         if ranks:
@@ -265,18 +283,21 @@ def _require_running(states: Mapping[int, int], deadline: float) -> None:
 
 
 def _leave(hurry: Hurry | None) -> None:
+    """Wait for the other ranks at the end of the program, and end the job if the ranks' calls differ."""
     code, why = read_exit_reason()
     if code:
         hurry = Hurry(why, code, silent=True)
-    still = [one for one in _worlds if one.open]
+    open_worlds = [open_world for open_world in _worlds if open_world.open]
     PROCESS.leave_program(code, is_last=False)
     # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
-    for one in [one for one in still if one.of_job][:1] or still:
-        one.leave(hurry)
-    PROCESS.leave_program(code, is_last=bool(still))
-    for one in still:
-        if one.far and not code:
-            one.meet_at_end()  # whoever ends answers no more
-    if still and not any(one.of_job for one in still):  # else all have been waited for
-        end_job_for_others(Counted.of(MPI.COMM_WORLD, still[0].comm.tally))
+    for open_world in [open_world for open_world in open_worlds if open_world.of_job][:1] or open_worlds:
+        open_world.leave(hurry)
+    PROCESS.leave_program(code, is_last=bool(open_worlds))
+    for open_world in open_worlds:
+        if open_world.far and not code:
+            open_world.meet_at_end()  # whoever ends answers no more
+    if open_worlds and not any(
+        open_world.of_job for open_world in open_worlds
+    ):  # else all have been waited for
+        end_job_for_others(Counted.of(MPI.COMM_WORLD, open_worlds[0].comm.tally))
     PROCESS.stop()

@@ -1,13 +1,12 @@
-"""A communicator whose collectives are emulated: it stands in for mpi4py's in a script that knows nothing of it.
+"""An emulated communicator: it replaces mpi4py's in a script that does not know this package.
 
 ::
 
-    comm = EmulatedCommunicator(MPI.COMM_WORLD, all_reduce="ring", library="mpich")
-    comm.Allreduce(x, y, op=MPI.MAX)
+    comm = EmulatedCommunicator(MPI.COMM_WORLD, all_reduce="ring", library="mpich") comm.Allreduce(x, y, op=MPI.MAX)
 
 Each upper-case collective runs a schedule over point-to-point messages of the real communicator: the algorithm
-named for it, or the one that the library named (the MPI in use, if none is) would choose for that size. All that
-is not a collective of buffers, the lower-case methods included, goes to the real communicator.
+named for it, or the one that ``library`` (by default the MPI in use) would choose for that size. All methods that
+are not collectives of buffers, including the lower-case ones, are those of the real communicator.
 """
 
 from __future__ import annotations
@@ -53,24 +52,25 @@ def _collective(method: _Method) -> _Method:
 
 
 class EmulatedCommunicator(Pictured):
-    """An object with mpi4py's signatures for collectives of buffers, run by emulated algorithms.
+    """Object with mpi4py's signatures for collectives of buffers, which run by emulated algorithms.
 
-    Its ranks compare what they call: collective, operation, root, counts, element type and algorithm. A long call, or one
-    of a new kind, is compared before it runs, any other beside it; none returns before all ranks have made the same one.
+    Its ranks compare what they call: collective, operation, root, counts, element type and algorithm. A long call, or
+    one of a new kind, is compared before it runs, any other beside it; none returns before all ranks have made an
+    equal call.
 
     Args:
         comm: the real communicator; messages go over a duplicate of it. Collective.
-        library: ``"mpich"`` or ``"openmpi"``: whose choices to follow where no algorithm is named; those of the
-            MPI in use if left out.
+        library: ``"mpich"`` or ``"openmpi"``, whose choices to follow if no algorithm is named; by default that of the
+            MPI in use.
         check: as in :class:`~spmdsim.worlds.mpi.mpi_world.MPIWorld`.
-        deadline: seconds that a call waits for ranks that do not come before they are named; as there.
+        deadline: seconds that a call waits for ranks that do not come before they are named; as in MPIWorld.
         **algorithms: an algorithm per collective, such as ``all_reduce="ring"``, with options after a colon.
 
     Raises:
-        SpmdError: no such collective.
-        ScheduleError: no such algorithm.
-        InputError: no such library.
-        WorldError: ranks that do not start alike; in every call, ranks that disagree, do not come or have left.
+        SpmdError: If a collective does not exist.
+        ScheduleError: If an algorithm does not exist.
+        InputError: If the library does not exist.
+        WorldError: If ranks do not start alike; in every call, if ranks disagree, do not come or have left.
     """
 
     def __init__(
@@ -126,14 +126,15 @@ class EmulatedCommunicator(Pictured):
         self._reduce("exscan", sendbuf, recvbuf, op)
 
     def _reduce(self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0) -> None:
-        here = name != "reduce" or self._rank == root
-        result = buffer_of(recvbuf) if here else None
+        """Run a reduction; ``root`` is used by "reduce" only."""
+        has_result = name != "reduce" or self._rank == root
+        result = buffer_of(recvbuf) if has_result else None
         source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf)
         assert source is not None  # for the type checker: only the root's sendbuf may be IN_PLACE
         schedule = self._schedule(name, source.count, source, op, root)
         vector = source.elements.copy() if sendbuf is MPI.IN_PLACE else source.elements
-        ends = result is not None and schedule.ends_with(self._rank)
-        target = result.elements[: source.count] if result is not None and ends else None
+        has_output = result is not None and schedule.ends_with(self._rank)
+        target = result.elements[: source.count] if result is not None and has_output else None
         self._run(schedule, schedule.chunk_elements(source.count), vector, target, op, source)
 
     @_collective
@@ -169,8 +170,8 @@ class EmulatedCommunicator(Pictured):
         """Send the root's buffer to all ranks."""
         buffer = buffer_of(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
-        mine = self._rank == root
-        vector = buffer.elements.copy() if mine else None
+        is_root = self._rank == root
+        vector = buffer.elements.copy() if is_root else None
         target = buffer.elements if vector is None else vector.copy()  # the root's own is only read
         self._run(schedule, schedule.chunk_elements(buffer.count), vector, target)
 
@@ -185,6 +186,7 @@ class EmulatedCommunicator(Pictured):
         self._gather_all(sendbuf, buffer_of(recvbuf, vector=True))
 
     def _gather_all(self, sendbuf: Any, result: Buffer) -> None:
+        """Run an all_gather of blocks."""
         counts, begins = result.blocks(self._size)
         schedule = self._schedule("all_gather", sum(counts), result)
         block = slice(begins[self._rank], begins[self._rank] + counts[self._rank])
@@ -201,19 +203,24 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any length from each rank to each rank; InputError if a receiver expects others."""
+        """Send a block of any length from each rank to each rank.
+
+        Raises InputError if a receiver expects other lengths.
+        """
         result, size = buffer_of(recvbuf, vector=True), self._size
         source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf, vector=True)
         counts, begins = source.blocks(size)
         lengths = np.empty((size, size), np.int64)
         self._calls.meet("all_to_all")
         self.comm.Allgather(np.array(counts, np.int64), lengths)
-        sent, taken = tuple(lengths[:, self._rank].tolist()), result.blocks(size)
-        if sent != taken[0]:
-            raise InputError(f"blocks of {sent} elements are sent to this rank, which receives {taken[0]}")
+        sent_counts, received_layout = tuple(lengths[:, self._rank].tolist()), result.blocks(size)
+        if sent_counts != received_layout[0]:
+            raise InputError(
+                f"blocks of {sent_counts} elements are sent to this rank, which receives {received_layout[0]}"
+            )
         schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
         vector = _joined(source, counts, begins)
-        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), vector, result, *taken)
+        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), vector, result, *received_layout)
 
     @_collective
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -226,12 +233,13 @@ class EmulatedCommunicator(Pictured):
         self._gather(sendbuf, recvbuf, root, True)
 
     def _gather(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
-        mine = self._rank == root
-        result = buffer_of(recvbuf, vector) if mine else None
+        """Run a gather of blocks to the root; with ``vector``, of different lengths."""
+        is_root = self._rank == root
+        result = buffer_of(recvbuf, vector) if is_root else None
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
         if vector:
-            own = counts[root] if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).count
-            counts = self._told("gather", root, counts, own)
+            own_count = counts[root] if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).count
+            counts = self._told("gather", root, counts, own_count)
         elif result is None:
             counts = (buffer_of(sendbuf).count,) * self._size
         if sendbuf is MPI.IN_PLACE and result is not None:
@@ -252,37 +260,43 @@ class EmulatedCommunicator(Pictured):
         self._scatter(sendbuf, recvbuf, root, True)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
-        mine = self._rank == root
-        source = buffer_of(sendbuf, vector) if mine else None
+        """Run a scatter of the root's blocks; with ``vector``, of different lengths."""
+        is_root = self._rank == root
+        source = buffer_of(sendbuf, vector) if is_root else None
         counts, begins = source.blocks(self._size) if source is not None else ((), ())
-        kept = recvbuf is MPI.IN_PLACE
-        result = source if kept else buffer_of(recvbuf)
+        is_in_place = recvbuf is MPI.IN_PLACE
+        result = source if is_in_place else buffer_of(recvbuf)
         assert result is not None  # for the type checker: only the root's recvbuf may be IN_PLACE
         if vector:
-            counts = self._told("scatter", root, counts, counts[root] if kept else result.count)
+            counts = self._told("scatter", root, counts, counts[root] if is_in_place else result.count)
         elif source is None:
             counts = (result.count,) * self._size
         schedule = self._schedule("scatter", sum(counts), result, None, root)
         packed = None if source is None else _joined(source, counts, begins)
         count = counts[self._rank]
-        target = np.empty_like(result.elements[:count]) if kept else result.elements[:count]
+        target = np.empty_like(result.elements[:count]) if is_in_place else result.elements[:count]
         self._run(schedule, _shares(schedule, counts), packed, target)
 
     @_collective
     def Barrier(self) -> None:
-        """Wait until all are here."""
+        """Wait until all ranks have called it."""
         schedule = self._schedule("barrier", 0, Buffer(np.empty(0), None, None, None))
         self._run(schedule, (0,) * schedule.chunk_count, None, None)
 
     # -- how -------------------------------------------------------------------------------------------
 
-    def _told(self, name: str, root: int, counts: tuple[int, ...], own: int) -> tuple[int, ...]:
-        """Return the lengths of blocks, which the root sends to ranks that know only their own."""
+    def _told(self, name: str, root: int, counts: tuple[int, ...], own_count: int) -> tuple[int, ...]:
+        """Return the lengths of all blocks, because ranks other than the root know only their own.
+
+        Raises InputError on the root if its lengths differ from those that the ranks expect.
+        """
         self._calls.meet(name, root)
-        wanted = tuple(self.comm.allgather(own))
-        if self._rank == root and wanted != counts:
-            raise InputError(f"the root's blocks have {counts} elements, but the ranks have {wanted}")
-        return wanted
+        expected_counts = tuple(self.comm.allgather(own_count))
+        if self._rank == root and expected_counts != counts:
+            raise InputError(
+                f"the root's blocks have {counts} elements, but the ranks have {expected_counts}"
+            )
+        return expected_counts
 
     def _placed(
         self,
@@ -293,7 +307,10 @@ class EmulatedCommunicator(Pictured):
         counts: tuple[int, ...],
         begins: tuple[int, ...],
     ) -> None:
-        """Run, and put the blocks where their displacements say; straight there if they follow one another."""
+        """Run a schedule, and put the blocks at their displacements.
+
+        Without a copy if they follow one another.
+        """
         if result is None:
             self._run(schedule, sizes, vector, None)
             return
@@ -317,6 +334,16 @@ class EmulatedCommunicator(Pictured):
         op: MPI.Op | None = None,
         like: Buffer | None = None,
     ) -> None:
+        """Run a schedule.
+
+        Args:
+            schedule: the schedule.
+            sizes: the number of elements of each chunk.
+            vector: this rank's input, or None.
+            result: the array for its output, or None.
+            op: the operation, or None.
+            like: a buffer with the operation's element type.
+        """
         program = program_of(schedule, self._rank, sizes)
         fitting(program, vector, result)
         if result is not None:
@@ -339,6 +366,11 @@ class EmulatedCommunicator(Pictured):
         return schedule
 
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
+        """Return the schedule of the named algorithm or, without a name, of the library's choice.
+
+        Without a choice that fits, it is any algorithm that does. Raises WorldError if a named algorithm does not keep
+        the order of operands of an operation that does not commute.
+        """
         if name in self._named:
             kind, options = _parsed(self._named[name])
             schedule = schedule_of(name, kind, self._size, root, **options)
@@ -357,10 +389,12 @@ class EmulatedCommunicator(Pictured):
 
 
 def _joined(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...]) -> np.ndarray:
+    """Return the blocks of a buffer one after the other."""
     return np.concatenate([source.elements[begin : begin + n] for begin, n in zip(begins, counts)])
 
 
 def _known_library(library: str | None) -> str:
+    """Return the name of a library; for None, that of the MPI in use. Raise InputError if it is unknown."""
     name = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
     if name not in libraries():
         what = f"the choices of {library!r} are not known"
@@ -369,7 +403,10 @@ def _known_library(library: str | None) -> str:
 
 
 def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:
-    """Return the algorithms of a collective by name; raise an error if there are none."""
+    """Return the algorithms by the collectives' own names.
+
+    Raises an error if a collective or an algorithm does not exist.
+    """
     named = {collective(name).name: text for name, text in algorithms.items()}
     for name, text in named.items():
         kind, options = _parsed(text)
@@ -379,9 +416,9 @@ def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str
 
 def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
     """Return the first algorithm that fits, in rank order if the operation does not commute."""
-    for one in algorithms(name):
-        if one.fits(size, dict(one.options)):
-            schedule = make_schedule(one, size, root)
+    for candidate in algorithms(name):
+        if candidate.fits(size, dict(candidate.options)):
+            schedule = make_schedule(candidate, size, root)
             if commutes or schedule.in_order:
                 return schedule
     raise WorldError(
@@ -390,6 +427,10 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
 
 
 def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the elements of each chunk where every rank owns a block of chunks."""
-    each = schedule.chunk_count // schedule.size
-    return tuple(part for count in counts for part in cut(count, each)) if each != 1 else tuple(counts)
+    """Return the number of elements of each chunk if every rank owns a block of chunks."""
+    chunks_per_rank = schedule.chunk_count // schedule.size
+    return (
+        tuple(size for count in counts for size in cut(count, chunks_per_rank))
+        if chunks_per_rank != 1
+        else tuple(counts)
+    )

@@ -1,9 +1,9 @@
-"""Communicators that count what MPI is asked to move, from the buffers and counts of every call that is made.
+"""Communicators that count what MPI moves, from the buffers and counts of every call.
 
-Whichever way a step takes, its calls go through one of these. Data are counted while somebody records; control
-traffic, which moves nothing of the user's, is told apart by what only it calls (or by its messages' tags), counted
-from the beginning, and shown apart. A reduction of MPI's own is counted by the convention of the plans; beside it
-stands what the library's algorithm moves, as far as its choice is known.
+The calls of all steps go through them. Data are counted while a trace is open. Control traffic, which moves nothing of
+the user's, is recognised by the functions that only it calls (or by its messages' tags), is counted from the
+beginning, and is shown separately. A reduction of MPI's own is counted by the convention of plans; in addition, the
+bytes of the library's algorithm are counted if its choice is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LibraryMoves(NamedTuple):
 def library_moves(
     vendor: str, function: str, counts: tuple[int, ...], rank: int, itemsize: int
 ) -> LibraryMoves | None:
-    """Return what a reduction of blocks of elements moves, or None if its algorithm is not known.
+    """Return the bytes that a reduction of blocks moves, or None if its algorithm is not known.
 
     >>> library_moves("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
     LibraryMoves(algorithm='recursive_doubling', received=64, sent=64)
@@ -64,8 +64,8 @@ def library_moves(
     if name == "all_reduce":
         sizes = tuple(schedule.chunk_elements(sum(counts)))
     else:
-        each = schedule.chunk_count // size
-        sizes = tuple(part for block in counts for part in cut(block, each))
+        chunks_per_rank = schedule.chunk_count // size
+        sizes = tuple(chunk_size for block in counts for chunk_size in cut(block, chunks_per_rank))
     program = compile_program(schedule, rank, sizes)
     return LibraryMoves(choice.name, program.received_elements * itemsize, program.sent_elements * itemsize)
 
@@ -78,10 +78,15 @@ _PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit"
 
 
 class Tally:
-    """What the communicators of one world were asked to move: control traffic since the world was made, data in this step.
+    """Counts of the communicators of one world: control traffic since the world was made, data in the current step.
 
-    ``calls`` are MPI's functions in the order of their first calls; ``library`` is what the library's algorithms of its
-    reductions move, unless one is not known, and ``algorithms`` are their names.
+    Attributes:
+        control: the control traffic by purpose.
+        data: the calls and bytes of the step.
+        calls: the number of calls by MPI's function, in the order of the first calls.
+        library: the bytes that the library's algorithms of the step's reductions move.
+        algorithms: the names of these algorithms.
+        unknown: True if one of these algorithms is not known.
     """
 
     def __init__(self) -> None:
@@ -101,7 +106,10 @@ class Tally:
         self.data += CallCounts(1, received, sent)
 
     def reduced(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
-        """Count a call that reduces data by an algorithm of the library: each part of a block is sent to its owner."""
+        """Count a call that reduces data by an algorithm of the library.
+
+        By the convention of plans, each part of a block is sent to its owner.
+        """
         received, sent = (len(counts) - 1) * counts[rank], sum(counts) - counts[rank]
         if name == "Allreduce":  # as much again to gather the blocks
             received = sent = received + sent
@@ -120,7 +128,7 @@ class Tally:
         return ", ".join(calls) + by
 
     def by_library(self) -> CallCounts | None:
-        """Return what the library's algorithms moved in this step; None if its choice is not known."""
+        """Return the bytes that the library's algorithms moved in this step; None if its choice is not known."""
         return self.library if self.algorithms and not self.unknown else None
 
     def controls(self, purpose: str, received: int = 0, sent: int = 0) -> None:
@@ -156,26 +164,27 @@ def _blocks(spec: Any) -> list[int]:
     return [count * size for count in spec[1][0]]
 
 
-def _equal(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
+def _equal(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
     """Return the bytes received and sent if each rank sends an equal block to each rank."""
-    mine = taken if source is MPI.IN_PLACE else source
-    return (size - 1) * _nbytes(taken), (size - 1) * _nbytes(mine)
+    own_buffer = recvbuf if source is MPI.IN_PLACE else source
+    return (size - 1) * _nbytes(recvbuf), (size - 1) * _nbytes(own_buffer)
 
 
-def _gathered(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
+def _gathered(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
     """Return the bytes received and sent if every rank sends its block, of any length, to all others."""
-    blocks = _blocks(taken)
-    mine = blocks[rank] if source is MPI.IN_PLACE else _nbytes(source)
-    return sum(blocks) - blocks[rank], (size - 1) * mine
+    blocks = _blocks(recvbuf)
+    own_bytes = blocks[rank] if source is MPI.IN_PLACE else _nbytes(source)
+    return sum(blocks) - blocks[rank], (size - 1) * own_bytes
 
 
-def _exchanged(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
+def _exchanged(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
     """Return the bytes received and sent if each rank sends a block of any length to each rank."""
-    sent, received = _blocks(source), _blocks(taken)
+    sent, received = _blocks(source), _blocks(recvbuf)
     return sum(received) - received[rank], sum(sent) - sent[rank]
 
 
 def _counting(call: _Call, moves: Moves) -> _Call:
+    """Return a method of a communicator that also counts the bytes of its call; see :data:`Moves`."""
     name = call.__name__
 
     def counted(self: Counted, sendbuf: Any, recvbuf: Any) -> Any:
@@ -187,14 +196,14 @@ def _counting(call: _Call, moves: Moves) -> _Call:
 
 
 class Counted(MPI.Intracomm):
-    """Another name for a communicator, which counts what it is asked to do."""
+    """Communicator that counts the data and control traffic of its calls in a tally."""
 
     tally: Tally
     rank_size: tuple[int, int]
 
     @classmethod
     def of(cls, comm: MPI.Comm, tally: Tally) -> Counted:
-        """Return a communicator that counts."""
+        """Return a communicator with equal ranks that counts its calls in ``tally``."""
         counted = cls(comm)
         counted.tally, counted.rank_size = tally, (comm.Get_rank(), comm.Get_size())
         return counted
@@ -211,7 +220,7 @@ class Counted(MPI.Intracomm):
     Ialltoallv = _counting(MPI.Intracomm.Ialltoallv, _exchanged)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Counted as the reduce_scatter and all_gather of balanced blocks that it amounts to."""
+        """Reduce on all ranks; count the reduce_scatter and all_gather of balanced blocks that it amounts to."""
         if recorder.open_traces:
             self.tally.reduced("Allreduce", self._balanced(recvbuf.size), self.rank_size[0], recvbuf.itemsize)
         super().Allreduce(sendbuf, recvbuf, op)
@@ -219,7 +228,7 @@ class Counted(MPI.Intracomm):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Counted as everybody's part of a block sent to its owner."""
+        """Reduce, and leave each rank its block; count each rank's part of a block sent to its owner."""
         if recorder.open_traces:
             self.tally.reduced("Reduce_scatter", recvcounts, self.rank_size[0], recvbuf.itemsize)
         super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
@@ -232,7 +241,7 @@ class Counted(MPI.Intracomm):
         super().Bcast(buf, root)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Counted as what each rank but the first has to receive."""
+        """Reduce the ranks before this one; count the array that each rank but the first has to receive."""
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(recvbuf)
             self.tally.moved("Exscan", nbytes * (rank > 0), nbytes * (rank < size - 1))
@@ -253,15 +262,16 @@ class Counted(MPI.Intracomm):
         return super().Irecv(buf, source, tag)
 
     def _balanced(self, count: int) -> list[int]:
+        """Return the sizes of balanced blocks of ``count`` elements, one per rank."""
         size = self.rank_size[1]
         return [split_block(0, count, size, k)[1] for k in range(size)]
 
     # -- control ------------------------------------------------------------------------------------------
 
-    def agree(self, mine: np.ndarray, common: np.ndarray, op: MPI.Op) -> None:
-        """Reduce a few numbers that the ranks must agree on."""
+    def agree(self, own_numbers: np.ndarray, common: np.ndarray, op: MPI.Op) -> None:
+        """Reduce a few numbers that the ranks must agree on; count it as control traffic."""
         self._agrees(common)
-        super().Allreduce(mine, common, op)
+        super().Allreduce(own_numbers, common, op)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Reduce a buffer on all ranks without waiting."""
@@ -269,9 +279,10 @@ class Counted(MPI.Intracomm):
         return super().Iallreduce(sendbuf, recvbuf, op)
 
     def _agrees(self, numbers: np.ndarray) -> None:
+        """Count a reduction of a few numbers as control traffic."""
         size, counts = self.rank_size[1], self._balanced(numbers.size)
-        mine = counts[self.rank_size[0]]
-        nbytes = ((size - 1) * mine + numbers.size - mine) * numbers.itemsize
+        own_block = counts[self.rank_size[0]]
+        nbytes = ((size - 1) * own_block + numbers.size - own_block) * numbers.itemsize
         self.tally.controls("agreement", nbytes, nbytes)
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
@@ -280,12 +291,12 @@ class Counted(MPI.Intracomm):
         return super().Iprobe(source, tag, status)
 
     def Barrier(self) -> None:
-        """Wait for all."""
+        """Wait until all ranks have called it."""
         self.tally.controls("barriers")
         super().Barrier()
 
     def Ibarrier(self) -> MPI.Request:
-        """Wait for all, without waiting."""
+        """Return a request that completes when all ranks have called it."""
         self.tally.controls("barriers")
         return super().Ibarrier()
 
@@ -309,14 +320,14 @@ class Counted(MPI.Intracomm):
         self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> Any:
         """Receive an object of the control plane, whose message has arrived."""
-        there = MPI.Status() if status is None else status
-        self.Probe(source, tag, there)
-        data = bytearray(there.Get_count(MPI.BYTE))
-        self.Recv([data, MPI.BYTE], there.Get_source(), tag)
+        arrived = MPI.Status() if status is None else status
+        self.Probe(source, tag, arrived)
+        data = bytearray(arrived.Get_count(MPI.BYTE))
+        self.Recv([data, MPI.BYTE], arrived.Get_source(), tag)
         return pickle.loads(data)
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        """Objects to all: their lengths first, and then they themselves."""
+        """Send an object to all ranks, and return the objects of all ranks. Lengths are sent first."""
         data, (rank, size) = pickle.dumps(sendobj), self.rank_size
         lengths = np.empty(size, np.int64)
         self.tally.controls("objects", (size - 1) * 8, (size - 1) * 8)
@@ -340,6 +351,6 @@ class Counted(MPI.Intracomm):
         return Counted.of(super().Split_type(split_type, key, info), self.tally)
 
     def window(self, nbytes: int) -> MPI.Win:
-        """Memory that all ranks share, of which this rank gives so many bytes."""
+        """Return memory that all ranks share, to which this rank contributes ``nbytes`` bytes. Collective."""
         self.tally.controls("groups")
         return MPI.Win.Allocate_shared(nbytes, 1, MPI.INFO_NULL, self)

@@ -1,8 +1,7 @@
-"""The calls of an emulated communicator: what mpi4py's buffers hold, and that all ranks make the same one.
+"""Calls of an emulated communicator: interpret mpi4py's buffer arguments, and compare the calls of all ranks.
 
-A long call, or one of a new kind, is compared before it runs, any other while it runs.
-No call returns before all ranks have said that they made the same one. Ranks that wait for one that does not come, or
-that has left the program, name it.
+A long call, or one of a new kind, is compared before it runs, any other while it runs. No call returns before all
+ranks have reported an equal one. Ranks that wait for one that does not come, or that has left the program, name it.
 """
 
 from __future__ import annotations
@@ -34,10 +33,15 @@ from spmdsim.worlds.trace.source_lines import source_line, source_lines
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer argument, understood: the elements along the first dimension, and their MPI type, None for numpy's own.
+    """Buffer argument after interpretation.
 
-    Elements of several bytes that numpy does not know as one (pairs, matrices) are rows of bytes. Counts and displacements
-    per rank are there if they were given.
+    Elements of several bytes that NumPy has no type for (pairs, matrices) are rows of bytes.
+
+    Attributes:
+        elements: the elements along the first dimension.
+        datatype: their MPI type; None for NumPy's own type.
+        counts: the number of elements per rank, if given.
+        displacements: the offsets per rank, if given.
     """
 
     elements: np.ndarray
@@ -51,7 +55,10 @@ class Buffer:
         return len(self.elements)
 
     def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Counts and displacements per rank; equal blocks if none were given."""
+        """Return counts and displacements per rank; equal blocks if no counts were given.
+
+        Raises WorldError if they do not fit the number of ranks.
+        """
         if self.counts is None and self.count % size:
             raise WorldError(
                 f"{many(self.count, 'element is', 'elements are')} no whole number of blocks for {many(size, 'rank')}"
@@ -66,39 +73,44 @@ class Buffer:
 
 
 def buffer_of(spec: Any, vector: bool = False) -> Buffer:
-    """Understand ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
-    displacements), type]`` or ``[array, counts, displacements, type]``.
+    """Return the interpretation of a buffer argument of mpi4py.
 
-    In a ``vector`` call, a lone sequence of integers means counts per rank. UsageTypeError: something else, an array that is
-    not contiguous, or an MPI type with gaps.
+    It is ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
+    displacements), type]`` or ``[array, counts, displacements, type]``. In a ``vector`` call, a lone sequence of
+    integers means counts per rank.
+
+    Raises:
+        UsageTypeError: If it is something else, an array that is not contiguous, or an MPI type with gaps.
     """
     if not isinstance(spec, list | tuple):
         return Buffer(_elements(_array(spec), None, None), None, None, None)
-    array, *rest = spec
+    array, *arguments = spec
     datatype = None
-    if rest and isinstance(rest[-1], MPI.Datatype | str):
-        last = rest.pop()
+    if arguments and isinstance(arguments[-1], MPI.Datatype | str):
+        last = arguments.pop()
         datatype = MPI.Datatype.fromcode(last) if isinstance(last, str) else last
     count, counts, displacements = None, None, None
-    if len(rest) == 2:
-        counts, displacements = rest
-    elif len(rest) == 1 and isinstance(rest[0], int | np.integer):
-        count = int(rest[0])
-    elif len(rest) == 1 and rest[0] is not None:
-        counts = rest[0]
+    if len(arguments) == 2:
+        counts, displacements = arguments
+    elif len(arguments) == 1 and isinstance(arguments[0], int | np.integer):
+        count = int(arguments[0])
+    elif len(arguments) == 1 and arguments[0] is not None:
+        counts = arguments[0]
         if len(counts) == 2 and not isinstance(counts[0], int | np.integer):
             counts, displacements = counts
-    if len(rest) > 2 or (counts is not None and not vector):
+    if len(arguments) > 2 or (counts is not None and not vector):
         raise UsageTypeError(f"a buffer is [array, count, type] here, but got {spec!r}")
     elements = _elements(_array(array), datatype, count)
     return Buffer(elements, datatype, _integers(counts), _integers(displacements))
 
 
 def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
+    """Return numbers as Python integers; None for None."""
     return None if values is None else tuple(int(value) for value in values)
 
 
 def _array(buffer: Any) -> np.ndarray:
+    """Return a buffer as a flat array. Raise UsageTypeError if it is not a contiguous buffer of numbers."""
     array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, bytes) else np.asarray(buffer)
     if array.dtype.hasobject:
         raise UsageTypeError(
@@ -115,6 +127,7 @@ def _array(buffer: Any) -> np.ndarray:
 
 
 def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
+    """Return the elements of a flat array as the MPI type interprets them, cut to ``count`` if given."""
     if datatype is not None:
         size = datatype.Get_size()
         lower, extent = datatype.Get_extent()
@@ -153,7 +166,7 @@ _UFUNCS = (
 
 
 def operation_name(op: MPI.Op | None) -> str:
-    """Return a reduction in words; the operations of users have no name."""
+    """Return the name of a reduction; "" for None, and a description for a user's operation."""
     if op is None:
         return ""
     word = next((name for value, name in _OPERATIONS if op == value), None)
@@ -194,7 +207,14 @@ PATIENCE = 1.0
 
 
 class EmulatedCall(NamedTuple):
-    """What a rank is about to run: the algorithm, and with it collective and root, elements of each chunk, and what they are."""
+    """Call that a rank is about to make.
+
+    Attributes:
+        schedule: the algorithm, with collective and root.
+        sizes: the number of elements of each chunk.
+        operation: the name of the reduction, or "".
+        elements: the name of the element type, or "".
+    """
 
     schedule: Schedule
     sizes: tuple[int, ...]
@@ -203,7 +223,7 @@ class EmulatedCall(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What all ranks must say alike."""
+        """Facts that must be equal on all ranks, by name."""
         schedule, collective = self.schedule, self.schedule.collective
         options = "".join(f", {name} {value}" for name, value in schedule.options)
         return {
@@ -218,6 +238,7 @@ class EmulatedCall(NamedTuple):
 
 
 def _in_words(facts: dict[str, str]) -> str:
+    """Return a call as text, from its facts."""
     if "mistake" in facts:
         return f"{facts['collective']}, but {facts['mistake']}"
     what = facts["collective"] + (f" ({facts['operation']})" if facts.get("operation") else "")
@@ -227,7 +248,10 @@ def _in_words(facts: dict[str, str]) -> str:
 
 
 class EmulatedCalls:
-    """The calls of one emulated communicator; ``begun`` says that the comparison of the one it is in was posted."""
+    """Calls of one emulated communicator.
+
+    ``begun`` is True if the comparison of the current call was posted.
+    """
 
     def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
         self._comm, self._deadline, self._strict = comm, deadline, check is True
@@ -265,13 +289,16 @@ class EmulatedCalls:
             self.end()
 
     def meet(self, collective: str, root: int = 0) -> None:
-        """Make sure that all ranks come to a collective whose ranks first tell each other the lengths of blocks."""
+        """Compare a collective whose ranks first send each other the lengths of blocks.
+
+        So all ranks come to it before they send.
+        """
         if self._on:
             self._post_facts({"collective": f"{collective} of blocks", "root": str(root)})
             self.end()
 
     def failed(self, collective: str, error: Exception) -> None:
-        """Report to the other ranks that this rank cannot make its call or not continue it, and why."""
+        """Report to the other ranks that this rank cannot make or continue its call, and why."""
         if self._on and self._broken is None:
             if not self.begun:
                 self._post_facts({"collective": collective, "mistake": str(error)})
@@ -290,7 +317,10 @@ class EmulatedCalls:
         self._pending = Comparison(self._comm, number, self._deadline, self._look)
 
     def look(self, looks: int) -> None:
-        """Look after the others while messages are under way; ``looks`` says how often that was done in this round."""
+        """Check on the other ranks while messages are under way.
+
+        ``looks`` is the number of earlier checks in this round.
+        """
         pending = self._pending
         if pending is not None:
             try:
@@ -309,7 +339,7 @@ class EmulatedCalls:
         os.sched_yield()
 
     def end(self) -> None:
-        """Wait until that is known."""
+        """Wait until all ranks have posted the comparison. Raise DisagreementError if their calls differ."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -321,7 +351,7 @@ class EmulatedCalls:
             self._end(self._disagreement())
 
     def refuse(self, why: str) -> None:
-        """Make no calls any more: why, in words."""
+        """Raise DisagreementError with this reason for every later call."""
         self._broken, self._pending = why, None
 
     def _end(self, text: str) -> NoReturn:
@@ -341,14 +371,15 @@ class EmulatedCalls:
         return f"call {self._number - 1} of an emulated communicator, {_in_words(self._own())}, {me}"
 
     def _disagreement(self) -> str:
-        said = self._comm.allgather((self._own(), self._line()))
-        unlike = name_differing_facts([facts for facts, _ in said])
-        if any("mistake" in facts for facts, _ in said):
-            unlike = ["arguments"]
-        texts = (f"{_in_words(facts)}, at {line}" for facts, line in said)
-        told = [f"{name_ranks(ranks)}: {text}" for ranks, text in sides(enumerate(texts))]
+        """Return the message for ranks that made different calls. Collective."""
+        facts_and_lines = self._comm.allgather((self._own(), self._line()))
+        differing = name_differing_facts([facts for facts, _ in facts_and_lines])
+        if any("mistake" in facts for facts, _ in facts_and_lines):
+            differing = ["arguments"]
+        texts = (f"{_in_words(facts)}, at {line}" for facts, line in facts_and_lines)
+        texts_by_side = [f"{name_ranks(ranks)}: {text}" for ranks, text in sides(enumerate(texts))]
         what = f"call {self._number - 1} of an emulated communicator"
-        return f"ranks disagree about {what} in its {', '.join(unlike) or 'source'}; {'; '.join(told)}"
+        return f"ranks disagree about {what} in its {', '.join(differing) or 'source'}; {'; '.join(texts_by_side)}"
 
     # -- ranks that leave -------------------------------------------------------------------------------------
 
@@ -363,11 +394,11 @@ class EmulatedCalls:
         return f"{name_ranks(gone)} left the program and will not come" if gone else None
 
     def leaving(self) -> MPI.Request:
-        """Wait for all others to leave, without waiting."""
+        """Return a request that completes when all ranks leave."""
         return self._exit.Ibarrier()
 
     def tell(self) -> list[MPI.Request]:
-        """Tell the others how many calls this rank has made, and that it makes no more."""
+        """Send the others the number of this rank's calls, after which it makes no more; return the requests."""
         calls, me = np.array([self._number]), self._exit.Get_rank()
         return [self._exit.Isend(calls, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
 
@@ -377,7 +408,7 @@ _process = os.getpid()
 
 
 def _leave() -> None:
-    """Tell ranks that wait for this one, at the end of the program, that it does not come."""
+    """Tell waiting ranks, at the end of the program, that this rank does not come."""
     if not _open or os.getpid() != _process or MPI.Is_finalized():
         return
     with waiting_for_ranks():
@@ -385,15 +416,16 @@ def _leave() -> None:
 
 
 def _wait_for_all() -> None:
+    """Wait until all ranks leave; after a while, tell them how many calls this rank has made."""
     waiting, begin = [calls.leaving() for calls in _open], time.monotonic()
-    told: list[MPI.Request] = []
+    requests: list[MPI.Request] = []
     code, why = read_exit_reason()
     while not MPI.Request.Testall(waiting):
         if code and time.monotonic() - begin > HURRIED:
             me, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
             end_job(f"rank {me} of {size} stopped, the job ends:\n{why}", code)
-        if not code and not told and time.monotonic() - begin > PATIENCE:
-            told = [request for calls in _open for request in calls.tell()]
+        if not code and not requests and time.monotonic() - begin > PATIENCE:
+            requests = [request for calls in _open for request in calls.tell()]
         time.sleep(0.0005)
 
 

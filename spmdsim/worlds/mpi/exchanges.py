@@ -1,6 +1,6 @@
-"""Steps as one or a few exchanges: by element numbers, of sums, of prefixes, of parts of any length, and of windows.
+"""Steps that are one or a few exchanges: by element numbers, direct reductions, scans, arrays of any length, and halos.
 
-Windows of a split dim take one message from each neighbour that holds something, and one to each that reads.
+A halo exchange takes one message from each neighbour that owns elements of the window, and one to each that reads.
 """
 
 from __future__ import annotations
@@ -39,31 +39,35 @@ Arrays = dict[int, np.ndarray]
 
 
 def exchange_numbered(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
-    """Run this rank's part of an exchange by row-major element numbers that changes the shape."""
+    """Return this rank's part of an exchange by row-major element numbers that changes the shape."""
     exchange = (step.src, step.dst, step.shape, step.shape_after, rank)
     received = flat_receives(*exchange)
-    own = next(((one.source, one.target) for one in received if one.peer == rank), None)
+    own_positions = next(
+        ((transfer.source, transfer.target) for transfer in received if transfer.peer == rank), None
+    )
     sent, outgoing = _side(dict(flat_sends(*exchange)), members, rank)
-    taken, incoming = _side({one.peer: one.target for one in received}, members, rank)
+    received_layout, incoming = _side(
+        {transfer.peer: transfer.target for transfer in received}, members, rank
+    )
     shape, kind = step.dst.local_shape(step.shape_after, rank), element(dtype.itemsize)
 
     def run(array: np.ndarray) -> np.ndarray:
         flat, out, landing = array.reshape(-1), empty(shape, dtype), empty((len(incoming),), dtype)
         packed = flat[outgoing]
-        comm.Alltoallv([packed, sent, kind], [landing, taken, kind])
+        comm.Alltoallv([packed, sent, kind], [landing, received_layout, kind])
         target = out.reshape(-1)
         target[incoming] = landing
-        if own is not None:
-            target[own[1]] = flat[own[0]]
+        if own_positions is not None:
+            target[own_positions[1]] = flat[own_positions[0]]
         return out
 
     return run
 
 
 def _side(numbers: Arrays, members: Sequence[int], rank: int) -> tuple[Stretches, np.ndarray]:
-    """Return what goes to, or comes from, each other member: the counts, and all element numbers in order."""
-    nothing = np.zeros(0, np.int64)
-    lists = [nothing if member == rank else numbers.get(member, nothing) for member in members]
+    """Return the counts of the elements of each other member, and all element numbers in order."""
+    empty_numbers = np.zeros(0, np.int64)
+    lists = [empty_numbers if member == rank else numbers.get(member, empty_numbers) for member in members]
     return Stretches.of(list(map(len, lists))), np.concatenate(lists)
 
 
@@ -71,7 +75,14 @@ def _side(numbers: Arrays, members: Sequence[int], rank: int) -> tuple[Stretches
 
 
 class _Round:
-    """One round's messages of a rank: which parts go to and come from each of the members, one after the other."""
+    """Messages of a rank in one round of a direct reduction.
+
+    Args:
+        shares: the parts of the reduction.
+        hops: the messages of the round, as ``(sender, receiver, part number)``.
+        members: the ranks of the communicator, sorted.
+        me: this rank.
+    """
 
     def __init__(
         self, shares: Sequence[Part], hops: list[tuple[int, int, int]], members: Sequence[int], me: int
@@ -89,62 +100,66 @@ class _Round:
         self.sent, self.received = Stretches.of(list(sent.values())), Stretches.of(list(received.values()))
 
     def run(self, comm: Counted, values: Arrays, dtype: np.dtype) -> list[tuple[int, int, np.ndarray]]:
-        """Send what the parts are, and return what came: from whom, of which part."""
+        """Send the values of the parts; return ``(sender, part number, array)`` of the arrived ones."""
         if self.silent:
             return []
         packed, landing = empty((sum(self.sent[0]),), dtype), empty((sum(self.received[0]),), dtype)
         start = 0
         for k in self.gives:
-            piece = values[k]
-            packed[start : start + piece.size].reshape(piece.shape)[...] = piece
-            start += piece.size
+            box = values[k]
+            packed[start : start + box.size].reshape(box.shape)[...] = box
+            start += box.size
         kind = element(dtype.itemsize)
         comm.Alltoallv([packed, self.sent, kind], [landing, self.received, kind])
-        came, start = [], 0
+        arrived, start = [], 0
         for member, k in self.takes:
             stop = start + prod(self.shapes[k])
-            came.append((member, k, landing[start:stop].reshape(self.shapes[k])))
+            arrived.append((member, k, landing[start:stop].reshape(self.shapes[k])))
             start = stop
-        return came
+        return arrived
 
 
 def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
-    """Run this rank's part of a direct reduction over a communicator of the given world ranks."""
+    """Return this rank's part of a direct reduction over a communicator of ``members``, world ranks."""
     op, shares = check_reduce(step.op, dtype), reduction_parts(step.src, step.dst, step.shape)
-    contributions, *passed, results = [_Round(shares, hops, members, rank) for hops in rounds(shares)]
-    have = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
-    want = _indices(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
+    contributions, *sum_rounds, results = [_Round(shares, hops, members, rank) for hops in rounds(shares)]
+    source_indices = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
+    target_indices = _indices(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
     target = step.dst.local_shape(step.shape, rank) if rank in step.dst.mesh else (0,) * len(step.shape)
-    mine = {k: ranks for k, part in enumerate(shares) for adder, ranks in part.adders if adder == rank}
+    own_adding = {k: ranks for k, part in enumerate(shares) for adder, ranks in part.adders if adder == rank}
 
-    def first_sums(own: Arrays) -> Arrays:
-        came = {(k, member): piece for member, k, piece in contributions.run(comm, own, dtype)}
-        terms = {k: [own[k] if one == rank else came[k, one] for one in ranks] for k, ranks in mine.items()}
-        return {k: add_up(op, some, len(shares[k].adders) == 1) for k, some in terms.items()}
+    def first_sums(values: Arrays) -> Arrays:
+        arrived = {(k, member): piece for member, k, piece in contributions.run(comm, values, dtype)}
+        terms = {
+            k: [values[k] if one == rank else arrived[k, one] for one in ranks]
+            for k, ranks in own_adding.items()
+        }
+        return {k: add_up(op, arrays, len(shares[k].adders) == 1) for k, arrays in terms.items()}
 
     def run(array: np.ndarray) -> np.ndarray:
-        total = first_sums({k: array[index] for k, index in have.items()})
-        for some in passed:
-            for _, k, piece in some.run(comm, total, dtype):
+        """Run the rounds: add up addends, pass sums on, and send the results."""
+        total = first_sums({k: array[index] for k, index in source_indices.items()})
+        for arrays in sum_rounds:
+            for _, k, piece in arrays.run(comm, total, dtype):
                 total[k] = add_on(op, piece, total[k], shares[k].terms if shares[k].last == rank else None)
-        came = results.run(comm, total, dtype)
+        arrived = results.run(comm, total, dtype)
         out = empty(target, dtype)  # not before what was packed is gone
-        for _, k, piece in came:
-            out[want[k]] = piece
-        for k in mine:
+        for _, k, piece in arrived:
+            out[target_indices[k]] = piece
+        for k in own_adding:
             if shares[k].last == rank and rank in shares[k].wanting:
-                out[want[k]] = total[k]
+                out[target_indices[k]] = total[k]
         return out
 
     return run
 
 
-def _indices(shares: Sequence[Part], mine: Bounds) -> dict[int, tuple[slice, ...]]:
-    """Return the places of the parts that a box contains."""
+def _indices(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ...]]:
+    """Return the index of each part that the box ``outer`` contains, relative to it, by part number."""
     return {
-        k: within(part.box, mine)
+        k: within(part.box, outer)
         for k, part in enumerate(shares)
-        if all(a <= start and stop <= b for (start, stop), (a, b) in zip(part.box, mine))
+        if all(a <= start and stop <= b for (start, stop), (a, b) in zip(part.box, outer))
     }
 
 
@@ -152,19 +167,20 @@ def _indices(shares: Sequence[Part], mine: Bounds) -> dict[int, tuple[slice, ...
 
 
 def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
-    """Run an exclusive scan of a rank's array."""
+    """Return the run of an exclusive scan of a rank's array."""
     op = check_reduce(step.op, dtype)
     order = group.order[::-1] if step.backward else group.order
-    me, first, native = order.index(group.me), identity(op, dtype), native_op(op, dtype)
+    me, identity_value, native = order.index(group.me), identity(op, dtype), native_op(op, dtype)
     if implementation.name == "identity":
-        return lambda array: np.full(array.shape, first)
+        return lambda array: np.full(array.shape, identity_value)
 
     def gathered(array: np.ndarray) -> np.ndarray:
+        """Gather all arrays and reduce those of the ranks before this one."""
         rows, kind = np.empty((len(order), *array.shape), dtype), element(dtype.itemsize)
         group.comm.Allgather([array, array.size, kind], [rows, array.size, kind])
-        out = np.full(array.shape, first)
-        for place, k in enumerate(order[:me]):  # as ``scanned`` does it
-            if place:
+        out = np.full(array.shape, identity_value)
+        for position, k in enumerate(order[:me]):  # as ``scanned`` does it
+            if position:
                 fold(op, [out, rows[k]], out=out)
             else:
                 out[...] = rows[k]
@@ -174,29 +190,35 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Im
         return gathered
 
     def exclusive(array: np.ndarray) -> np.ndarray:
-        out = np.full(array.shape, first)
+        out = np.full(array.shape, identity_value)
         group.comm.Exscan(number_view(array), number_view(out), native)
         if me == 0:  # where MPI leaves open what it does with it
-            out.fill(first)
+            out.fill(identity_value)
         return out
 
     return exclusive
 
 
 def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, outgoing: Parts) -> Arrived:
-    """Send a part to each member in one Alltoallv. The own part of a rank is copied."""
+    """Send an array to each member in one Alltoallv. The own array of a rank is copied.
+
+    Returns the received arrays, in the order of the group, and the elements from each other rank.
+    """
     places, me = [order.index(member) for member in sorted(order)], order.index(rank)
     parts, counts = [outgoing.arrays[k] for k in places], [int(outgoing.counts[k]) for k in places]
     if max(sum(map(len, parts)), sum(counts)) > messages.MAX_COUNT:
         raise WorldError(f"rank {rank} would exchange more elements than MPI can count in one call")
-    packed, landed, kind = one_array(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
-    here = places.index(me)
-    sent, taken = Stretches.of(list(map(len, parts))), Stretches.of(counts)
+    packed, received, kind = one_array(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
+    own_position = places.index(me)
+    sent_layout, received_layout = Stretches.of(list(map(len, parts))), Stretches.of(counts)
     if len(order) > 1:
-        comm.Alltoallv([packed, sent.without(here), kind], [landed, taken.without(here), kind])
+        comm.Alltoallv(
+            [packed, sent_layout.without(own_position), kind],
+            [received, received_layout.without(own_position), kind],
+        )
     blocks = [outgoing.arrays[me]] * len(order)
-    for k, start, count in zip(places, taken.starts, counts):
-        blocks[k] = landed[start : start + count]
+    for k, start, count in zip(places, received_layout.starts, counts):
+        blocks[k] = received[start : start + count]
     blocks[me][...] = outgoing.arrays[me]  # so that all that came lies in one stretch
     peers = tuple((order[k], count) for k, count in sorted(zip(places, counts)) if count and k != me)
     return [blocks], [peers]
@@ -211,7 +233,13 @@ FILLED = 64
 
 
 class RoomMemory(NamedTuple):
-    """A buffer with a block and, around it, the elements received from neighbours."""
+    """Buffer with a block and, around it, the elements received from neighbours.
+
+    Attributes:
+        here: the memory, which records the filled parts.
+        whole: the array with the room.
+        room: the positions of block and windows in it.
+    """
 
     here: Surroundings
     whole: np.ndarray
@@ -219,34 +247,37 @@ class RoomMemory(NamedTuple):
 
     @classmethod
     def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
-        """Return the padded buffer in which the block is, or a copy of the block."""
-        here = surroundings(block)
+        """Return the padded buffer that has the block, or a copy of the block in a new buffer."""
+        memory = surroundings(block)
         if (
-            here is None
-            or here.block() is not block
-            or here.shape != room.shape
-            or len(here.filled) >= FILLED
+            memory is None
+            or memory.block() is not block
+            or memory.shape != room.shape
+            or len(memory.filled) >= FILLED
         ):
             return cls.copied(block, room)
-        return cls(here, np.ndarray(room.shape, block.dtype, block.base), room)
+        return cls(memory, np.ndarray(room.shape, block.dtype, block.base), room)
 
     @classmethod
     def copied(cls, block: np.ndarray, room: Room) -> RoomMemory:
-        """Return a copy of the block with padding."""
-        here = Surroundings(room.shape, block.dtype)
-        whole: np.ndarray = np.ndarray(room.shape, block.dtype, np.asarray(here))
-        whole[room.block] = block
-        return cls(here, whole, room)
+        """Return a copy of the block in a new padded buffer."""
+        memory = Surroundings(room.shape, block.dtype)
+        padded: np.ndarray = np.ndarray(room.shape, block.dtype, np.asarray(memory))
+        padded[room.block] = block
+        return cls(memory, padded, room)
 
     def takes(self, come: Come) -> bool:
-        """Return True if received elements equal those in the padding, because other tensors may share a block."""
+        """Return True if the buffer can take received elements.
+
+        They must equal those that the buffer already has, because other tensors may use these.
+        """
         return all(_agree(self.whole, old, *one) for old in self.here.filled for one in come)
 
     def filled(self, come: Come) -> np.ndarray:
         """Return the windows, after copying the received elements into the padding."""
-        for index, part in come:
+        for index, array in come:
             if index not in self.here.filled:
-                self.whole[index] = part
+                self.whole[index] = array
                 self.here.filled.append(index)
         return self.whole[self.room.windows]
 
@@ -254,32 +285,36 @@ class RoomMemory(NamedTuple):
 def settled(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
     """Return the copy of a block beside its windows if there is one, so that later slices need no other copy.
 
-    In ``u[:-2] + u[2:]`` both are views of the memory in which ``u`` has its block, beside which lands what comes.
+    In ``u[:-2] + u[2:]`` both slices are then views of the memory that has the block of ``u`` and the received
+    elements.
     """
-    here = surroundings(windows)
-    if here is None or here.block() is block:
+    memory = surroundings(windows)
+    if memory is None or memory.block() is block:
         return block
-    moved: np.ndarray = np.ndarray(here.shape, block.dtype, windows.base)[room.block]
+    moved: np.ndarray = np.ndarray(memory.shape, block.dtype, windows.base)[room.block]
     if not moved.flags.c_contiguous:
         return block
-    here.block = ref(moved)
+    memory.block = ref(moved)
     return moved
 
 
-def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> bool:
+def _agree(buffer: np.ndarray, before: Index, index: Index, array: np.ndarray) -> bool:
     """Return True if received elements equal those in the buffer, because other tensors may share a block."""
     common = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(before, index)]
-    if any(one.start >= one.stop for one in common):
+    if any(slice_.start >= slice_.stop for slice_ in common):
         return True
-    again = part[tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(common, index))]
-    return bool(again.tobytes() == whole[tuple(common)].tobytes())
+    common_elements = array[tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(common, index))]
+    return bool(common_elements.tobytes() == buffer[tuple(common)].tobytes())
 
 
 class Arriving(NamedTuple):
-    """What comes from another rank of the group, and how many elements: the rank's number in the group's communicator.
+    """Elements that come from another rank of the group.
 
-    They begin at the ``messages`` in the windows, if they are contiguous there and may land there at once; else the parts of
-    what lands are: which elements, in which shape, and where they go.
+    Attributes:
+        number: the rank's number in the group's communicator.
+        size: the number of elements.
+        place: the offset in the flat windows if the elements may be received there directly; else None.
+        parts: for each box the elements in the message, its shape, and its index in the target.
     """
 
     number: int
@@ -289,29 +324,32 @@ class Arriving(NamedTuple):
 
 
 def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
-    """Run this rank's part of a halo exchange; without a group, nothing is sent."""
+    """Return this rank's part of a halo exchange; without a group, nothing is sent."""
     shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
     incoming, outgoing = halo.received_boxes(step, rank), halo.sent_boxes(step, rank)
-    own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
+    own_pieces = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
     if group is None or not halo.moved_elements((*incoming, *outgoing), rank):
-        if len(own) == 1 and not step.back:
-            return cut_out(step, rank, own[0], dtype)
+        if len(own_pieces) == 1 and not step.back:
+            return cut_out(step, rank, own_pieces[0], dtype)
         return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
     room, margins = halo.padded_buffer(step, rank), halo.margins_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
-    apart = step.back or room is not None or bool(margins)
+    needs_buffer = step.back or room is not None or bool(margins)
     arriving = [
-        _arriving(shape, number[peer], pieces, apart, room) for peer, pieces in incoming if peer != rank
+        _arriving(shape, number[peer], pieces, needs_buffer, room)
+        for peer, pieces in incoming
+        if peer != rank
     ]
     leaving = [(number[peer], pieces) for peer, pieces in outgoing if peer != rank]
     fresh: Callable[[], np.ndarray] | None = None
     if margins:
         fresh = partial(in_margins, shape, margins, dtype)
-    elif not apart and arriving:  # own elements alone may stay where they are
+    elif not needs_buffer and arriving:  # own elements alone may stay where they are
         fresh = allocator(shape, dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Exchange the elements and assemble the windows, or the block on the way back."""
         out = None if fresh is None else fresh()
         requests, landed = [], []
         for peer in arriving:
@@ -320,49 +358,53 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
                 landed.append((peer, landing))
             else:
                 landing = out.reshape(-1)[peer.place : peer.place + peer.size]
-            requests += [comm.Irecv([part, kind], peer.number) for part in counted_parts(landing)]
+            requests += [comm.Irecv([flat_part, kind], peer.number) for flat_part in counted_parts(landing)]
         for member, pieces in leaving:
             packed = _packed(array, pieces)
-            requests += [comm.Isend([part, kind], member) for part in counted_parts(packed)]
+            requests += [comm.Isend([flat_part, kind], member) for flat_part in counted_parts(packed)]
         if step.back:
             MPI.Request.Waitall(requests)
             return assembled(step, shape, dtype, _in_order(incoming, rank, array, landed))
         memory = None if room is None else RoomMemory.of(array, room)
         if out is not None:  # while the messages are under way
-            for piece in own:
+            for piece in own_pieces:
                 out[piece.target] = array[piece.source]
         MPI.Request.Waitall(requests)
-        come = [(target, part) for peer, buffer in landed for target, part in _parts(peer, buffer)]
+        arrived = [
+            (target, flat_part) for peer, buffer in landed for target, flat_part in _parts(peer, buffer)
+        ]
         if memory is not None:
-            return (memory if memory.takes(come) else RoomMemory.copied(array, memory.room)).filled(come)
+            return (memory if memory.takes(arrived) else RoomMemory.copied(array, memory.room)).filled(
+                arrived
+            )
         if out is None:
-            return assembled(step, shape, dtype, [(array, own)])
-        for target, part in come:
-            out[target] = part
+            return assembled(step, shape, dtype, [(array, own_pieces)])
+        for target, flat_part in arrived:
+            out[target] = flat_part
         return out
 
     return run
 
 
 def _arriving(
-    shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], apart: bool, room: Room | None
+    shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], needs_buffer: bool, room: Room | None
 ) -> Arriving:
-    """Pieces that come one after the other."""
+    """Return the description of a message whose boxes come one after the other."""
     parts, start = [], 0
     for piece in pieces:
-        sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
+        sizes = [len(range(*slice_.indices(n))) for slice_, n in zip(piece.target, shape)]
         target = piece.target
         if room is not None:  # where they lie in the memory
             target = tuple(slice(a.start + b.start, a.stop + b.start) for a, b in zip(target, room.windows))
         parts.append((slice(start, start + piece.size), sizes, target))
         start += piece.size
-    there = None if apart or len(pieces) != 1 else flat_offset(shape, pieces[0].target)
-    return Arriving(number, start, there, tuple(parts))
+    offset = None if needs_buffer or len(pieces) != 1 else flat_offset(shape, pieces[0].target)
+    return Arriving(number, start, offset, tuple(parts))
 
 
 def _parts(peer: Arriving, buffer: np.ndarray) -> Come:
-    """Return the parts received from a rank, each with its place."""
-    return [(target, buffer[part].reshape(sizes)) for part, sizes, target in peer.parts]
+    """Return the boxes received from a rank, each with its index."""
+    return [(target, buffer[elements_slice].reshape(sizes)) for elements_slice, sizes, target in peer.parts]
 
 
 def _in_order(
@@ -371,7 +413,7 @@ def _in_order(
     array: np.ndarray,
     landed: Sequence[tuple[Arriving, np.ndarray]],
 ) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
-    """Return the contributions of all ranks, this rank's included, in the order of the group."""
+    """Return the contributions of all ranks, including this rank's, in the order of the group."""
     contributions: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
     others = iter(landed)
     for peer, pieces in incoming:
@@ -379,13 +421,13 @@ def _in_order(
             contributions.append((array, pieces))
             continue
         for target, part in _parts(*next(others)):
-            whole = (slice(None),) * part.ndim
-            contributions.append((part, [HaloPiece(whole, target, part.size)]))
+            full_index = (slice(None),) * part.ndim
+            contributions.append((part, [HaloPiece(full_index, target, part.size)]))
     return contributions
 
 
 def _packed(array: np.ndarray, pieces: Sequence[HaloPiece]) -> np.ndarray:
-    """Pieces one after the other; a contiguous one as it is."""
+    """Return the boxes one after the other; a single box without a copy if it is contiguous."""
     if len(pieces) == 1:
         return contiguous(array[pieces[0].source])
     return np.concatenate([array[piece.source].reshape(-1) for piece in pieces])

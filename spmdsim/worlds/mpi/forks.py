@@ -1,4 +1,4 @@
-"""In a process that a rank has forked its worlds run nothing: MPI would take the child for the rank."""
+"""Forked children of a rank: refuse all calls of their worlds, because MPI would take the child for the rank."""
 
 from __future__ import annotations
 

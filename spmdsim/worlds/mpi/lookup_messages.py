@@ -1,7 +1,7 @@
-"""Steps of rows on MPI: Allgatherv or Alltoallv of the rows that others want, derived once but for the ids.
+"""Steps of rows on MPI: an Allgatherv or Alltoallv of the rows that other ranks want, derived once except for the ids.
 
-Every rank works out from the ids which rows go where, so nothing but rows is sent. They land in a buffer in the
-order of their owners, the rank's own rows among them, and one lookup in it gives the result.
+Every rank derives from the ids which rows go to which rank, so only rows are sent. They arrive in a buffer in the
+order of their owners, together with the rank's own rows, and one lookup in the buffer gives the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spmdsim.worlds.programs import StepProgram
 
 
 class RowProgram(StepProgram):
-    """A step of rows as this rank runs it: the call that ranks compare, and what sends its rows."""
+    """Step of rows as this rank runs it: the call that ranks compare, and the exchange of rows."""
 
     exchange: RowExchange | None = None
 
@@ -33,7 +33,7 @@ class RowProgram(StepProgram):
         self._call = call
 
     def call_for(self, ids: np.ndarray) -> Call | None:
-        """Return the call for these ids, which the ranks compare, too."""
+        """Return the call for these ids, which the ranks compare, too; None if nothing is compared."""
         if self._call is None:
             return None
         return self._call.with_ids(
@@ -48,9 +48,15 @@ class RowProgram(StepProgram):
 
 
 class RowExchange:
-    """What one rank does in a step of rows, over the communicator of its group, sorted by rank.
+    """One rank's part in a step of rows, over the communicator of its group, sorted by rank.
 
-    ``near`` says that all ranks of the group are on one node; ``windows`` are memory for the result, if they share one copy.
+    Args:
+        step: the step.
+        rank: the rank.
+        comm: the communicator.
+        dtype: the element type.
+        near: True if all ranks of the group are on one node.
+        windows: memory for the result if all ranks share one copy, else None.
     """
 
     def __init__(
@@ -68,14 +74,16 @@ class RowExchange:
         ids = math.prod(self.target[:-1])
         # Ids bound the buffers as much as rows do: a row that no id names is never sent.
         held = self.last - self.first
-        asked = sum(min(_size(part), held) for k, part in enumerate(frame.parts) if k != self.me)
+        requested_rows = sum(
+            min(_size(columns_or_ids), held) for k, columns_or_ids in enumerate(frame.parts) if k != self.me
+        )
         self._landing = allocator((min(ids, frame.count) + 1, self.width), dtype)
-        self._packed = allocator((asked, self.width), dtype)
+        self._packed = allocator((requested_rows, self.width), dtype)
         self._fresh = allocator((ids, self.width), dtype)
         self.types: list[MPI.Datatype] = []
         self._same_columns = len(set(map(str, frame.columns))) == 1
         self.held = step.held_shape(rank)
-        widths = {part.stop - part.start for part in frame.columns}
+        widths = {columns_or_ids.stop - columns_or_ids.start for columns_or_ids in frame.columns}
         most = _size(frame.parts[0]) if frame.is_equal else sum(map(_size, frame.parts))
         if (most + 1) * max(widths) > messages.MAX_COUNT:
             if len(widths) > 1:
@@ -124,9 +132,9 @@ class RowExchange:
         return Stretches(counts, starts)
 
     def _received(self, counts: Sequence[int]) -> Peers:
-        """Return the elements from each other rank, from the counts of the call."""
-        each = self.width if self._whole else 1
-        elements = {k: count * each for k, count in zip(self.places, counts) if k != self.me}
+        """Return ``(rank, elements)`` of each other rank, from the counts of the call."""
+        elements_per_count = self.width if self._whole else 1
+        elements = {k: count * elements_per_count for k, count in zip(self.places, counts) if k != self.me}
         return tuple((self.frame.members[k], elements[k]) for k in sorted(elements))
 
     def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
@@ -141,81 +149,91 @@ class RowExchange:
         return self._received(counts)
 
     def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
-        """Gather rows by messages between all pairs, instead of an Allgatherv that passes rows around a ring.
+        """Gather rows by messages between all pairs of ranks, instead of an Allgatherv that passes rows around a ring.
 
-        On one node, where no message is farther than another, that takes half of the time or less.
+        On one node, where all distances are equal, it takes at most half of the time.
         """
-        here, unit = self.places.index(self.me), self._unit(self.width)
-        first, count = starts[here] // unit, counts[here]
-        sent = [count if k != here else 0 for k in range(len(counts))]
-        taken = [0 if k == here else part for k, part in enumerate(counts)]
+        own_place, unit = self.places.index(self.me), self._unit(self.width)
+        first, count = starts[own_place] // unit, counts[own_place]
+        sent = [count if k != own_place else 0 for k in range(len(counts))]
+        received_counts = [0 if k == own_place else count_ for k, count_ in enumerate(counts)]
         # The two sides may not begin at the same address: who holds the first rows receives from behind them, and
         # who holds none sends nothing from the end.
         skip = count // unit if first == 0 else 0
         first = first if count else len(rows) - 1
-        places = [start - skip * unit if part else 0 for start, part in zip(starts, taken)]
+        places = [start - skip * unit if count_ else 0 for start, count_ in zip(starts, received_counts)]
         self.comm.Alltoallv(
-            [rows[first:], (sent, [0] * len(sent)), self._kind], [rows[skip:], (taken, places), self._kind]
+            [rows[first:], (sent, [0] * len(sent)), self._kind],
+            [rows[skip:], (received_counts, places), self._kind],
         )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
-        taken = self._incoming(wants[self.me]).without(self.places.index(self.me))
+        """Exchange rows that differ from rank to rank. Return the elements from each other rank."""
+        incoming = self._incoming(wants[self.me]).without(self.places.index(self.me))
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
             outgoing, packed = self._pack(wants, table)
-            self.comm.Alltoallv([packed, outgoing, self._kind], [rows, taken, self._kind])
-        return self._received(taken.counts)
+            self.comm.Alltoallv([packed, outgoing, self._kind], [rows, incoming, self._kind])
+        return self._received(incoming.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """Return the gradient of this rank's part of the table, and the elements received from each other rank.
+        """Return the gradient of this rank's shard of the table, and the elements received from each other rank.
 
-        The same messages as for the lookup, the other way: each row's gradient, summed over the ids that name it.
+        The messages are those of the lookup in reverse: each row's gradient, summed over the ids that name it.
         """
-        wants, n = self.frame.wants(ids), len(self.places)
+        wants, size = self.frame.wants(ids), len(self.places)
         sums = summed(wants[self.me], gradients)
         sent = self._incoming(wants[self.me]).without(self.places.index(self.me))
         counts, starts = self._asked(wants)
-        landed = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
-        if any(want.counts[k] for m, want in enumerate(wants) for k in range(n) if k != m):
-            self.comm.Alltoallv([sums, sent, self._kind], [landed, (counts, starts), self._kind])
-        flat, parts = landed.reshape(-1), [sums[:0]] * n
-        each = self.width if self._whole else 1
+        received = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
+        if any(want.counts[k] for m, want in enumerate(wants) for k in range(size) if k != m):
+            self.comm.Alltoallv([sums, sent, self._kind], [received, (counts, starts), self._kind])
+        flat, parts = received.reshape(-1), [sums[:0]] * size
+        elements_per_count = self.width if self._whole else 1
         for k, count, start in zip(self.places, counts, starts):
             width = self.frame.columns[k].stop - self.frame.columns[k].start
             if k != self.me and count:
-                parts[k] = flat[start * each : (start + count) * each].reshape(-1, width)
+                parts[k] = flat[start * elements_per_count : (start + count) * elements_per_count].reshape(
+                    -1, width
+                )
         want = wants[self.me]
         parts[self.me] = sums[want.places[self.me] : want.places[self.me + 1]]
         gradient = gathered_gradient(self.frame, wants, self.me, parts, self.held)
         return gradient, self._received(counts)
 
     def _asked(self, wants: Sequence[Want]) -> Stretches:
-        """Return, for each rank of the communicator, the number of elements it wants and their packed place."""
+        """Return, for each rank of the communicator, the number of elements that it wants and their packed offset."""
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
-        counts = [some * self._unit(part.stop - part.start) for some, part in zip(rows, columns)]
+        counts = [
+            row_count * self._unit(columns_slice.stop - columns_slice.start)
+            for row_count, columns_slice in zip(rows, columns)
+        ]
         return Stretches.of(counts)
 
     def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Stretches, np.ndarray]:
-        """Return the rows that the other ranks want of this rank, ordered by rank."""
-        asked = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
+        """Return the rows that the other ranks want from this rank, ordered by rank."""
+        requested_rows = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
         if self._same_columns:
-            rows, packed = np.concatenate(asked), self._packed()
+            rows, packed = np.concatenate(requested_rows), self._packed()
             _take(table, self.frame.columns[self.me], rows - self.first, packed[: len(rows)])
             return self._asked(wants), packed
         columns = [self.frame.columns[k] for k in self.places]
-        pieces = [table[:, part][rows - self.first].reshape(-1) for rows, part in zip(asked, columns)]
+        pieces = [
+            table[:, columns_slice][rows - self.first].reshape(-1)
+            for rows, columns_slice in zip(requested_rows, columns)
+        ]
         return self._asked(wants), np.concatenate(pieces)
 
     def _into(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-        """Every rank writes the rows it holds into the result that all share."""
+        """Write the rows that this rank owns into the result that all ranks share, and return the result."""
         out, flat = memory.view(self.dtype).reshape(-1, self.width), ids.reshape(-1)
-        mine = np.flatnonzero((flat >= self.first) & (flat < self.last))
+        own_ids = np.flatnonzero((flat >= self.first) & (flat < self.last))
         if self.frame.padding is not None:
             empty = flat == self.frame.padding
-            mine = mine[~empty[mine]]
+            own_ids = own_ids[~empty[own_ids]]
             if self.me == 0:
                 out[empty] = 0
-        place_rows(table, flat[mine].astype(np.intp) - self.first, out, mine)
+        place_rows(table, flat[own_ids].astype(np.intp) - self.first, out, own_ids)
         self.comm.Barrier()
         shared: np.ndarray = out.reshape(self.target)
         shared.flags.writeable = False
@@ -223,10 +241,12 @@ class RowExchange:
 
 
 def _size(part: tuple[slice, ...]) -> int:
-    return math.prod(one.stop - one.start for one in part)
+    """Return the number of ids in a part."""
+    return math.prod(slice_.stop - slice_.start for slice_ in part)
 
 
 def _take(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:
+    """Copy the ``columns`` of some rows of a table to ``out``."""
     if not out.size:
         return
     if columns.stop - columns.start == table.shape[1]:

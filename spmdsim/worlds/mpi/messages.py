@@ -1,12 +1,11 @@
-"""How MPI is told what moves: element types, boxes, messages; and steps that place boxes, derived once per step and rank.
+"""Messages of MPI: element types, boxes and transfers, and the implementations that place boxes.
 
-Moving data needs only the size of an element, so every type that numpy knows can be moved; arithmetic needs
-the type itself, which only MPI's own reductions ask for.
+Moving data needs only the size of an element, so every type that NumPy knows can be moved. Arithmetic needs
+the type itself; only MPI's own reductions use it.
 
 Boxes (all_gather, all_to_all, exchange) have several implementations (``redistribution/implementations``):
-``Allgather(v)`` straight into the result where the pieces are contiguous there; ``Alltoallw`` with
-subarray types; packing and ``Alltoallv``; and messages to the actual peers, in pieces that MPI can count, where a group is
-large or its data are.
+``Allgather(v)`` into the result if the blocks are contiguous there; ``Alltoallw`` with subarray types; packing and
+``Alltoallv``; and messages to the actual peers, in parts that MPI can count, for large groups and large data.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _WORDS = {
 
 
 class Stretches(NamedTuple):
-    """How many elements of an array belong to each rank, and where they begin, as MPI takes it."""
+    """Counts and offsets of the elements of each rank in a flat array, as MPI takes them."""
 
     counts: list[int]
     starts: list[int]
 
     @staticmethod
     def of(counts: list[int]) -> Stretches:
-        """Stretches that lie one after the other."""
+        """Return stretches that lie one after the other."""
         return Stretches(counts, [0, *accumulate(counts)][:-1])
 
     def without(self, rank: int) -> Stretches:
@@ -66,13 +65,13 @@ class Stretches(NamedTuple):
 def element(itemsize: int) -> MPI.Datatype:
     """Return the MPI type that moves elements of this size (bytes for unusual sizes).
 
-    Given beside an array, it spares MPI the question of what the array's elements are: any can be moved.
+    Passed beside an array, it spares MPI the look-up of the array's element type.
     """
     return _WORDS.get(itemsize) or MPI.BYTE.Create_contiguous(itemsize).Commit()
 
 
 def counted_parts(array: np.ndarray) -> list[np.ndarray]:
-    """Views of at most :data:`MAX_COUNT` elements."""
+    """Return flat views of an array, each with at most :data:`MAX_COUNT` elements."""
     flat, most = array.reshape(-1), MAX_COUNT
     if 0 < flat.size <= most:
         return [flat]
@@ -84,7 +83,7 @@ _BOOLEAN = {"all": MPI.BAND, "min": MPI.BAND, "any": MPI.BOR, "max": MPI.BOR}
 
 
 def native_op(op: str, dtype: np.dtype) -> MPI.Op | None:
-    """MPI's own reduction, where it does the same as numpy's; None where ranks must reduce themselves."""
+    """Return MPI's own reduction if its results equal NumPy's, else None: ranks must then reduce themselves."""
     if not is_in_library(op, dtype):
         return None
     return (_BOOLEAN if dtype.kind == "b" else _NATIVE)[op]
@@ -97,8 +96,8 @@ def number_view(array: np.ndarray) -> np.ndarray:
 
 
 def subarray(shape: tuple[int, ...], index: Index, itemsize: int) -> MPI.Datatype:
-    """Return the MPI type of a box inside a C-contiguous array of this shape. The caller frees it."""
-    starts, sizes = [part.start for part in index], [part.stop - part.start for part in index]
+    """Return the MPI type of a box inside a C-contiguous array of this shape. The caller must free it."""
+    starts, sizes = [slice_.start for slice_ in index], [slice_.stop - slice_.start for slice_ in index]
     return element(itemsize).Create_subarray(list(shape), sizes, starts, MPI.ORDER_C).Commit()
 
 
@@ -107,7 +106,14 @@ TAG = 77_015
 
 
 class Messages:
-    """The transport of schedules: ranks are places in a group, messages go over its communicator."""
+    """Transport of schedules: messages between positions in a group, over its communicator.
+
+    Args:
+        comm: the communicator.
+        numbers: the number in ``comm`` of each position; by default they are equal.
+        look: is called with the number of earlier calls while the rank waits; it raises an error if waiting is in
+            vain.
+    """
 
     def __init__(
         self, comm: MPI.Comm, numbers: Sequence[int] | None = None, look: Callable[[int], None] | None = None
@@ -147,23 +153,26 @@ class Messages:
             raise
 
 
-def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
-    """Run this rank's part of a step by an emulated algorithm, over the communicator of its group."""
-    places = sorted(part.members)
-    messages = Messages(comm, [places.index(rank) for rank in part.members])
-    program = part.program
+def run_schedule(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the run of this rank's part of a step by an emulated algorithm, over the communicator of its group."""
+    places = sorted(emulated.members)
+    messages = Messages(comm, [places.index(rank) for rank in emulated.members])
+    program = emulated.program
 
     def run(array: np.ndarray) -> np.ndarray:
-        packed = part.pack(array)
+        packed = emulated.pack(array)
         result = empty((program.output_count,), array.dtype)
-        execute(program, messages, packed, result, part.function(array.dtype), TAG)
-        return part.unpack(result)
+        execute(program, messages, packed, result, emulated.function(array.dtype), TAG)
+        return emulated.unpack(result)
 
     return run
 
 
 def place(implementation: Implementation, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
-    """Return the function of an implementation that places boxes. Append its MPI types, which the caller frees, to `types`."""
+    """Return the run of an implementation that places boxes.
+
+    Its MPI types, which the caller must free, are appended to ``types``.
+    """
     traffic = implementation.traffic
     assert traffic is not None
     if implementation.name == "gather rows":
@@ -177,20 +186,24 @@ def place(implementation: Implementation, comm: MPI.Comm, dtype: np.dtype, types
 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:
+    """Return the number of elements of each box; 0 for None."""
     return [0 if i is None else MemberBox(0, i).count for i in indices]
 
 
 def broadcast(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]
 ) -> Run:
-    """Bcast, where one rank holds everything and all others want it; ``root`` is its number in ``comm``."""
+    """Return a Bcast, for a step in which one rank owns all elements and all others want them.
+
+    ``root`` is the number of this rank in ``comm``; ``shape`` is the shape of the tensor.
+    """
     kind, fresh = element(dtype.itemsize), allocator(shape, dtype)
-    sends, target = comm.Get_rank() == root, traffic.target
+    is_root, target = comm.Get_rank() == root, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
-        out = array if sends else fresh()
-        for part in counted_parts(out):
-            comm.Bcast([part, kind], root)
+        out = array if is_root else fresh()
+        for flat_part in counted_parts(out):
+            comm.Bcast([flat_part, kind], root)
         return out if out.shape == target else np.empty(target, dtype)
 
     return run
@@ -217,18 +230,18 @@ def _one_call(
 
 
 def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Allgather(v) straight into the result."""
+    """Return an Allgather(v) into the result."""
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
     equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
     call = comm.Allgather if equal else comm.Allgatherv
-    taken = count if equal else (counts, offsets)
-    return _one_call(call, allocator(traffic.target, dtype), (count, kind), (taken, kind))
+    received_layout = count if equal else (counts, offsets)
+    return _one_call(call, allocator(traffic.target, dtype), (count, kind), (received_layout, kind))
 
 
 def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Allgather(v) into a buffer, and every piece from there to its place."""
+    """Return an Allgather(v) into a buffer, from which every block is copied to its place."""
     assert traffic.gathered is not None
     layout, kind, count = (
         Stretches.of(_counts(traffic.gathered)),
@@ -243,64 +256,73 @@ def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> R
     fresh, landing = allocator(traffic.target, dtype), allocator((sum(layout.counts),), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out, parts = fresh(), landing()
-        comm.Allgatherv([array, count, kind], [parts, layout, kind])
+        out, buffer = fresh(), landing()
+        comm.Allgatherv([array, count, kind], [buffer, layout, kind])
         for offset, size, shape, index in jobs:
-            out[index] = parts[offset : offset + size].reshape(shape)
+            out[index] = buffer[offset : offset + size].reshape(shape)
         return out
 
     return run
 
 
 def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
-    """Allgather in which MPI puts the parts of each row where they belong."""
+    """Return an Allgather in which MPI puts the parts of each row in their places."""
     assert traffic.gathered is not None and traffic.gathered[0] is not None
     box, dim = traffic.gathered[0], len(traffic.target) - 1
     while traffic.source[dim] == traffic.target[dim]:
         dim -= 1
     # The next member's part begins where this one's first row ends.
     width = math.prod(traffic.source[dim:]) * dtype.itemsize
-    part = subarray(traffic.target, box, dtype.itemsize)
-    shifted = part.Create_resized(0, width).Commit()
-    types += [part, shifted]
+    block_type = subarray(traffic.target, box, dtype.itemsize)
+    shifted = block_type.Create_resized(0, width).Commit()
+    types += [block_type, shifted]
     source = math.prod(traffic.source), element(dtype.itemsize)
     return _one_call(comm.Allgather, allocator(traffic.target, dtype), source, (1, shifted))
 
 
-def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
-    """Allgather some rows at a time into a buffer that stays in cache, and from there to their places."""
+def _gather_rows(
+    traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, rows_at_once: int
+) -> Run:
+    """Return an all_gather of some rows at a time into a buffer that stays in the cache.
+
+    From the buffer, the rows are copied to their places.
+    """
     size, width = comm.size, math.prod(traffic.source) // rows
     kind = element(dtype.itemsize)
-    fresh, landing = allocator(traffic.target, dtype), allocator((some * size * width,), dtype)
+    fresh, landing = allocator(traffic.target, dtype), allocator((rows_at_once * size * width,), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out, parts, mine = fresh(), landing(), array.reshape(rows, width)
+        out, buffer, own_rows = fresh(), landing(), array.reshape(rows, width)
         target = out.reshape(rows, size, width)
-        for begin in range(0, rows, some):
-            end = min(rows, begin + some)
+        for begin in range(0, rows, rows_at_once):
+            end = min(rows, begin + rows_at_once)
             count = (end - begin) * width
-            taken = parts[: size * count]
-            comm.Allgather([mine[begin:end], count, kind], [taken, count, kind])
-            target[begin:end] = taken.reshape(size, end - begin, width).swapaxes(0, 1)
+            received = buffer[: size * count]
+            comm.Allgather([own_rows[begin:end], count, kind], [received, count, kind])
+            target[begin:end] = received.reshape(size, end - begin, width).swapaxes(0, 1)
         return out
 
     return run
 
 
 def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Alltoall of equal blocks, from where they are to where they belong."""
+    """Return an Alltoall of equal blocks, directly between the shards."""
     kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
     return _one_call(comm.Alltoall, allocator(traffic.target, dtype), (count, kind), (count, kind))
 
 
 def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]) -> Run:
-    """Alltoallw: MPI reads and writes the boxes where they are."""
+    """Return an Alltoallw: MPI reads and writes the boxes in the shards.
+
+    The derived types are appended to ``created``.
+    """
     size, kind = comm.size, element(dtype.itemsize)
 
     def side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...]) -> tuple[list[int], list[int], list[Any]]:
+        """Return counts, displacements and types of one side."""
         counts, displacements, types = [0] * size, [0] * size, [kind] * size
-        for member, some in groupby(pieces, lambda piece: piece.member):
-            indices = [piece.index for piece in some]
+        for member, member_pieces in groupby(pieces, lambda piece: piece.member):
+            indices = [piece.index for piece in member_pieces]
             offset = flat_offset(shape, indices[0]) if len(indices) == 1 else None
             if offset is not None and offset * dtype.itemsize <= MAX_COUNT:
                 counts[member] = MemberBox(member, indices[0]).count
@@ -311,9 +333,9 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
                 created.extend(boxes)
                 types[member] = boxes[0]
                 if len(boxes) > 1:
-                    together = MPI.Datatype.Create_struct([1] * len(boxes), [0] * len(boxes), boxes)
-                    types[member] = together.Commit()
-                    created.append(together)
+                    struct_type = MPI.Datatype.Create_struct([1] * len(boxes), [0] * len(boxes), boxes)
+                    types[member] = struct_type.Commit()
+                    created.append(struct_type)
         return counts, displacements, types
 
     before, after = ((MemberBox(traffic.me, index),) for index in traffic.own) if traffic.own else ((), ())
@@ -323,7 +345,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
-    """Return the pieces one after the other, or the array itself if they are contiguous in it."""
+    """Return the boxes one after the other, or the array itself if they are contiguous in it."""
     if side.direct:
         return array
     buffer, offset = empty((side.total,), array.dtype), 0
@@ -334,6 +356,7 @@ def _pack(side: Side, array: np.ndarray) -> np.ndarray:
 
 
 def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
+    """Copy the boxes of a packed buffer to their places in ``out``."""
     offset = 0
     for piece in () if side.direct else side.pieces:
         out[piece.index] = buffer[offset : offset + piece.count].reshape(piece.shape)
@@ -341,20 +364,23 @@ def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
 
 
 def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Pack, Alltoallv, unpack; a side whose pieces are contiguous is used in place."""
+    """Return an exchange that packs, calls Alltoallv and unpacks.
+
+    A side whose boxes are contiguous is not copied.
+    """
     sent = packed_side(traffic.sends, traffic.source, comm.size)
     received = packed_side(traffic.receives, traffic.target, comm.size)
-    kind, own = element(dtype.itemsize), traffic.own
+    kind, own_box = element(dtype.itemsize), traffic.own
     sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
-    fresh, aside = allocator(traffic.target, dtype), allocator((received.total,), dtype)
+    fresh, buffer = allocator(traffic.target, dtype), allocator((received.total,), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        landing = out if received.direct else aside()
+        landing = out if received.direct else buffer()
         outgoing = _pack(sent, array)
         comm.Alltoallv([outgoing, sent_layout, kind], [landing, received_layout, kind])
-        if own is not None:
-            out[own[1]] = array[own[0]]
+        if own_box is not None:
+            out[own_box[1]] = array[own_box[0]]
         _unpack(received, landing, out)
         return out
 
@@ -362,8 +388,8 @@ def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
 
 
 def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Send messages to actual peers, in pieces that MPI can count."""
-    kind, own, target = element(dtype.itemsize), traffic.own, traffic.target
+    """Return an exchange by messages to actual peers, in parts that MPI can count."""
+    kind, own_box, target = element(dtype.itemsize), traffic.own, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
         out, requests, landings = empty(target, dtype), [], []
@@ -374,12 +400,12 @@ def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
                 landings.append((piece, landing))
             else:
                 landing = out.reshape(-1)[offset : offset + piece.count]
-            requests += [comm.Irecv([part, kind], piece.member) for part in counted_parts(landing)]
+            requests += [comm.Irecv([flat_part, kind], piece.member) for flat_part in counted_parts(landing)]
         for piece in traffic.sends:
             box = contiguous(array[piece.index])
-            requests += [comm.Isend([part, kind], piece.member) for part in counted_parts(box)]
-        if own is not None:
-            out[own[1]] = array[own[0]]
+            requests += [comm.Isend([flat_part, kind], piece.member) for flat_part in counted_parts(box)]
+        if own_box is not None:
+            out[own_box[1]] = array[own_box[0]]
         MPI.Request.Waitall(requests)
         for piece, landing in landings:
             out[piece.index] = landing.reshape(piece.shape)

@@ -1,8 +1,8 @@
 """MPIWorld: one process per rank, real collectives on cached sub-communicators of the mesh.
 
-Everything that follows from a step, the rank and the element type is derived once and kept; a repeated call
-costs a few microseconds above MPI's. Results live in reused buffers (see ``pool``), are C-contiguous and are
-the caller's; only ranks of a step's meshes take part in it.
+Everything that follows from a step, the rank and the element type is derived once and cached; a repeated call
+takes a few microseconds more than MPI's. Results are in reused buffers (see ``pool``), are C-contiguous and belong to
+the caller. Only ranks of a step's meshes take part in it.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ SHAREABLE = ("all_gather", "all_reduce")
 
 @explained
 class MPIWorld(BeginsEarly):
-    """The ranks of a communicator, each in its own process.
+    """World of the ranks of a communicator, each in its own process.
 
     Args:
-        comm: the communicator; COMM_WORLD if left out. It stays the caller's.
-        check: whether ranks compare what they run; ``SPMDSIM_CHECK`` if left out. ``"auto"`` compares the first
+        comm: the communicator; COMM_WORLD by default. It stays the caller's.
+        check: how ranks compare what they run; ``SPMDSIM_CHECK`` by default. ``"auto"`` compares the first
             call of each kind before it runs, and every call before any number leaves the program (see ``calls``);
-            ``True`` every call before it runs, and the user's source lines too; ``False`` none. ``"values"`` also
-            compares the copies that operators and redistributions read, of large ones samples.
-        deadline: seconds that a call waits for other ranks before the job ends; ``SPMDSIM_DEADLINE`` if left out.
-        reproducible: whether reductions keep an order that only their sizes decide; if not, other orders are tried, too.
-        agreement: what compares the ranks' calls; made from ``check`` if left out. ``CallAgreement()`` compares nothing.
+            ``True`` every call before it runs, and the user's source lines, too; ``False`` none. ``"values"`` also
+            compares the copies that operators and redistributions read, and samples of large ones.
+        deadline: seconds that a call waits for other ranks before the job ends; ``SPMDSIM_DEADLINE`` by default.
+        reproducible: True if reductions have an order that only their sizes decide; False to try other orders, too.
+        agreement: compares the ranks' calls; made from ``check`` by default. ``CallAgreement()`` compares nothing.
 
     Attributes:
         comm: the communicator.
@@ -137,24 +137,27 @@ class MPIWorld(BeginsEarly):
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
-        """Return the world of all processes of the launcher. The caller keeps it.
+        """Return the world of all processes that the launcher started.
 
         Raises:
-            WorldError: MPI sees another number of processes.
+            WorldError: If MPI sees another number of processes.
         """
-        if (seen := MPI.COMM_WORLD.Get_size()) != size:
+        if (mpi_size := MPI.COMM_WORLD.Get_size()) != size:
             use = f"use the mpirun that belongs to {VENDOR}"
             raise WorldError(
-                f"the launcher started {many(size, 'process', 'processes')} but {VENDOR} sees {seen}: {use}"
+                f"the launcher started {many(size, 'process', 'processes')} but {VENDOR} sees {mpi_size}: {use}"
             )
         return cls()
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
-        """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
+        """Run one step on this rank's shard; see :meth:`World.run`.
+
+        A repeated call runs the cached program directly.
+        """
         if algorithm is None and not self.algorithms and not recorder.open_traces and len(shards) == 1:
             array = shards[0]
-            way = SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
-            program = self.cache.get((step.number, array.dtype, way))
+            variant = SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
+            program = self.cache.get((step.number, array.dtype, variant))
             if program is None or program.run is None or array.shape != program.shape:
                 return super().run(step, shards)
             if program.step is step or program.step == step:
@@ -174,6 +177,7 @@ class MPIWorld(BeginsEarly):
         )
 
     def _cached(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram | None:
+        """Return the cached program of a step, or None."""
         program: MPIStepProgram | None = self.cache.get((step.number, dtype, algorithm))
         return program if program is not None and program.step == step else None
 
@@ -181,6 +185,7 @@ class MPIWorld(BeginsEarly):
         return SHARED if possible and self.replicated == SHARED else None
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        """Run a step on this rank's shard. Derive and cache its program on the first call."""
         if len(shards) != 1:
             raise WorldError(
                 f"{many(len(shards), 'shard was', 'shards were')} given to a process that owns one rank"
@@ -202,6 +207,7 @@ class MPIWorld(BeginsEarly):
             return program.after(shards, run(contiguous(array)))
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
+        """Run a step of rows on this rank's shards."""
         self.check_mesh(step.src.mesh)
         self._tally.begin()
         if self.rank not in step.src.mesh:
@@ -220,6 +226,7 @@ class MPIWorld(BeginsEarly):
         return [result], [peers]
 
     def _row_exchange(self, step: RowStep, dtype: np.dtype) -> RowExchange:
+        """Return the exchange of rows of a step. It is collective over the group if the communicator is new."""
         members, target = tuple(sorted(step.group(self.rank))), step.dst.local_shape(step.shape, self.rank)
         if len(members) == 1:
             alone = Counted.of(MPI.COMM_SELF, self._tally)
@@ -244,16 +251,20 @@ class MPIWorld(BeginsEarly):
         self,
         step: Step,
         dtype: np.dtype,
-        way: str | None,
+        algorithm: str | None,
         ranks: Sequence[int],
         has_any_length: bool = False,
     ) -> Call | None:
-        """Return the call of a step for these ranks; None if they compare nothing, or if this rank is not among them."""
+        """Return the call of a step for these ranks.
+
+        It is None if they compare nothing or this rank is not one of several.
+        """
         if not self.compares or self.rank not in ranks or len(ranks) == 1:
             return None
-        return Call.of_step(step, dtype, way, ranks, has_any_length)
+        return Call.of_step(step, dtype, algorithm, ranks, has_any_length)
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
+        """Return and cache the program of a step; its run is derived later."""
         self.check_step(step)
         members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
         program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank), members)
@@ -265,6 +276,7 @@ class MPIWorld(BeginsEarly):
         return program
 
     def _derive(self, program: MPIStepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
+        """Return the run of a step, native, with a shared result, or by an emulated algorithm."""
         if algorithm is None:
             return self._program(program, step, dtype)
         if algorithm == SHARED:
@@ -278,7 +290,7 @@ class MPIWorld(BeginsEarly):
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
     def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
-        """Return the only implementation of a step, or a trial of several."""
+        """Return the run of the only implementation of a step, or a trial of several."""
         implementations = implementations_of(
             step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible
         )
@@ -290,9 +302,9 @@ class MPIWorld(BeginsEarly):
         if not has_implementations(step) or implementations[0].name == "nothing":
             return make(implementations[0])
         # Register steps with one implementation too, because ranks whose groups differ must forget equal trials.
-        some, trial = self._trials.of(step, dtype, implementations, program.members, program.free)
-        if len(some) == 1:
-            return make(some[0])
+        tried, trial = self._trials.of(step, dtype, implementations, program.members, program.free)
+        if len(tried) == 1:
+            return make(tried[0])
         group = step.group(self.rank) if step.axes else program.members
         comm = self._comms.of(tuple(sorted(group)))
 
@@ -300,11 +312,12 @@ class MPIWorld(BeginsEarly):
             if program.call is not None:
                 self.agreement.wait(program.call)
 
-        return run_trial(trial, lambda number: make(some[number]), comm, meet)
+        return run_trial(trial, lambda number: make(tried[number]), comm, meet)
 
     def _by_implementation(
         self, step: Step, dtype: np.dtype, implementation: Implementation, program: MPIStepProgram
     ) -> Run:
+        """Return the run of one implementation of a step. MPI types are appended to the program."""
         if implementation.name == "nothing":
             return returning_nothing(step, dtype)
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
@@ -347,7 +360,7 @@ class MPIWorld(BeginsEarly):
         return members, ReduceGroup(self._comms.of(members), numbers, members.index(self.rank))
 
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """Counted from the buffers and counts of the calls that were made."""
+        """Return the bytes that were moved, counted from the buffers and counts of the calls of MPI."""
         tally = self._tally
         return Moved((tally.data.received,), (tally.data.sent,), tally.way(), tally.by_library())
 
@@ -356,16 +369,19 @@ class MPIWorld(BeginsEarly):
 
     @property
     def tuning(self) -> TunedSteps:
-        """The implementations of the steps of this process; see :attr:`World.tuning`."""
+        """Implementations of the steps of this process; see :attr:`World.tuning`."""
         return self._trials.table()
 
     @property
     def control(self) -> dict[str, CallCounts]:
-        """All control traffic of this process in this world so far, by purpose."""
+        """Control traffic of this process in this world so far, by purpose."""
         return dict(self._tally.control)
 
     def _shared_way(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
-        """One copy of the result for all ranks of the node, if the group is on one and has any data."""
+        """Return a run with one copy of the result for all ranks of the node.
+
+        It is ``otherwise`` if the group is on several nodes or has no data.
+        """
         if self.rank not in step.src.mesh or 0 in step.shape or step.src.mesh.axis_size(*step.axes) == 1:
             return otherwise
         members, group = self._group(step)
@@ -379,12 +395,18 @@ class MPIWorld(BeginsEarly):
     # -- the control plane ----------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks are here; WorldError: some are elsewhere, or do not come before the deadline."""
+        """Wait until all ranks have called it.
+
+        Raises WorldError if some make other calls or do not come before the deadline.
+        """
         with self._together("barrier"):
             self._everyone.Barrier()
 
     def gather_objects(self, values: Sequence[Any], what: str = "gather_objects") -> list[Any]:
-        """Return all ranks' values, pickled; see :meth:`World.gather_objects`. WorldError: as :meth:`barrier`."""
+        """Return all ranks' values, pickled; see :meth:`World.gather_objects`.
+
+        Raises WorldError like :meth:`barrier`.
+        """
         (value,) = super().gather_objects(values)
         with self._together(what):
             return self._everyone.allgather(value)
@@ -396,7 +418,7 @@ class MPIWorld(BeginsEarly):
 
     def _chosen(self, what: str) -> None:
         if self.compares:
-            chosen = ", ".join(f"{name}={way}" for name, way in sorted(self.algorithms.items()))
+            chosen = ", ".join(f"{name}={algorithm}" for name, algorithm in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
             with CallScope(
                 self.agreement, Call.named(words, range(self.size), is_local=True), self.call_provenance
@@ -404,7 +426,10 @@ class MPIWorld(BeginsEarly):
                 pass
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
-        """Return True if these ranks have equal numbers; see :meth:`World.equal_on`. WorldError: as :meth:`barrier`."""
+        """Return True if these ranks have equal numbers; see :meth:`World.equal_on`.
+
+        Raises WorldError like :meth:`barrier`.
+        """
         members = tuple(sorted(ranks))
         with self._together(what, members):
             return Comparison(self._comms.of(members), number, self._deadline).equal()

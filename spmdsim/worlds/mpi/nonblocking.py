@@ -1,8 +1,8 @@
-"""Collectives that are begun and waited for later: the same bits as those that are waited for at once.
+"""Collectives that are started early and waited for later, with results equal bit for bit to those of blocking ones.
 
-A reduction is an exchange after which every rank reduces its block in the order of the group, and, for an all_reduce, a
-gathering of the blocks, as for large reductions. One that MPI would reduce in an order of its own, among more
-than two ranks, is not begun early.
+A reduction is an exchange after which every rank reduces its block in the order of the group and, for an all_reduce, a
+gathering of the blocks, as for large reductions. A reduction that MPI would carry out in an order of its own, among
+more than two ranks, is not started early.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ ORDERED = ("small", "composed", "gathered")
 
 
 class EarlyProgram(StepProgram):
-    """How a step is begun early, and what compares that; forgotten when nothing is under way."""
+    """Program of a step that starts early.
+
+    Args:
+        finish: waits for everything under way; is called when the program leaves the cache.
+        post: starts the step; None if it cannot start early.
+        call: the call that ranks compare, or None.
+    """
 
     def __init__(self, finish: Callable[[], None], post: Post | None, call: Call | None) -> None:
         self.finish, self.post, self.call = finish, post, call
@@ -55,7 +61,7 @@ class EarlyProgram(StepProgram):
 
 
 class BeginsEarly(World):
-    """A world of processes, what it begins early, and what of that MPI still works on."""
+    """World of processes that starts collectives early, with the requests that MPI still works on."""
 
     rank: int
     choices: Tuning
@@ -77,7 +83,7 @@ class BeginsEarly(World):
         return self.rank in mesh and not self.remote_ranks.isdisjoint(mesh.rank_list)
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
-        """Begin a step, which is a call to compare, and go on with it, which is none."""
+        """Start a step and compare its call; then wait for one request after the other."""
         self.check_step(step)
         array = contiguous(shards[0])
         program: EarlyProgram | None = self.cache.get((step, array.dtype, BEGUN_EARLY))
@@ -100,14 +106,14 @@ class BeginsEarly(World):
                 self.agreement.wait(call, scope.number)
             self._tally.begin()
             request.Wait()
-            self._under_way = [one for one in self._under_way if one[0] is not request]
+            self._under_way = [entry for entry in self._under_way if entry[0] is not request]
             try:
                 request = next(under_way)
             except StopIteration as end:
                 return [end.value]
 
     def _begun_early(self, step: Step, dtype: np.dtype) -> EarlyProgram:
-        """Return how a step starts early, if it can, and what compares it."""
+        """Return the program of a step that starts early. Its ``post`` is None if the step cannot start early."""
         post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
@@ -117,15 +123,15 @@ class BeginsEarly(World):
         return EarlyProgram(self._finish, post, call)
 
     def proceed(self) -> None:
-        """Let MPI work on what was begun: few libraries have a thread that does."""
+        """Let MPI make progress on requests under way, because few libraries have a thread that does."""
         for request, _ in self._under_way:
             request.Test()
 
     def _finish(self) -> None:
-        """Wait for what nobody waited for: MPI ends with no call open."""
+        """Wait for requests that the program has not waited for, until the deadline."""
         end = time.monotonic() + self._deadline
         while self._under_way and time.monotonic() < end:
-            self._under_way = [one for one in self._under_way if not one[0].Test()]
+            self._under_way = [entry for entry in self._under_way if not entry[0].Test()]
 
 
 def choose_nonblocking_start(
@@ -147,15 +153,20 @@ def choose_nonblocking_start(
 def _exchanged(
     group: ReduceGroup, flat: np.ndarray, counts: tuple[int, ...], places: tuple[int, ...]
 ) -> tuple[MPI.Request, np.ndarray]:
-    """Everybody's part of this rank's block, a row of each, but for its own."""
+    """Start to send every rank its block of this rank's vector.
+
+    Returns the request, and the array in which the other ranks' parts of this rank's block arrive: a row per rank,
+    unused for this rank.
+    """
     size, me, kind = group.size, group.me, element(flat.dtype.itemsize)
     rows = empty((size, counts[me]), flat.dtype)
-    sent = tuple(0 if k == me else count for k, count in enumerate(counts)), places
-    taken = to_others(counts[me], size, me)
-    return group.comm.Ialltoallv([flat, sent, kind], [rows.reshape(-1), taken, kind]), rows
+    sent_layout = tuple(0 if k == me else count for k, count in enumerate(counts)), places
+    received_layout = to_others(counts[me], size, me)
+    return group.comm.Ialltoallv([flat, sent_layout, kind], [rows.reshape(-1), received_layout, kind]), rows
 
 
 def _scattering(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
+    """Return the start of a reduce_scatter."""
     layout = implementation.blocks
     assert layout is not None
 
@@ -164,31 +175,38 @@ def _scattering(op: str, group: ReduceGroup, implementation: Implementation) -> 
         request, rows = _exchanged(group, flat, tuple(layout.counts), tuple(layout.offsets))
         yield request
         start, out = layout.offsets[group.me], empty(layout.target, array.dtype)
-        mine = flat[start : start + layout.counts[group.me]]
-        fold(op_, [mine if k == group.me else rows[k] for k in group.order], out=out.reshape(-1))
+        own_block = flat[start : start + layout.counts[group.me]]
+        fold(op_, [own_block if k == group.me else rows[k] for k in group.order], out=out.reshape(-1))
         return out
 
     return post
 
 
 def _reducing_all(op: str, group: ReduceGroup) -> Post:
+    """Return the start of an all_reduce: exchange blocks, reduce the own block, gather the blocks."""
+
     def post(array: np.ndarray) -> Requests:
         op_, flat = check_reduce(op, array.dtype), array.reshape(-1)
         blocks = nested_blocks(flat.size, (group.size,))
-        counts, places = tuple(count for _, count in blocks), tuple(place for place, _ in blocks)
+        counts, places = tuple(count for _, count in blocks), tuple(offset for offset, _ in blocks)
         request, rows = _exchanged(group, flat, counts, places)
         yield request
         out = empty(array.shape, array.dtype)
-        whole, mine = out.reshape(-1), slice(places[group.me], places[group.me] + counts[group.me])
-        fold(op_, [flat[mine] if k == group.me else rows[k] for k in group.order], out=whole[mine])
+        flat_result, own_slice = out.reshape(-1), slice(places[group.me], places[group.me] + counts[group.me])
+        fold(
+            op_,
+            [flat[own_slice] if k == group.me else rows[k] for k in group.order],
+            out=flat_result[own_slice],
+        )
         kind = element(array.dtype.itemsize)
-        yield group.comm.Iallgatherv(MPI.IN_PLACE, [whole, (counts, places), kind])
+        yield group.comm.Iallgatherv(MPI.IN_PLACE, [flat_result, (counts, places), kind])
         return out
 
     return post
 
 
 def _gathering(group: ReduceGroup, target: tuple[int, ...]) -> Post:
+    """Return the start of an all_gather of equal blocks."""
     in_order = group.order == tuple(range(group.size))
 
     def post(array: np.ndarray) -> Requests:

@@ -1,9 +1,9 @@
 """all_reduce and reduce_scatter on MPI, derived once per step and rank.
 
-Three implementations each: MPI's own call; composed, that is, an exchange after which every rank reduces its block in
-numpy (and, for all_reduce, gathers the blocks), in chunks that stay in cache; and, for small reductions that
-MPI does not know, gathering everything and reducing everywhere. The last two reduce in the order of the group,
-so their results are equal to LockStep's to the last bit.
+Each has three implementations. *Native* is MPI's own call. *Composed* is an exchange after which every rank reduces
+its block with NumPy (and, for all_reduce, gathers the blocks), in chunks that stay in the cache. *Gathered*, for small
+reductions that MPI does not support, gathers all arrays and reduces them on every rank. The last two reduce in the
+order of the group, so their results equal LockStep's to the last bit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ from spmdsim.worlds.programs import Run
 
 @dataclass(frozen=True)
 class ReduceGroup:
-    """The ranks that reduce together: their communicator, sorted by world rank, and the numbers in it of all, in the order
-    of the group, and of this one.
+    """Ranks that reduce together.
+
+    Attributes:
+        comm: their communicator, sorted by world rank.
+        order: the number in ``comm`` of each rank, in the order of the group.
+        me: the number of this rank in ``comm``.
     """
 
     comm: Counted
@@ -58,20 +62,23 @@ def reduce_all(
 
 
 def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    comm, most, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
+    """Return MPI's Allreduce, in parts that MPI can count."""
+    comm, max_count, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
     native = native_op(op, dtype)
     assert native is not None
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        give, take = number_view(array), number_view(out)
-        for start in range(0, take.size, most):
-            comm.Allreduce(give[start : start + most], take[start : start + most], native)
+        source_view, result_view = number_view(array), number_view(out)
+        for start in range(0, result_view.size, max_count):
+            comm.Allreduce(
+                source_view[start : start + max_count], result_view[start : start + max_count], native
+            )
         if op == "avg":
             out /= size
         return out
 
-    if op == "avg" or dtype.kind == "b" or math.prod(shape) > most:
+    if op == "avg" or dtype.kind == "b" or math.prod(shape) > max_count:
         return run
 
     def run_at_once(array: np.ndarray) -> np.ndarray:
@@ -83,7 +90,7 @@ def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.d
 
 
 def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
-    """Everybody's vector to everybody, reduced in group order."""
+    """Return the reduction of all ranks' vectors in the order of the group, after an Allgather."""
     rows = np.empty((group.size, flat.size), flat.dtype)
     kind = element(flat.dtype.itemsize)
     group.comm.Allgather([flat, flat.size, kind], [rows, flat.size, kind])
@@ -93,7 +100,8 @@ def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
 def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
     """Return an all_reduce in chunks: each rank reduces its block of a chunk, and all gather the blocks.
 
-    The blocks of all chunks together are balanced, so exactly what an all_reduce amounts to is moved.
+    The blocks of all chunks together are balanced, so no more bytes are moved than an all_reduce needs. ``most`` is
+    the number of elements of a block of a chunk.
     """
     comm, size, me = group.comm, group.size, group.me
 
@@ -104,17 +112,19 @@ def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
         rows = empty((size, most + 1), array.dtype)
         for start, length in _chunks(flat.size, size * most, size):
             span, blocks = slice(start, start + length), nested_blocks(length, (size,))
-            first, part = blocks[me]
-            mine = slice(start + first, start + first + part)
-            landed = rows.reshape(-1)[: size * part].reshape(size, part)
-            counts, places = tuple(count for _, count in blocks), tuple(place for place, _ in blocks)
-            sent = tuple(0 if k == me else count for k, count in enumerate(counts)), places
-            comm.Alltoallv([flat[span], sent, kind], [landed, to_others(part, size, me), kind])
-            fold(op, [flat[mine] if k == me else landed[k] for k in group.order], out=result[mine])
+            first, block_size = blocks[me]
+            own_slice = slice(start + first, start + first + block_size)
+            received = rows.reshape(-1)[: size * block_size].reshape(size, block_size)
+            counts, places = tuple(count for _, count in blocks), tuple(offset for offset, _ in blocks)
+            sent_layout = tuple(0 if k == me else count for k, count in enumerate(counts)), places
+            comm.Alltoallv([flat[span], sent_layout, kind], [received, to_others(block_size, size, me), kind])
+            fold(
+                op, [flat[own_slice] if k == me else received[k] for k in group.order], out=result[own_slice]
+            )
             if length % size:
                 comm.Allgatherv(MPI.IN_PLACE, [result[span], (counts, places), kind])
             else:
-                comm.Allgather(MPI.IN_PLACE, [result[span], part, kind])
+                comm.Allgather(MPI.IN_PLACE, [result[span], block_size, kind])
         return out
 
     return run
@@ -122,7 +132,10 @@ def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
 
 @lru_cache(maxsize=256)
 def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
-    """Yield the start and length of chunks. Fewer elements than ranks join the chunk before them."""
+    """Return the start and length of each chunk.
+
+    A remainder of fewer elements than ranks joins the last chunk.
+    """
     starts = range(0, max(total - total % size, 1), most)
     return tuple((a, b - a) for a, b in pairwise((*starts, total)))
 
@@ -139,9 +152,11 @@ def scatter_into(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarr
 
 
 @lru_cache(maxsize=256)
-def to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Counts and offsets of equal parts for all ranks but this one, which keeps its own where it is."""
-    return tuple(part if k != me else 0 for k in range(size)), tuple(k * part for k in range(size))
+def to_others(block_size: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return counts and offsets of equal blocks for all ranks; the count for this rank is 0."""
+    return tuple(block_size if k != me else 0 for k in range(size)), tuple(
+        k * block_size for k in range(size)
+    )
 
 
 # -- reduce_scatter -----------------------------------------------------------------------------------
@@ -166,41 +181,44 @@ def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, implementa
     return composed
 
 
-def packed(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
-    """Return the blocks at the places of ``layout.offsets``; with ``always``, one after the other in new memory."""
-    if layout.direct and (layout.packed or not always):
-        return array.reshape(-1)[: sum(layout.counts)] if always else array
+def packed(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
+    """Return the blocks at ``layout.offsets``. With ``new_memory``, they lie one after the other."""
+    if layout.direct and (layout.packed or not new_memory):
+        return array.reshape(-1)[: sum(layout.counts)] if new_memory else array
     buffer, start = empty((sum(layout.counts),), array.dtype), 0
     for index, count in zip(layout.indices, layout.counts):
-        piece = array[index]
-        buffer[start : start + count].reshape(piece.shape)[...] = piece
+        block = array[index]
+        buffer[start : start + count].reshape(block.shape)[...] = block
         start += count
     return buffer
 
 
 def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
-    """Reduce_scatter, also of equal blocks: Open MPI's Reduce_scatter_block moves up to twice as many bytes."""
-    comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
+    """Return MPI's Reduce_scatter, also for equal blocks.
+
+    Open MPI's Reduce_scatter_block would move up to twice as many bytes.
+    """
+    comm, counts, has_equal_blocks = group.comm, layout.counts, len(set(layout.counts)) == 1
     fresh, native = allocator(layout.target, dtype), native_op(op, dtype)
     assert native is not None
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        give, take = number_view(packed(layout, array, always=True)), number_view(out)
-        comm.Reduce_scatter(give, take, counts, native)
+        source_view, result_view = number_view(packed(layout, array, new_memory=True)), number_view(out)
+        comm.Reduce_scatter(source_view, result_view, counts, native)
         if op == "avg":
             out /= group.size
         return out
 
-    plain = (
-        equal
+    needs_no_view = (
+        has_equal_blocks
         and layout.direct
         and layout.packed
         and layout.covers_source
         and op != "avg"
         and dtype.kind != "b"
     )
-    if not plain:
+    if not needs_no_view:
         return run
 
     def run_at_once(array: np.ndarray) -> np.ndarray:
@@ -212,7 +230,10 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
 
 
 def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
-    """Exchange equal blocks in one call, the own one with them, and reduce: in few calls, which is what counts here."""
+    """Return an exchange of equal blocks in one call, including the own block, and a reduction.
+
+    Small reductions need few calls.
+    """
     comm, size, kind, count = group.comm, group.size, element(dtype.itemsize), layout.counts[0]
     fresh, landing = allocator(layout.target, dtype), allocator((size, *layout.target), dtype)
     # Along the first dim numpy reduces row by row, in the order of the group, unless rows are single elements.
@@ -220,14 +241,14 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
     function, order = ufunc(op, dtype), group.order
 
     def run(array: np.ndarray) -> np.ndarray:
-        out, parts = fresh(), landing()
-        comm.Alltoall([array, count, kind], [parts, count, kind])
+        out, received = fresh(), landing()
+        comm.Alltoall([array, count, kind], [received, count, kind])
         if at_once:
-            function.reduce(parts, 0, None, out)
+            function.reduce(received, 0, None, out)
         elif size == 2 and op != "avg":
-            function(parts[order[0]], parts[order[1]], out=out)
+            function(received[order[0]], received[order[1]], out=out)
         else:
-            fold(op, [parts[k] for k in order], out)
+            fold(op, [received[k] for k in order], out)
         return out
 
     return run
@@ -236,20 +257,22 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
 def _exchange_and_fold(
     op: str, group: ReduceGroup, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
-    """Reduce in chunks of every block: each rank receives its part from all others and adds it to ``result``."""
+    """Reduce in chunks of every block: each rank receives its part from all others and reduces it into ``result``."""
     comm, size, me = group.comm, group.size, group.me
-    mine, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
+    own_count, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
     kind = element(itemsize)
-    rows = empty((size, min(most, mine)), flat.dtype)
+    rows = empty((size, min(most, own_count)), flat.dtype)
     for start in range(0, longest, most):
         parts = [max(0, min(most, count - start)) for count in layout.counts]
-        part = parts[me]
-        landed = rows.reshape(-1)[: size * part].reshape(size, part)
-        own = layout.offsets[me] + start
+        part_size = parts[me]
+        received = rows.reshape(-1)[: size * part_size].reshape(size, part_size)
+        own_offset = layout.offsets[me] + start
         parts[me] = 0
         # Offsets count from the first element sent, so that they stay countable in long arrays.
         first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
         places = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
-        comm.Alltoallv([flat[first:], (parts, places), kind], [landed, to_others(part, size, me), kind])
-        terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
-        fold(op, terms, out=result[start : start + part])
+        comm.Alltoallv(
+            [flat[first:], (parts, places), kind], [received, to_others(part_size, size, me), kind]
+        )
+        terms = [flat[own_offset : own_offset + part_size] if k == me else received[k] for k in group.order]
+        fold(op, terms, out=result[start : start + part_size])

@@ -92,11 +92,14 @@ class Windows:
         return self._windows[-1].open()
 
     def _can_add(self) -> bool:
-        """Return True if the group may have one more window. Free windows of other sizes if necessary. Collective."""
+        """Return True if the group may have one more window.
+
+        Free windows of other sizes if necessary. Collective.
+        """
         group = list(self._group.values())
-        for other in group:
-            if other is not self and len(other) and sum(map(len, group)) >= KEPT:
-                other.free()
+        for other_windows in group:
+            if other_windows is not self and len(other_windows) and sum(map(len, group)) >= KEPT:
+                other_windows.free()
         return sum(map(len, group)) < KEPT
 
     def free(self) -> None:
@@ -122,17 +125,17 @@ class Shared:
         self._on_one_node: dict[tuple[int, ...], bool] = {}
 
     def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
-        """Return True if all members are on one node; collective when it is first called."""
-        together = self._on_one_node.get(members)
-        if together is None:
-            node, each = comm.Split_type(MPI.COMM_TYPE_SHARED), RANKS_PER_NODE.read()
-            part = 0 if each is None else MPI.COMM_WORLD.Get_rank() // each
-            sizes = np.array([node.Get_size(), part, -part]), np.empty(3, np.int64)
+        """Return True if all members are on one node. The first call for some members is collective."""
+        is_on_one_node = self._on_one_node.get(members)
+        if is_on_one_node is None:
+            node, ranks_per_node = comm.Split_type(MPI.COMM_TYPE_SHARED), RANKS_PER_NODE.read()
+            node_part = 0 if ranks_per_node is None else MPI.COMM_WORLD.Get_rank() // ranks_per_node
+            sizes = np.array([node.Get_size(), node_part, -node_part]), np.empty(3, np.int64)
             comm.agree(*sizes, MPI.MIN)
             node.Free()
             least, first, last = sizes[1].tolist()
-            together = self._on_one_node[members] = least == comm.Get_size() and first == -last
-        return together
+            is_on_one_node = self._on_one_node[members] = least == comm.Get_size() and first == -last
+        return is_on_one_node
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
         """Return the windows for results of this size."""
@@ -142,7 +145,7 @@ class Shared:
         return group[nbytes]
 
     def close(self) -> None:
-        """Free what can be freed; collective over each group."""
+        """Free the windows that no rank uses; collective over each group."""
         for group in self._windows.values():
             for windows in group.values():
                 windows.close()
@@ -152,7 +155,10 @@ class Shared:
 def gather_shared(
     traffic: RankTransfers, comm: Counted, dtype: np.dtype, shared: Shared, otherwise: Run
 ) -> Run:
-    """Return an all_gather in which every rank copies its shard into the group's result."""
+    """Return an all_gather in which every rank copies its shard into the group's result.
+
+    ``otherwise`` is the run without shared memory; it is used if windows are missing or members are replicas.
+    """
     if traffic.gathered is None:  # some members are replicas of others
         return otherwise
     index: Index | None = traffic.gathered[traffic.me]
@@ -191,7 +197,10 @@ def _together(
     fill: Callable[[np.ndarray, np.ndarray], None],
     otherwise: Run,
 ) -> Run:
-    """Have every rank fill its part of a result that all share, if there is memory for it."""
+    """Return a run in which every rank fills its part of a result that all ranks share.
+
+    It calls ``otherwise`` if no shared memory is free.
+    """
 
     def run(array: np.ndarray) -> np.ndarray:
         memory = windows.memory()

@@ -1,4 +1,4 @@
-"""A step as one rank runs it: on contiguous arrays, and between the begin and the end of the call that ranks compare."""
+"""Runs of a step on one rank: they accept any array, and log the call that ranks compare."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ from spmdsim.worlds.trace import recorder
 
 @dataclass
 class MPIStepProgram(StepProgram):
-    """A step as this rank runs it, derived once.
+    """Step as this rank runs it, derived once.
 
-    ``run`` also compares the ``call`` with the other ranks', if it communicates and they compare. The shard before may
-    move into the ``room``; MPI's types are freed when the program is forgotten.
+    Attributes:
+        step: the step.
+        shape: the shape of the shard before the step.
+        members: the ranks of both meshes, sorted.
+        call: the call that ranks compare; None if the step sends nothing or they compare nothing.
+        run: runs the step and compares the call; None before it is derived.
+        room: the padded buffer of a halo exchange, into which the shard before the step may move.
+        types: MPI types, which are freed when the program leaves the cache.
     """
 
     step: Step
@@ -35,9 +41,11 @@ class MPIStepProgram(StepProgram):
     types: list[MPI.Datatype] = field(default_factory=list)
 
     def after(self, shards: list[Any], result: np.ndarray) -> list[Any]:
-        """Return the shards after the step. Move the shard before into their buffer if that has a copy of it.
+        """Return the shards after the step.
 
-        Not while what runs is written down: who writes it knows arrays by their identity.
+        If the padded buffer has a copy of the shard before, replace the shard by it.
+
+        Shards stay while a program is recorded, because the recording identifies arrays by their identity.
         """
         if self.room is not None and not recorder.programs and type(shards) is list:
             shards[0] = settled(shards[0], result, self.room)
@@ -51,7 +59,7 @@ class MPIStepProgram(StepProgram):
 
 
 class ContiguousRun:
-    """A run that accepts any array, from one that accepts C-contiguous arrays."""
+    """Run that accepts any array, made from one that accepts C-contiguous arrays."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -62,7 +70,7 @@ class ContiguousRun:
 
 
 class ComparedRun:
-    """Like `ContiguousRun`, but log and compare each call.
+    """Run that logs and compares each call, and accepts any array.
 
     Args:
         run: the step on a C-contiguous array.

@@ -39,7 +39,13 @@ from spmdsim.worlds.programs import Run
 
 @dataclass
 class GroupTrial:
-    """The number of ranks of a trial, the trial, and the function to call when the trial leaves the cache."""
+    """Trial of a step in a group.
+
+    Attributes:
+        size: the number of ranks of the group.
+        trial: the trial.
+        forget: is called when the trial leaves the cache.
+    """
 
     size: int
     trial: Trial
@@ -79,11 +85,15 @@ class Trials:
             record = self.records.of(self.machine, describe_step(step, dtype))
             if record is not None:
                 name = record.implementation
-                tried = tuple(one for one in implementations if one in tried or one.name == name)
+                tried = tuple(
+                    implementation
+                    for implementation in implementations
+                    if implementation in tried or implementation.name == name
+                )
         group_trial = group.get((step, dtype))
         if group_trial is None:
             full = self.mode == "full"
-            names = [one.name for one in tried]
+            names = [implementation.name for implementation in tried]
             trial = Trial(names, MANY_TRIES if full else FEW_TRIES, 0 if full else 1, record)
             size = len(members) if not step.axes else step.src.mesh.axis_size(*step.axes)
             group_trial = group[step, dtype] = GroupTrial(size, trial, forget)
@@ -118,6 +128,7 @@ def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Cal
     implementation = cache(make)
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Run the chosen implementation, or the next one of the trial with its time."""
         if trial.pause:
             trial.pause -= 1
             return implementation(trial.chosen)(array)
@@ -149,8 +160,8 @@ def machine_name() -> str:
 
 
 def common_machine(comm: Counted) -> str:
-    """Return the machine's name if all ranks have the same machine. Collective."""
-    mine = number_of(machine_name())
+    """Return the machine's name if all ranks have equal machines, else a text for several. Collective."""
+    own_number = number_of(machine_name())
     common = np.empty(2, np.int64)
-    comm.agree(np.array([mine, -mine]), common, MPI.MIN)
+    comm.agree(np.array([own_number, -own_number]), common, MPI.MIN)
     return machine_name() if common[0] == -common[1] else f"several machines, {VENDOR}"

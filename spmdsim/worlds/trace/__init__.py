@@ -1,4 +1,4 @@
-"""What ran: events of operators and collectives, their counts, tables and timelines."""
+"""Traces: record events of operators and collectives; count them; print tables; export timelines."""
 
 from spmdsim.worlds.trace.events import CollectiveEvent, Event, OperatorEvent
 from spmdsim.worlds.trace.recorder import Trace, record

@@ -36,10 +36,11 @@ def nbytes_text(count: float) -> str:
 
 
 def events_table(trace: Trace) -> Table:
-    """Return the table of a trace: for each event its axes, groups, layouts, bytes (most of any rank) and time.
+    """Return the table of a trace: for each event its axes, groups, layouts, time, and bytes (most of any rank).
 
-    ``planned`` is what the step amounts to by the convention of plans, ``received`` and ``sent`` what was moved, and
-    ``by`` how. Below the total stand what the library's own algorithms moved instead, and the control traffic.
+    ``planned`` are the bytes of the step by the convention of plans, ``received`` and ``sent`` those that were moved,
+    and ``by`` is the MPI call. Below the total are the bytes that the library's own algorithms moved, and the control
+    traffic.
     """
     rows = [*(_row(event) for event in trace), _total(trace)]
     if any(event.library for event in trace.collectives):
@@ -48,13 +49,14 @@ def events_table(trace: Trace) -> Table:
         ]
         rows.append(_line("library", sum(moved, CallCounts()), "with the algorithms that MPI chooses itself"))
     if trace.control:
-        kinds = ", ".join(f"{asked.calls} {purpose}" for purpose, asked in sorted(trace.control.items()))
+        kinds = ", ".join(f"{counts.calls} {purpose}" for purpose, counts in sorted(trace.control.items()))
         total = sum(trace.control.values(), CallCounts())
         rows.append(_line("control", total, kinds, many(total.calls, "call")))
     return Table(HEADING, rows, right=(5, 6, 7, 9))
 
 
 def _total(trace: Trace) -> tuple[str, ...]:
+    """Return the row with the sums of a trace."""
     moved = CallCounts(0, trace.nbytes(), trace.sent())
     return _line("total", moved, "", "", nbytes_text(trace.planned()), f"{trace.seconds:.6f}")
 
@@ -62,31 +64,32 @@ def _total(trace: Trace) -> tuple[str, ...]:
 def _line(
     name: str, moved: CallCounts, note: str, what: str = "", planned: str = "", seconds: str = ""
 ) -> tuple[str, ...]:
-    """Return a line below the events."""
+    """Return a row below the events."""
     moves = nbytes_text(moved.received), nbytes_text(moved.sent)
     return (name, what, "", "", "", planned, *moves, "", seconds, note)
 
 
 def _row(event: Event) -> tuple[str, ...]:
+    """Return the row of an event. Bytes are the largest of any rank."""
     source, seconds = event.source or "", f"{event.seconds:.6f}"
     if not isinstance(event, CollectiveEvent):
         layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
         return (event.name, event.strategy, "", "", layouts, "", "", "", "", seconds, source)
     what = event.collective + (f" ({event.algorithm})" if event.algorithm else "")
     layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
-    about = "about " if event.expected else ""
-    most = [about + nbytes_text(max(b, default=0)) for b in (event.planned, event.nbytes, event.sent)]
-    way = event.way
+    prefix = "about " if event.expected else ""
+    largest = [prefix + nbytes_text(max(b, default=0)) for b in (event.planned, event.nbytes, event.sent)]
+    calls_text = event.way
     if event.library is not None and event.library.received != event.nbytes[0]:
-        way += f": {nbytes_text(event.library.received)}"
+        calls_text += f": {nbytes_text(event.library.received)}"
     return (
         event.operator,
         what,
         ",".join(event.axes) or "-",
         str(event.group_size),
         layouts,
-        *most,
-        way,
+        *largest,
+        calls_text,
         seconds,
         source,
     )
@@ -95,9 +98,9 @@ def _row(event: Event) -> tuple[str, ...]:
 def matrix(trace: Trace, size: int) -> np.ndarray:
     """Return the bytes sent from rank to rank: an int64 array ``[receiver, sender]`` over all ranks of the world.
 
-    Placing steps send the boxes they place. Reductions are counted as the bandwidth-optimal direct algorithm
-    moves them: every member's part of a block to its owner, and for all_reduce the blocks back. Rows sum up to
-    the bytes that are planned, columns to those that would be sent, whichever way each step took.
+    Placing steps send the boxes that they place. Reductions are counted as the bandwidth-optimal direct algorithm
+    moves them: every member sends its part of a block to the owner, and for all_reduce the owner sends the block back.
+    Rows sum up to the planned bytes, columns to the bytes that would be sent, whatever algorithm each step took.
     """
     import numpy as np
 
@@ -111,7 +114,10 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
 
 
 def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    """Return the peers from which ``rank`` receives in a step, with the number of elements (never 0)."""
+    """Return ``(peer, elements)`` of the ranks from which ``rank`` receives in a step.
+
+    The numbers are never 0.
+    """
     counts: Counter[int] = Counter()  # a peer may send several boxes in one message
     for peer, count in _pairs(step, rank):
         counts[peer] += count
@@ -119,13 +125,17 @@ def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
-    """Return the peers of an event: those that this process recorded if data decide, else the step's."""
+    """Return the peers of an event: those that this process recorded if they depend on data, else the step's."""
     if event.peers is not None and rank in event.ranks:
         return [(peer, count) for peer, count in event.peers[event.ranks.index(rank)] if count]
     return pairs(event.step, rank)
 
 
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
+    """Return ``(peer, elements)`` of a step.
+
+    A peer may occur several times, and the rank itself may be one.
+    """
     from spmdsim.core.layout import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
     from spmdsim.redistribution.exchange.direct_reduction import peers
@@ -159,39 +169,40 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         return [(peer, count) for peer in group]
     group = tuple(sorted(group))
     blocks = block_sizes(count, len(group))
-    mine = blocks[group.index(rank)]
-    return [(peer, mine + theirs) for peer, theirs in zip(group, blocks)]
+    own_block = blocks[group.index(rank)]
+    return [(peer, own_block + block) for peer, block in zip(group, blocks)]
 
 
-def difference(one: Trace, other: Trace) -> list[str]:
-    """Return the first difference of two traces of one program, times aside; empty if they agree.
+def difference(trace: Trace, other_trace: Trace) -> list[str]:
+    """Return the differences of two traces of one program, times aside; empty if they agree.
 
-    They may come from different worlds: for the ranks that both own the bytes are compared that the steps amount to,
-    whichever way each world took, and those of the emulated algorithms.
+    The traces may come from different worlds. For ranks that both own, the planned bytes are compared, whatever
+    algorithm each world took; for emulated algorithms, the moved bytes.
 
     >>> from spmdsim.worlds.trace import Trace
     >>> difference(Trace(), Trace())
     []
     """
     differences = []
-    for number, (a, b) in enumerate(zip(one, other)):
+    for number, (a, b) in enumerate(zip(trace, other_trace)):
         if a.key != b.key:
             differences.append(f"event {number}: {_text(a)} against {_text(b)}")
         elif isinstance(a, CollectiveEvent) and isinstance(b, CollectiveEvent):
-            mine, theirs = (
+            own_bytes, other_bytes = (
                 dict(zip(e.ranks, e.nbytes if e.algorithm is not None else e.planned)) for e in (a, b)
             )
             differences += [
-                f"event {number}: {_text(a)}: rank {rank} received {mine[rank]} B against {theirs[rank]} B"
-                for rank in sorted(mine.keys() & theirs.keys())
-                if mine[rank] != theirs[rank]
+                f"event {number}: {_text(a)}: rank {rank} received {own_bytes[rank]} B against {other_bytes[rank]} B"
+                for rank in sorted(own_bytes.keys() & other_bytes.keys())
+                if own_bytes[rank] != other_bytes[rank]
             ]
-    if len(one) != len(other):
-        differences.append(f"{many(len(one), 'event')} against {len(other)}")
+    if len(trace) != len(other_trace):
+        differences.append(f"{many(len(trace), 'event')} against {len(other_trace)}")
     return differences
 
 
 def _text(event: Event) -> str:
+    """Return an event in words."""
     if isinstance(event, CollectiveEvent):
         return f"{event.operator}: {event.step} of {event.dtype}"
     return f"operator {event.name} with {event.strategy}"

@@ -1,7 +1,8 @@
-"""What a trace holds: one value per collective and one per operator, and what was said to keep ranks together.
+"""Events of a trace: one value per collective and one per operator, and counts of control traffic.
 
-A step is the same in all worlds, and so are the bytes that it amounts to (``planned``). What was moved may be more or
-less: a world of processes counts it from the calls that it makes; the others move nothing, and say what is planned.
+A step is equal in all worlds, and so are its planned bytes (``planned``). The bytes that were moved may be more or
+less: a world of processes counts them from its calls of MPI; the other worlds move nothing, and report the planned
+bytes.
 """
 
 from __future__ import annotations
@@ -40,33 +41,33 @@ class CallCounts(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class CollectiveEvent(ShortRepr):
-    """One collective, or one local step of a redistribution (slice, fill), as the world ran it.
+    """Event of a collective, or of a local step of a redistribution (slice, fill).
 
     Args:
         operator: the operator during which it ran, ``"to"`` for a redistribution of its own.
         collective: ``all_reduce``, ``all_gather``, ... or ``slice``, ``fill``, ``exchange``.
         axes: the mesh axes of its groups; empty for an exchange.
-        group_size: ranks in each group; for an exchange, ranks in the union of both meshes.
-        dtype: name of the element type.
-        ranks: the ranks this process owns, to which the bytes belong.
-        nbytes: bytes each of these ranks received from others. A reduction of the library's own counts by the
+        group_size: the ranks in each group; for an exchange, the ranks in the union of both meshes.
+        dtype: the name of the element type.
+        ranks: the ranks that this process owns, to which the bytes belong.
+        nbytes: the bytes that each of these ranks received from others. A reduction of the library's own counts by the
             convention of plans, whatever algorithm it takes.
-        sent: bytes each of them sent to others.
-        planned: bytes each of them would receive by the convention of plans, whichever way the step took.
+        sent: the bytes that each of them sent to others.
+        planned: the bytes that each of them would receive by the convention of plans.
         algorithm: the emulated schedule that ran, or None for the world's own collective.
-        seconds: measured wall time of this call, on this process.
-        start: when it began, seconds on the process's monotonic clock.
+        seconds: the measured wall time of this call, on this process.
+        start: the time of its start, in seconds on the process's monotonic clock.
         source: ``file:line`` of the user's call.
         step: the step itself (layouts, shape, reduction).
-        expected: where the bytes depend on data that the world does not have, ``nbytes`` is what evenly spread
-            values would bring.
-        peers: where they depend on data, for each owned rank the elements it received from each other one.
+        expected: True if the bytes depend on data that the world does not have; ``nbytes`` are then those for evenly
+            spread values.
+        peers: if the transfers depend on data, for each owned rank the elements that it received from each other one.
         way: the calls that it became, such as ``"Allgather"`` or ``"Alltoallv, Allgather"``; empty in a world without
-            processes, ``"shared memory"`` where nothing had to be called.
-        library: what the library's own algorithm of a reduction moved, where the reduction was left to it and its
+            processes, ``"shared memory"`` if no call was needed.
+        library: what the library's own algorithm of a reduction moved, if the library ran the reduction and its
             choice of algorithm is known.
-        exposed: of one that was begun early, the seconds that this process spent in beginning it and in waiting for
-            it; the rest of ``seconds`` it computed. None where it waited all the time.
+        exposed: for a collective that was started early, the seconds that this process spent in starting it and in
+            waiting for it; it computed in the rest of ``seconds``. None if it waited all the time.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, record
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"), LockStep(2))
@@ -98,30 +99,30 @@ class CollectiveEvent(ShortRepr):
 
     @property
     def spent(self) -> float:
-        """Seconds in which this process did nothing else."""
+        """Seconds in which this process only started the collective or waited for it."""
         return self.seconds if self.exposed is None else self.exposed
 
     @property
     def due(self) -> tuple[int, ...]:
-        """Bytes that each owned rank receives in a step that goes this way: those planned, but for two ways.
+        """Bytes that each owned rank receives if the step runs by the calls in ``way``.
 
-        A small reduction that MPI does not know is gathered whole, in one call; and what ranks share in memory is
-        not sent to each of them.
+        They are the planned bytes with two exceptions. A small reduction that MPI does not support is gathered on all
+        ranks, in one call. A result that ranks share in memory is not sent to each of them.
         """
-        reduces, others = self.collective == "all_reduce", self.group_size - 1
+        is_all_reduce, peers = self.collective == "all_reduce", self.group_size - 1
         itemsize = element_type(self.dtype).itemsize
-        if (reduces or self.collective == EXCLUSIVE_SCAN) and self.way == "Allgather":
-            held = (math.prod(self.step.dst.local_shape(self.step.shape, rank)) for rank in self.ranks)
-            return tuple(others * count * itemsize for count in held)
+        if (is_all_reduce or self.collective == EXCLUSIVE_SCAN) and self.way == "Allgather":
+            sizes = (math.prod(self.step.dst.local_shape(self.step.shape, rank)) for rank in self.ranks)
+            return tuple(peers * count * itemsize for count in sizes)
         if not self.way.startswith(SHARED_MEMORY):
             return self.planned
         return tuple(
-            others * reduced_block(self.step, rank) * itemsize if reduces else 0 for rank in self.ranks
+            peers * reduced_block(self.step, rank) * itemsize if is_all_reduce else 0 for rank in self.ranks
         )
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return the fields that are equal in all worlds: all but the bytes of the owned ranks."""
+        """Fields that are equal in all worlds: all but the bytes of the owned ranks."""
         return (
             "collective",
             self.operator,
@@ -136,16 +137,16 @@ class CollectiveEvent(ShortRepr):
 
 @dataclass(frozen=True, repr=False)
 class OperatorEvent(ShortRepr):
-    """One operator call: what it was asked and how it was laid out.
+    """Event of an operator call, with its strategy and layouts.
 
     Args:
         name: the operator.
         strategy: the strategy it ran with, as text.
-        inputs: layouts of the operands as the local function saw them, in short form.
-        outputs: layouts of the results.
-        local_shapes: shapes of this process's first owned shard of each operand, then of each result.
-        seconds: measured wall time, redistributions included.
-        start: when it began.
+        inputs: the layouts of the operands as the local function saw them, in short form.
+        outputs: the layouts of the results.
+        local_shapes: the shapes of this process's first owned shard of each operand, then of each result.
+        seconds: the measured wall time, including redistributions.
+        start: the time of its start, in seconds on the process's monotonic clock.
         source: ``file:line`` of the user's call.
 
     >>> from spmdsim import Mesh, Tensor, record
@@ -167,7 +168,7 @@ class OperatorEvent(ShortRepr):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What must be equal in all worlds; local shapes of uneven shards differ from rank to rank."""
+        """Fields that are equal in all worlds. Local shapes of uneven shards differ from rank to rank."""
         return ("operator", self.name, self.strategy, self.inputs, self.outputs)
 
 
@@ -175,16 +176,16 @@ Event = CollectiveEvent | OperatorEvent
 
 
 class ComputedSpan(NamedTuple):
-    """An operator or its gradient as it ran, its redistributions included, and what it computes.
+    """Time span of an operator or its gradient, including redistributions, and what it computes.
 
     Attributes:
         name: the operator, with ``.backward`` for its gradient.
-        start: when it began, seconds on the process's monotonic clock.
-        seconds: how long it took.
-        bound: its rule with sizes.
-        strategy: how it was split.
-        itemsizes: bytes of an element of each operand.
-        gradients: on the way back, how many operands get one; 0 forward.
+        start: the time of its start, in seconds on the process's monotonic clock.
+        seconds: the duration.
+        bound: the operator's rule with sizes.
+        strategy: the axes that split each factor.
+        itemsizes: the bytes of an element of each operand.
+        gradients: in the backward pass, the number of operands that get a gradient; 0 in the forward pass.
     """
 
     name: str

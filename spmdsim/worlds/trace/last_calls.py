@@ -1,4 +1,4 @@
-"""What every rank called last, side by side: a timeline in Chrome's JSON format that holds all that the table shows."""
+"""The last calls of every rank, side by side: as a table, and as a timeline in Chrome's JSON format."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ KIND = "the last calls of each rank"
 
 @dataclass(frozen=True)
 class LastCall:
-    """A call that one rank made.
+    """Call that one rank made.
 
     Attributes:
-        rank: who, in ``MPI.COMM_WORLD``.
-        group: the ranks that make it together, sorted.
-        world: tells groups of the same ranks in several worlds apart.
-        number: which one of the group's calls, from 0 on.
-        agreed: equal for calls that agree.
-        words: what.
-        line: of the user's program.
-        begin: in nanoseconds, by a clock that the ranks of a node share.
-        end: the same; 0 if the rank is in it still.
+        rank: the rank, in ``MPI.COMM_WORLD``.
+        group: the ranks that make the call together, sorted.
+        world: a name that separates groups of equal ranks in several worlds.
+        number: the number of the call in its group, from 0 on.
+        agreed: a text that is equal for calls that agree.
+        words: the call in words.
+        line: the line of the user's program.
+        begin: the start in nanoseconds, by a clock that the ranks of a node share.
+        end: the end in nanoseconds; 0 if the rank is still in the call.
     """
 
     rank: int
@@ -52,17 +52,20 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
     """Return the timeline of some calls: one process per rank, one lane per group.
 
     Args:
-        calls: of all ranks.
-        ranks: those that were read; some may have called nothing.
-        reason: why they were read.
-        now: when, in nanoseconds; where calls end that have not ended.
+        calls: the calls of all ranks.
+        ranks: the ranks whose logs were read; some may have made no call.
+        reason: why the logs were read.
+        now: the time in nanoseconds, at which unfinished calls end in the timeline.
 
     >>> call = LastCall(0, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5_000, 9_000)
     >>> [event["dur"] for event in document([call], (0, 1), "SIGTERM", 9_000)["traceEvents"] if event["ph"] == "X"]
     [4.0]
     """
     first = min((call.begin for call in calls), default=0)
-    lanes = {place: lane for lane, place in enumerate(dict.fromkeys((c.group, c.world) for c in calls))}
+    lanes = {
+        group_and_world: lane
+        for lane, group_and_world in enumerate(dict.fromkeys((c.group, c.world) for c in calls))
+    }
     names = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in ranks
     ]
@@ -90,14 +93,14 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
 
 
 def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
-    """Write a document in one step, as JSON if the name ends in ``.json``, else as a table."""
+    """Write a document to a file at once: as JSON if the name ends in ``.json``, else as a table."""
     text = json.dumps(document) if Path(path).suffix == ".json" else table([document])
-    beside = f"{os.fspath(path)}.{os.getpid()}.part"
+    new_file = f"{os.fspath(path)}.{os.getpid()}.part"
     try:
-        Path(beside).write_text(text + "\n", encoding="utf-8")
-        os.replace(beside, path)
+        Path(new_file).write_text(text + "\n", encoding="utf-8")
+        os.replace(new_file, path)
     except OSError:
-        Path(beside).unlink(missing_ok=True)
+        Path(new_file).unlink(missing_ok=True)
         raise
 
 
@@ -105,7 +108,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a document from its file.
 
     Raises:
-        InputError: there is none.
+        InputError: If the file has other contents.
     """
     document = read_json(os.fspath(path), "the last calls of ranks")
     about = document.get("otherData") if isinstance(document, dict) else None
@@ -130,13 +133,14 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _calls(document: dict[str, Any]) -> Iterator[LastCall]:
+    """Yield the calls of a document."""
     for event in document["traceEvents"]:
         if event["ph"] == "X":
             yield LastCall(**{**event["args"], "group": tuple(event["args"]["group"])})
 
 
 def table(documents: Sequence[dict[str, Any]]) -> str:
-    """Documents of different ranks as one text: for each group a row per call and a column per rank.
+    """Return documents of different ranks as one text: for each group a row per call and a column per rank.
 
     >>> calls = [LastCall(rank, (0, 1), "w", 0, str(rank), f"call {rank}", "x.py:3", 5, 9 * rank) for rank in (0, 1)]
     >>> print(table([document(calls, (0, 1), "stopped", 9)]))
@@ -152,30 +156,31 @@ def table(documents: Sequence[dict[str, Any]]) -> str:
     """
     parts = [title(documents)]
     parts += [
-        "\n".join((one.name, Table(one.rows[0], one.rows[1:]).text(), *one.notes))
-        for one in groups(documents)
+        "\n".join((group.name, Table(group.rows[0], group.rows[1:]).text(), *group.notes))
+        for group in groups(documents)
     ]
     return "\n\n".join(parts)
 
 
 def title(documents: Sequence[dict[str, Any]]) -> str:
     """Return a title with the ranks of the documents and the reason why they were written."""
-    reasons = dict.fromkeys(one["otherData"]["reason"] for one in documents)
+    reasons = dict.fromkeys(document["otherData"]["reason"] for document in documents)
     return f"last calls of {name_ranks(_ranks(documents))}: {'; '.join(reasons)}"
 
 
 def _ranks(documents: Sequence[dict[str, Any]]) -> list[int]:
-    return sorted({rank for one in documents for rank in one["otherData"]["ranks"]})
+    """Return the ranks whose logs the documents have, sorted."""
+    return sorted({rank for document in documents for rank in document["otherData"]["ranks"]})
 
 
 @dataclass(frozen=True)
 class GroupCalls:
-    """The calls of one group side by side.
+    """Calls of one group side by side.
 
     Attributes:
-        name: whose they are.
+        name: the ranks of the group, in words.
         rows: the headings, then a row per call and a column per rank.
-        notes: the first call that differs, who did not come, and what the letters stand for.
+        notes: the first call that differs, the ranks that did not come, and the meaning of the letters.
     """
 
     name: str
@@ -186,48 +191,58 @@ class GroupCalls:
 def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
     """Return the groups whose calls the documents contain, ordered by their first call."""
     by_group: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
-    calls = [call for one in documents for call in _calls(one)]
+    calls = [call for document in documents for call in _calls(document)]
     for call in sorted(calls, key=lambda call: call.begin):
         by_group.setdefault((call.group, call.world), []).append(call)
     first = min((call.begin for call in calls), default=0)
-    return [_group(group, theirs, _ranks(documents), first) for (group, _), theirs in by_group.items()]
+    return [
+        _group(group, calls_of_group, _ranks(documents), first)
+        for (group, _), calls_of_group in by_group.items()
+    ]
 
 
 def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> GroupCalls:
+    """Return the table of one group's calls, and notes about the first call that differs or lacks a rank."""
     members = [rank for rank in group if rank in ranks]
     rows: dict[int, dict[int, LastCall]] = {}
     for call in calls:
         rows.setdefault(call.number, {})[call.rank] = call
     numbers = sorted(rows)
     last = {rank: max((c.number for c in calls if c.rank == rank), default=-1) for rank in members}
-    different = _first(numbers, lambda n: len({call.agreed for call in rows[n].values()}) > 1)
-    absent = _first(numbers, lambda n: any(last[rank] < n for rank in members))
-    parted = _first(numbers, lambda n: len({call.line for call in rows[n].values()}) > 1)
-    marked = absent if different is None else different
+    first_difference = _first(numbers, lambda n: len({call.agreed for call in rows[n].values()}) > 1)
+    first_absence = _first(numbers, lambda n: any(last[rank] < n for rank in members))
+    first_other_line = _first(numbers, lambda n: len({call.line for call in rows[n].values()}) > 1)
+    marked_call = first_absence if first_difference is None else first_difference
     labels: dict[tuple[str, str, str], str] = {}
     lines = [("", "call", *(f"rank {rank}" for rank in members), "at ms")]
     for n in numbers:
         cells = [_cell(rows[n].get(rank), n > last[rank], labels) for rank in members]
         begin = (min(call.begin for call in rows[n].values()) - first) / 1e6
-        lines.append((">" if n == marked else "", str(n), *cells, f"{begin:.3f}"))
+        lines.append((">" if n == marked_call else "", str(n), *cells, f"{begin:.3f}"))
     notes = []
-    if different is not None:
-        notes.append(f"first difference: call {different}")
-    if absent is not None:
+    if first_difference is not None:
+        notes.append(f"first difference: call {first_difference}")
+    if first_absence is not None:
         notes.append(
-            f"call {absent}: {name_ranks([rank for rank in members if last[rank] < absent])} did not come"
+            f"call {first_absence}: {name_ranks([rank for rank in members if last[rank] < first_absence])} did not come"
         )
-    if parted is not None and parted != different:
-        notes.append(f"equal calls are from other lines since call {parted}")
+    if first_other_line is not None and first_other_line != first_difference:
+        notes.append(f"equal calls are from other lines since call {first_other_line}")
     notes += [f"  {label}  {what}, at {line}" for (_, what, line), label in labels.items()]
     return GroupCalls(f"group of {name_ranks(group)}", tuple(lines), tuple(notes))
 
 
 def _first(numbers: Sequence[int], holds: Callable[[int], bool]) -> int | None:
+    """Return the first number for which ``holds`` is true, or None."""
     return next((number for number in numbers if holds(number)), None)
 
 
 def _cell(call: LastCall | None, never: bool, labels: dict[tuple[str, str, str], str]) -> str:
+    """Return the text of a rank's cell: the label of its call, with ``...`` if it has not ended.
+
+    Without a call, the text says whether the rank never came (``never``) or the log has no room for it. ``labels`` is
+    extended.
+    """
     if call is None:
         return "-" if never else "not kept"
     label = labels.setdefault((call.agreed, call.words, call.line), _label(len(labels)))

@@ -1,7 +1,7 @@
-"""A trace as a timeline: Chrome's JSON format, which ui.perfetto.dev opens.
+"""Export of traces as timelines: Chrome's JSON format, which ui.perfetto.dev opens.
 
-One process per rank; operators enclose their collectives; arrows go from each sender to its receivers. Collectives that
-were begun early have a line of their own below, from when they were begun until they were waited for.
+One process per rank; operators enclose their collectives; arrows go from each sender to its receivers. Collectives
+that were started early have a lane of their own below, from their start until the rank waited for them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     """Return the timeline of one program.
 
     Args:
-        traces: one trace per process, such as ``world.gather_objects([trace])`` gives.
+        traces: one trace per process, such as ``world.gather_objects([trace])`` returns.
 
     Returns:
         ``{"traceEvents": [...]}`` with times in microseconds since the first event. Clocks of processes on one
         machine agree; those of several machines may be shifted against each other. Control traffic is in no slice
         but under ``otherData``.
     """
-    first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
+    first = min((span.start for trace in traces for span in (*trace, *trace.spans)), default=0.0)
     slices: dict[tuple[int, int], tuple[Event, float, int]] = {}
     events: list[dict[str, Any]] = []
     ranks: set[int] = set()
@@ -49,7 +49,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     names += lane_names(events)
     control = {
         f"rank {_owned(trace)[0]}": {
-            purpose: asked._asdict() for purpose, asked in sorted(trace.control.items())
+            purpose: counts._asdict() for purpose, counts in sorted(trace.control.items())
         }
         for trace in traces
         if trace.control
@@ -59,13 +59,16 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def _owned(trace: Trace) -> Sequence[int]:
-    """Return the ranks of the process that recorded."""
+    """Return the ranks of the process that recorded the trace."""
     return next((event.ranks for event in trace.collectives), trace.ranks)
 
 
 def _lines(trace: Trace) -> dict[int, int]:
-    """Return the lines, from 1 on, of events that started early, by number. Events of a line do not overlap."""
-    early = [(one.start, n) for n, one in enumerate(trace) if getattr(one, "exposed", None) is not None]
+    """Return the lanes, from 1 on, of events that started early, by event number.
+
+    Events of a lane do not overlap.
+    """
+    early = [(event.start, n) for n, event in enumerate(trace) if getattr(event, "exposed", None) is not None]
     ends: list[float] = []
     lines: dict[int, int] = {}
     for start, number in sorted(early):
@@ -86,6 +89,7 @@ def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
+    """Return the slice of an event in the lane of a rank."""
     common = {"ph": "X", "pid": rank, "tid": 0, "ts": start, "dur": event.seconds * 1e6}
     if not isinstance(event, CollectiveEvent):
         args: dict[str, Any] = {
@@ -95,15 +99,15 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
             "source": event.source,
         }
         return {**common, "name": event.name, "cat": "operator", "args": args}
-    place = event.ranks.index(rank)
+    position = event.ranks.index(rank)
     args = {
         "axes": list(event.axes),
         "group": event.group_size,
         "from": event.step.src.short(),
         "to": event.step.dst.short(),
-        "bytes planned": event.planned[place],
-        "bytes received": event.nbytes[place],
-        "bytes sent": event.sent[place],
+        "bytes planned": event.planned[position],
+        "bytes received": event.nbytes[position],
+        "bytes sent": event.sent[position],
         "by": event.way,
         "dtype": event.dtype,
         "source": event.source,
@@ -114,7 +118,10 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 
 
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
-    """Return a start at the beginning of the sender's slice and a finish at the end of the receiver's, per message."""
+    """Return, per message, an arrow's start in the sender's slice and its end in the receiver's.
+
+    At most :data:`MOST_ARROWS` messages are drawn.
+    """
     arrows: list[dict[str, Any]] = []
     for (rank, number), (event, start, line) in slices.items():
         if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:

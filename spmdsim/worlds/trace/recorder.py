@@ -1,6 +1,6 @@
 """Recording: ``with record() as trace`` collects the events of everything that runs inside.
 
-Nothing is computed, looked up or allocated while nobody records: callers ask :func:`recording` first.
+Without an open recording nothing is computed for it: callers check :func:`recording` first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _operators: list[str] = []
 
 @contextlib.contextmanager
 def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]:
-    """Record an operator that runs in the ``with`` block, or so many of its gradients."""
+    """Record an operator that runs in the ``with`` block, or its gradients if ``gradients`` is their number, not 0."""
     with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
         start = time.perf_counter()
         yield
@@ -45,7 +45,10 @@ def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]
 
 
 def warn_of_whole(recipe: Recipe, operands: Sequence[Meta]) -> None:
-    """Warn once per line of the user's of an operator that gathers split operands, and runs whole on every rank."""
+    """Warn once per line of the user's program of an operator that gathers split operands.
+
+    Every rank then computes the whole result.
+    """
     if is_root():
         warn_of_gathering(recipe.op.name, recipe.bound, operands, recipe.plans, user_place())
 
@@ -59,14 +62,14 @@ programs: list[Any] = OBSERVERS.programs
 
 
 class Trace(Pictured, Sequence[Event]):
-    """The events of one recording, in the order in which they ended.
+    """Events of one recording, in the order in which they ended.
 
     Attributes:
         events: the events.
-        control: what the ranks said to keep together (agreement about calls, communicators, objects such as a
-            checkpoint's manifest, barriers, polls), by purpose; it is in no event. Empty in one process.
-        ranks: whose they are: those that the process owned when operators ran.
-        spans: when operators, and their gradients, began and ended, with what they compute; in the order of their ends.
+        control: the control traffic by purpose: agreement about calls, communicators, objects such as a
+            checkpoint's manifest, barriers, polls. It is in no event. Empty in one process.
+        ranks: the ranks that the process owned when operators ran.
+        spans: the times of operators and of their gradients, with what they compute; in the order of their ends.
 
     >>> from spmdsim.worlds.trace import record
     >>> with record() as trace:
@@ -95,16 +98,19 @@ class Trace(Pictured, Sequence[Event]):
 
     @property
     def collectives(self) -> list[CollectiveEvent]:
-        """The steps that ran, local ones (slice, fill) included."""
+        """Events of steps, including local ones (slice, fill)."""
         return [event for event in self.events if isinstance(event, CollectiveEvent)]
 
     @property
     def operators(self) -> list[OperatorEvent]:
-        """The operators that ran."""
+        """Events of operators."""
         return [event for event in self.events if isinstance(event, OperatorEvent)]
 
     def counts(self, local: bool = False) -> dict[str, int]:
-        """Return how often each collective ran; ``local=True`` counts local steps, which move nothing, too."""
+        """Return how often each collective ran.
+
+        With ``local``, local steps, which move nothing, are counted, too.
+        """
         skipped = () if local else LOCAL_STEPS
         return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
 
@@ -121,6 +127,10 @@ class Trace(Pictured, Sequence[Event]):
         return self._total("planned", rank)
 
     def _total(self, what: str, rank: int | None) -> int:
+        """Return the sum of an attribute of the events for ``rank``.
+
+        Without a rank, the largest sum of any rank.
+        """
         totals: Counter[int] = Counter()
         for event in self.collectives:
             for owner, count in zip(event.ranks, getattr(event, what)):
@@ -129,7 +139,10 @@ class Trace(Pictured, Sequence[Event]):
 
     @property
     def seconds(self) -> float:
-        """Measured time in collectives, summed; of those that were begun early, what computing did not hide."""
+        """Total time in collectives.
+
+        Of those that were started early, it counts the time in which this process did not compute.
+        """
         return sum(event.spent for event in self.collectives)
 
     def table(self) -> str:
@@ -144,14 +157,14 @@ class Trace(Pictured, Sequence[Event]):
 
         return matrix(self, size)
 
-    def difference(self, other: Trace) -> list[str]:
-        """Return the first difference from another trace of the program, times aside; worlds may differ."""
+    def difference(self, other_trace: Trace) -> list[str]:
+        """Return the differences from another trace of the program, times aside. The worlds may differ."""
         from spmdsim.worlds.trace.event_table import difference
 
-        return difference(self, other)
+        return difference(self, other_trace)
 
     def save(self, path: str, *others: Trace) -> None:
-        """Write a timeline for ui.perfetto.dev, together with traces of other processes (as gathered)."""
+        """Write a timeline for ui.perfetto.dev, together with traces of other processes."""
         from spmdsim.worlds.trace.perfetto import save
 
         save(path, [self, *others])
@@ -172,7 +185,8 @@ class Trace(Pictured, Sequence[Event]):
 def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.
 
-    Recordings may be nested: an event goes to all that are open. What was begun early inside is waited for at the end.
+    Recordings may be nested: an event goes to all open ones. Steps that were started early inside are waited for at
+    the end.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
@@ -188,7 +202,7 @@ def record() -> Iterator[Trace]:
         for posted in list(under_way):
             posted.wait()
     finally:
-        open_traces[:] = [other for other in open_traces if other is not trace]
+        open_traces[:] = [open_trace for open_trace in open_traces if open_trace is not trace]
         if not open_traces:  # what an error left behind is no part of the next recording
             under_way.clear()
 
@@ -205,9 +219,9 @@ def told(writer: Trace) -> Iterator[None]:
 
 
 def untold(writer: Trace) -> None:
-    """Tell it no more, whether it is told or not."""
+    """Remove a writer of programs from the observers, if it is one of them."""
     for listeners in (programs, open_traces):
-        listeners[:] = [other for other in listeners if other is not writer]
+        listeners[:] = [listener for listener in listeners if listener is not writer]
 
 
 @contextlib.contextmanager
@@ -215,17 +229,17 @@ def unseen(*listeners: list[Any]) -> Iterator[None]:
     """Hide what runs in the ``with`` block from recordings and writers of programs.
 
     Args:
-        *listeners: only these are not told, :data:`open_traces` or the programs of :mod:`spmdsim.core.world`.
+        *listeners: the lists of observers to hide from: :data:`open_traces`, :data:`programs`; both by default.
     """
-    silent = listeners or (open_traces, programs)
-    held = [[*some] for some in silent]
+    hidden = listeners or (open_traces, programs)
+    contents = [[*observers] for observers in hidden]
     try:
-        for some in silent:
-            some.clear()
+        for observers in hidden:
+            observers.clear()
         yield
     finally:
-        for some, back in zip(silent, held):
-            some[:] = back
+        for observers, content in zip(hidden, contents):
+            observers[:] = content
 
 
 def recording() -> bool:
@@ -240,7 +254,10 @@ def emit(event: Event) -> None:
 
 
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
-    """Emit a call of an operator that began at a time and ends now, as the first of the ranks of this process saw it."""
+    """Emit a call of an operator that started at ``start`` and ends now.
+
+    Shapes in the event are those of the process's first rank.
+    """
     if programs:
         programs[-1].record_operator_event(recipe)
     for trace in open_traces:
@@ -261,14 +278,14 @@ def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
     )
 
 
-def control(purpose: str, asked: CallCounts) -> None:
-    """Tell every open recording of a call that moved nothing of the user's."""
+def control(purpose: str, counts: CallCounts) -> None:
+    """Add a call of control traffic to every open recording."""
     for trace in open_traces:
-        trace.control[purpose] = trace.control.get(purpose, CallCounts()) + asked
+        trace.control[purpose] = trace.control.get(purpose, CallCounts()) + counts
 
 
 class operator:
-    """Names the operator on whose behalf collectives run: ``with operator("matmul"): ...``."""
+    """Context in which collectives run for an operator: ``with operator("matmul"): ...``."""
 
     __slots__ = ("gradients", "name", "recipe", "start")
 
@@ -297,5 +314,5 @@ class operator:
 
 
 def current_operator() -> str:
-    """Return the operator that runs now, ``"to"`` outside of any."""
+    """Return the name of the operator that runs now; ``"to"`` if none runs."""
     return _operators[-1] if _operators else "to"

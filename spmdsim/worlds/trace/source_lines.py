@@ -1,4 +1,7 @@
-"""The user's lines, in words: ``model.py:12``, and for a notebook's cell what Jupyter says; and the frames that they run in."""
+"""Lines of the user's program: find the frame that calls this package, and name its line.
+
+A name is ``model.py:12``, or for a notebook's cell the name that Jupyter uses.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ lines_again: list[str | None] = []
 
 
 def cell(file: str) -> str | None:
-    """``Cell In[4]`` for the name under which IPython compiled a cell, None for any other file.
+    """Return the name of a notebook's cell such as ``Cell In[4]``, from IPython's name of its file.
 
-    Asks the running shell, so IPython is not imported where nobody else did.
+    None for other files.
+
+    It asks the running shell, so that IPython is not imported here.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     words = getattr(getattr(shell, "compile", None), "format_code_name", None)
@@ -40,10 +45,11 @@ def in_words(file: str, line: int | None, folder: bool = False) -> str:
 
 
 def source_line(frame: FrameType | None = None) -> str | None:
-    """``file:line`` of the innermost frame outside this package, or cell and line: the user's call.
+    """Return ``file:line`` of the innermost frame outside this package: the user's call.
 
-    Args:
-        frame: where another thread is; the caller's if left out.
+    For a cell, its name and line.
+
+    ``frame`` is a frame of another thread; None for the caller's. Returns None without such a frame.
     """
     if lines_again and frame is None:
         return lines_again[-1]
@@ -51,7 +57,10 @@ def source_line(frame: FrameType | None = None) -> str | None:
 
 
 def user_place() -> tuple[str, int]:
-    """Return the file and the line of the innermost frame outside this package."""
+    """Return the file and the line of the innermost frame outside this package.
+
+    ``("unknown", 0)`` without one.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -59,12 +68,15 @@ def user_place() -> tuple[str, int]:
 
 
 def source_lines(most: int = 8) -> str:
-    """Return the user's call and its callers, innermost first: ``"model.py:12 < train.py:40"``."""
+    """Return the user's call and its callers, innermost first: ``"model.py:12 < train.py:40"``.
+
+    At most ``most`` lines are returned.
+    """
     return " < ".join(islice(_user_lines(sys._getframe(1)), most))
 
 
 def users(name: str) -> bool:
-    """Return True if a file is the user's, or a cell, and not this package's or that of a ``with`` block."""
+    """Return True if a file is the user's or a cell: not of this package, not ``contextlib``, not generated code."""
     return (
         not name.startswith(PACKAGE)
         and name != contextlib.__file__
@@ -73,6 +85,7 @@ def users(name: str) -> bool:
 
 
 def _user_lines(frame: FrameType | None) -> Iterator[str]:
+    """Yield the user's lines from a frame outwards, up to the first line of a cell."""
     while frame is not None:
         name = frame.f_code.co_filename
         if users(name):
@@ -95,7 +108,10 @@ _numbers = count(1)
 
 
 def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """Return the user's first frame from this one on, and the number of its function."""
+    """Return the user's first frame from this one on, and the number of its function.
+
+    ``(None, 0)`` without one.
+    """
     while frame is not None:
         function = functions.get(id(frame.f_code))
         if function is None:
@@ -107,7 +123,10 @@ def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
 
 
 def remember(code: CodeType) -> int:
-    """Return the number of a function; 0 if it is not the user's."""
+    """Return the number of a function and cache it; 0 if the function is not the user's.
+
+    The cache is cleared when it has :data:`KEPT` functions.
+    """
     if len(_codes) >= KEPT:
         functions.clear()
         _codes.clear()
@@ -117,14 +136,14 @@ def remember(code: CodeType) -> int:
 
 
 def threads_in_calls() -> list[str]:
-    """Return the user's threads that are in a call of the package now, by name."""
-    here = []
+    """Return the names of the user's threads that are in a call of the package now."""
+    thread_names = []
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame: FrameType | None = frames.get(thread.ident or 0)
         while frame is not None and not users(frame.f_code.co_filename):
             if frame.f_code.co_filename.startswith(PACKAGE) and not thread.name.startswith("spmdsim "):
-                here.append(thread.name)
+                thread_names.append(thread.name)
                 break
             frame = frame.f_back
-    return here
+    return thread_names
