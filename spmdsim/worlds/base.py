@@ -61,7 +61,7 @@ class World(AbstractWorld):
     """
 
     overlap: bool | None = None
-    #: Whether ranks compare the copies that operators read.
+    #: True if ranks compare the copies that operators read.
     watches_values = False
     collectives = STEP_COLLECTIVES
 
@@ -85,20 +85,21 @@ class World(AbstractWorld):
 
     @property
     def machine(self) -> CostModel | None:
-        """The cost model by which plans and strategies are chosen; the planner's default if None."""
+        """Cost model by which plans and strategies are chosen; the planner's default if None."""
         return self.planner.machine  # type: ignore[attr-defined,no-any-return]
 
     @machine.setter
     def machine(self, model: CostModel | None) -> None:
+        """Set the cost model, and drop choices made with another one."""
         self.planner = MachinePlanner(model)
         self.invalidate()
-        # All of its numbers choose: a name alone would hide that ranks measured different ones.
+        # All numbers of the model are compared: ranks may have measured different ones under one name.
         numbers = ""
         if is_dataclass(model):
             values = [(item.name, getattr(model, item.name)) for item in fields(model) if item.repr]
             numbers = f" {crc32(repr(values).encode()):08x}"
         name = getattr(model, "name", type(model).__name__)
-        self._chosen(f"world.machine = {name}{numbers}")
+        self._compare_choice(f"world.machine = {name}{numbers}")
 
     @property
     def compares(self) -> bool:
@@ -135,7 +136,10 @@ class World(AbstractWorld):
     # -- tensors ------------------------------------------------------------------------------------
 
     def move(self, tensor: T, layout: Layout) -> T:
-        """Return a tensor of this world in another layout, by the fast path of an earlier call if there is one."""
+        """Return a tensor of this world in another layout.
+
+        It uses the fast path of an earlier call if there is one.
+        """
         try:
             path = self.cache.get((tensor.meta, layout._hash, self.variant))
         except AttributeError:  # no layout
@@ -178,14 +182,14 @@ class World(AbstractWorld):
         if algorithm is not None:
             dtype = shards[0].dtype
             algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
-            if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
+            if algorithm is not None and kind != dtype:  # In 16 bits each message would round its sum.
                 return in_type(self.run(step, in_type(shards, kind), algorithm), dtype)
         if not recorder.open_traces:
             return self._run(step, shards, algorithm)
         start = time.perf_counter()
         results = self._run(step, shards, algorithm)
         seconds, dtype = time.perf_counter() - start, shards[0].dtype
-        moved, planned = self._moved(step, dtype, algorithm), received_counts(step, self.ranks)
+        moved, planned = self._count_moved(step, dtype, algorithm), received_counts(step, self.ranks)
         self._event(step, dtype, algorithm, start, planned, moved, seconds)
         return results
 
@@ -239,7 +243,7 @@ class World(AbstractWorld):
 
     @abstractmethod
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
-        """Send arrays. Return the received arrays and, per owned rank, the number of elements from each other rank."""
+        """Send arrays; return the arrived ones and, per owned rank, the elements from each other rank."""
 
     def _emit_peers(
         self, step: RowStep | PartsStep, dtype: np.dtype, start: float, peers: Sequence[Peers]
@@ -247,12 +251,12 @@ class World(AbstractWorld):
         """Record a step whose transfers depend on data, if a trace is open."""
         if recorder.recording():
             planned = tuple(sum(count for _, count in peers_of_rank) for peers_of_rank in peers)
-            moved = self._moved_rows(step, dtype, planned, peers)
+            moved = self._count_moved_rows(step, dtype, planned, peers)
             self._event(step, dtype, None, start, planned, moved, peers=tuple(peers))
 
     @abstractmethod
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
-        """Run a step of rows. Return the results and, per owned rank, the number of elements from each other rank."""
+        """Run a step of rows; return its results and, per owned rank, the elements from each other rank."""
 
     def _event(
         self,
@@ -321,7 +325,7 @@ class World(AbstractWorld):
         machine: Any = self.machine
         return cheapest(step.collective, size, nbytes, machine)
 
-    def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
+    def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Return the bytes that a step moved; in a world without processes, those that it would move."""
         if algorithm is None:
             received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
@@ -335,7 +339,7 @@ class World(AbstractWorld):
         size = dtype.itemsize
         return Moved([count * size for count in received], [count * size for count in sent])
 
-    def _moved_rows(
+    def _count_moved_rows(
         self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
         """Return the bytes that a step of rows moved.
@@ -367,7 +371,7 @@ class World(AbstractWorld):
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
         """Run the step at once: this generator never waits."""
         return self._run(step, shards, None)
-        yield  # what makes it a generator: there is nothing to wait for
+        yield  # makes the method a generator, although it never waits
 
     def overlaps(self, mesh: Mesh) -> bool:
         """Return True if collectives on this mesh start before their results are needed; equal on all ranks."""
@@ -411,8 +415,9 @@ class World(AbstractWorld):
             if collective not in EMULATED:
                 names = ", ".join(EMULATED)
                 raise WorldError(f"no algorithm can be chosen for {collective!r}; there are {names}")
-        # Refuse algorithms that are not there: now, and not when the first collective runs.
-        for collectives, name in [*(((one,), way) for one, way in algorithms.items()), (EMULATED, algorithm)]:
+        # Refuse unknown algorithms now, not when the first collective runs.
+        named = [((collective,), name) for collective, name in algorithms.items()]
+        for collectives, name in [*named, (EMULATED, algorithm)]:
             if name not in (None, "native", "auto"):
                 from spmdsim.worlds.emulated import check_name
 
@@ -423,7 +428,7 @@ class World(AbstractWorld):
             else:
                 self.algorithms[collective] = name
         self._use(self.algorithms, replicated or self.replicated)
-        self._chosen("world.use")
+        self._compare_choice("world.use")
         return Restore(self, before)
 
     def _use(self, algorithms: dict[str, str], replicated: str) -> None:
@@ -431,7 +436,7 @@ class World(AbstractWorld):
         self.algorithms, self.replicated = algorithms, replicated
         self.variant = (*sorted(algorithms.items()), replicated)
 
-    def _chosen(self, what: str) -> None:
+    def _compare_choice(self, what: str) -> None:
         """Have ranks compare a call that changed ``algorithms``, ``replicated`` or the machine on all ranks."""
 
     # -- the control plane and memory ---------------------------------------------------------------
@@ -478,7 +483,9 @@ class World(AbstractWorld):
 
     def __exit__(self, *exc: object) -> None:
         leave(self)
-        if not any(exc):  # else other ranks may be elsewhere, and what happened must be said first
+        if not any(
+            exc
+        ):  # After an error other ranks may be in other calls, and the error must be reported first.
             self.close()
 
 
@@ -503,7 +510,10 @@ def _move_first(tensor: T, layout: Layout) -> T:
 
 
 def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T:
-    """Run the steps of a route on a tensor like :func:`spmdsim.core.tensor.follow`, and call the last watcher."""
+    """Run the steps of a route on a tensor, and call the last watcher.
+
+    See :func:`spmdsim.core.tensor.follow` for the arguments.
+    """
     result = follow(tensor, route, node)
     watchers = tensor.world.observers.watchers
     if watchers:
@@ -522,4 +532,4 @@ class Restore:
 
     def __exit__(self, *exc: object) -> None:
         self._owner._use(*self._before)
-        self._owner._chosen("the end of world.use")
+        self._owner._compare_choice("the end of world.use")

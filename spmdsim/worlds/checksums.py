@@ -40,7 +40,7 @@ def sampled(array: np.ndarray, turn: int = 0) -> int:
 
 
 def crc(flat: np.ndarray, number: int = 0) -> int:
-    """Return the CRC-32 of the bytes of a 1-D array, continued from ``number``, the CRC-32 of earlier bytes.
+    """Return the CRC-32 of the bytes of a 1-D array, continued from that of earlier bytes, ``number``.
 
     Bytes of extended-precision numbers that are not part of their value do not count.
     """

@@ -69,12 +69,12 @@ def as_operand(value: Any, like: T) -> T:
         if world.observers.programs:
             world.observers.programs[-1].created(constant, words=repr(value))
         return constant
-    if hasattr(value, "as_operand"):  # a parameter
+    if hasattr(value, "as_operand"):  # A parameter of a module.
         return cast(T, value.as_operand(like))
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
-    if isinstance(value, np.generic):  # a number like Python's, for who compares and records what is computed
+    if isinstance(value, np.generic):  # Compared and recorded like a Python number.
         source = Described(lambda index: array, repr(value))
         layout = Layout.replicated(like.layout.mesh, 0)
         return cast(T, make.from_global(source, layout, world, shape=(), dtype=array.dtype))
@@ -119,7 +119,10 @@ def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, 
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
-    """Return the type of a Python number beside elements of a type: their type if the number fits, as in NumPy."""
+    """Return the type of a Python number beside elements of a type.
+
+    It is their type if the number fits, as in NumPy.
+    """
     if dtype.kind != "V":
         return np.result_type(dtype, value)
     return promote_types(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from spmdsim.core import Mesh
     from spmdsim.worlds.base import World
 
-#: Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts.
+#: Worlds of the ``with`` blocks around the current code, and those that a dialect selected; the last one is current.
 entered: list[World] = []
 #: The worlds that a process without a launcher plays, by their size; each is made once.
 _played: dict[int, World] = {}
-#: The world of all processes that a launcher started, once somebody has asked for it.
+#: The world of all processes that a launcher started, after its first use.
 _started: list[World] = []
-#: How many ranks the world of such a process has now.
+#: The number of ranks of the current world of such a process.
 _size = [1]
 
 
@@ -63,7 +63,7 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
         return _play(size, mesh)
     try:
         from spmdsim.worlds import MPIWorld
-    except (ImportError, RuntimeError) as error:  # the second is mpi4py's, where it finds no library
+    except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError if it finds no library.
         if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
             raise
         raise WorldError(

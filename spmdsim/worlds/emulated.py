@@ -27,9 +27,7 @@ from spmdsim.layout.element_type import check_reduce
 
 @dataclass(frozen=True)
 class Emulation:
-    """One rank's part of a step that a schedule runs.
-
-    The positions of the group's members are the schedule's ranks.
+    """Part of one rank in a step that a schedule runs. The positions of the group's members are the schedule's ranks.
 
     Attributes:
         schedule: the schedule.
@@ -106,10 +104,10 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
     if step.collective == "all_reduce":
         sizes: Sequence[int] = schedule.chunk_elements(volume(target))
     elif step.collective == "reduce_scatter":
-        sizes = [part for box in after for part in cut(volume(box), chunks_per_rank)]
+        sizes = [chunk_size for box in after for chunk_size in cut(volume(box), chunks_per_rank)]
         gives = [_part(box, source) for box in after]
     elif step.collective == "all_gather":
-        sizes = [part for box in before for part in cut(volume(box), chunks_per_rank)]
+        sizes = [chunk_size for box in before for chunk_size in cut(volume(box), chunks_per_rank)]
         takes = [_part(box, target) for box in before]
     else:
         shared = [[overlap(a, b) for b in after] for a in before]
@@ -178,6 +176,9 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
 
 
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:
-    """Return the bytes of a rank's message: its vector, its blocks or, for an all_gather, all blocks together."""
+    """Return the bytes of a rank's message in a step.
+
+    These are its vector, its blocks or, for an all_gather, all blocks together.
+    """
     layout = step.dst if step.collective == "all_gather" else step.src
     return volume(layout.bounds(step.shape, rank)) * itemsize

@@ -25,7 +25,13 @@ DEEPEST = 8
 
 
 class FunctionFacts(NamedTuple):
-    """Facts of one function: its name, its code if Python has it, and the values bound to it, such as ``k=2``."""
+    """Facts of one function.
+
+    Attributes:
+        name: its name.
+        code: its code, or None if Python has none.
+        bound: the values bound to it, such as ``k=2``.
+    """
 
     name: str
     code: CodeType | None
@@ -43,7 +49,9 @@ class FunctionFacts(NamedTuple):
 
 
 def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
-    """Return the facts of the functions that are not this package's own, and of those that its functions contain.
+    """Return the facts of functions that are not this package's own.
+
+    Functions that this package's functions contain are included.
 
     >>> facts_of(lambda x: x * 2)[0].compared == facts_of(lambda y: y * 2)[0].compared
     True
@@ -56,7 +64,7 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    """Yield the facts of a function and, up to a depth of :data:`DEEPEST`, of the functions that it contains."""
+    """Yield the facts of a function and of the functions that it contains, up to a depth of :data:`DEEPEST`."""
     bound, bound_values = list[str](), list[Any]()
     while isinstance(function, partial):
         arguments = [

@@ -31,7 +31,7 @@ def stays(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
     return piece.size == math.prod(shape) and 2 * piece.size >= size
 
 
-def assembled(
+def assemble_windows(
     step: HaloStep,
     shape: tuple[int, ...],
     dtype: np.dtype,
@@ -80,12 +80,12 @@ def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run
     return run
 
 
-def filling(step: Step, rank: int, dtype: np.dtype) -> Run:
-    """Return the function that computes a rank's shard of a tensor that becomes pending over the step's axes.
+def derive_fill(step: Step, rank: int, dtype: np.dtype) -> Run:
+    """Return the function that computes a rank's shard of a tensor that becomes pending.
 
-    Along an axis on which the source is replicated, coordinate 0 keeps the values, and the others own the identity.
-    Along an axis that splits the source, every rank keeps its own slice. For an average all replicas keep the values,
-    multiplied so that the average restores them.
+    Along an axis of the step on which the source is replicated, coordinate 0 keeps the values, and the others own the
+    identity. Along an axis that splits the source, every rank keeps its own slice. For an average all replicas keep
+    the values, multiplied so that the average restores them.
     """
     op = check_reduce(step.op, dtype)
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
@@ -127,10 +127,10 @@ def add_on(op: str, before: np.ndarray, addend: np.ndarray, count: int | None) -
     return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
 
 
-def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the exclusive scan of equally shaped arrays: for each one the reduction of the arrays before it.
+def scan_exclusively(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the exclusive scan of arrays: for each one the reduction of the arrays before it.
 
-    The first result is the reduction's identity.
+    The arrays have equal shapes. The first result is the reduction's identity.
     """
     prefixes = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
     for array in parts[:-1]:
@@ -141,9 +141,9 @@ def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 #: Bytes of rows that are placed at a time.
 PIECE = 512 * 1024
 
-#: The elements that came to a rank from each other one.
+#: ``(peer, elements)`` for each other rank from which a rank received elements.
 Peers = tuple[tuple[int, int], ...]
-#: What a step gave of which data said what it moves: per owned rank, and what came to it.
+#: The results of a step whose transfers depend on data, and the elements from each other rank, both per owned rank.
 Arrived = tuple[list[Any], list[Peers]]
 
 
@@ -241,22 +241,22 @@ def _return_rows(
     step: RowStep, frame: RowFrame, wants: Sequence[Want], gradients: Sequence[Any]
 ) -> list[Any]:
     """Return the gradient of each member's shard of the table."""
-    sums = [summed(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
+    sums = [sum_row_gradients(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
     results = []
     for k, rank in enumerate(frame.members):
         parts = [summed_rows[want.places[k] : want.places[k + 1]] for want, summed_rows in zip(wants, sums)]
-        results.append(gathered_gradient(frame, wants, k, parts, step.held_shape(rank)))
+        results.append(add_gathered_gradients(frame, wants, k, parts, step.held_shape(rank)))
     return results
 
 
-def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
+def sum_row_gradients(want: Want, gradients: np.ndarray) -> np.ndarray:
     """Return the gradients of the rows that a rank wanted, each the sum over the ids that name it."""
     sums = np.zeros((len(want.rows) + 1, gradients.shape[-1]), gradients.dtype)
     add_rows(sums, want.index, gradients.reshape(len(want.index), gradients.shape[-1]))
     return sums[:-1]
 
 
-def gathered_gradient(
+def add_gathered_gradients(
     frame: RowFrame, wants: Sequence[Want], member: int, parts: Sequence[np.ndarray], shape: tuple[int, ...]
 ) -> np.ndarray:
     """Return the gradient of a member's shard of the table, from the gradients of every member in order."""
@@ -295,7 +295,7 @@ def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) 
 
 
 def returning_nothing(step: Step, dtype: np.dtype) -> Run:
-    """Return a function that returns an array without elements, which ranks outside of a step's meshes own after it."""
+    """Return a function that returns an array without elements, for ranks outside of a step's meshes."""
     return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
 
 

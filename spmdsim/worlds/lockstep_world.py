@@ -36,20 +36,20 @@ from spmdsim.worlds.local_steps import (
     Peers,
     add_on,
     add_up,
-    assembled,
+    assemble_windows,
     check_shards,
     cut_out,
-    filling,
+    derive_fill,
     run_all_rows,
-    scanned,
+    scan_exclusively,
 )
 from spmdsim.worlds.programs import Moved, StepProgram, check_mode, check_shard
 from spmdsim.wrong_calls import explained
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
-    """Derive a fill: each rank fills its target shard; see :func:`filling`."""
-    jobs = [(rank, filling(step, rank, dtype)) for rank in step.src.mesh.rank_list]
+    """Derive a fill: each rank fills its target shard; see :func:`derive_fill`."""
+    jobs = [(rank, derive_fill(step, rank, dtype)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
         for rank, job in jobs:
@@ -91,20 +91,23 @@ def _summing(step: Step, dtype: np.dtype) -> Program:
     source_boxes = {rank: step.src.bounds(step.shape, rank) for rank in step.src.mesh.rank_list}
     target_boxes = {rank: step.dst.bounds(step.shape, rank) for rank in step.dst.mesh.rank_list}
     jobs = []
-    for part in reduction_parts(step.src, step.dst, step.shape):
-        terms = [[(rank, within(part.box, source_boxes[rank])) for rank in ranks] for _, ranks in part.adders]
-        jobs.append((part, terms, [(rank, within(part.box, target_boxes[rank])) for rank in part.wanting]))
+    for share in reduction_parts(step.src, step.dst, step.shape):
+        terms = [
+            [(rank, within(share.box, source_boxes[rank])) for rank in ranks] for _, ranks in share.adders
+        ]
+        jobs.append((share, terms, [(rank, within(share.box, target_boxes[rank])) for rank in share.wanting]))
 
     def run(shards: Shards, results: Shards) -> None:
+        """Add up every part in the order of its adders, and write it to the shards that own it."""
         for rank, box in target_boxes.items():
             results[rank] = np.empty([stop - start for start, stop in box], shards[0].dtype)
-        for part, terms, target_indices in jobs:
+        for share, terms, target_indices in jobs:
             sums = [
                 add_up(op, [shards[r][index] for r, index in addends], len(terms) == 1) for addends in terms
             ]
             total = sums[0]
             for number, partial_sum in enumerate(sums[1:], start=2):
-                total = add_on(op, total, partial_sum, part.terms if number == len(sums) else None)
+                total = add_on(op, total, partial_sum, share.terms if number == len(sums) else None)
             for rank, index in target_indices:
                 results[rank][index] = total
 
@@ -112,14 +115,14 @@ def _summing(step: Step, dtype: np.dtype) -> Program:
 
 
 def _scanning(step: Step, dtype: np.dtype) -> Program:
-    """Derive an exclusive scan: every group's arrays are reduced one after the other, in the order of the group."""
+    """Derive an exclusive scan: every group's arrays are reduced in the order of the group."""
     assert isinstance(step, ScanStep)
     op = check_reduce(step.op, dtype)
     groups = [step.order(members[0]) for members in step.src.mesh.groups(*step.axes)]
 
     def run(shards: Shards, results: Shards) -> None:
         for members in groups:
-            before = scanned(op, [shards[rank] for rank in members])
+            before = scan_exclusively(op, [shards[rank] for rank in members])
             for rank, array in zip(members, before):
                 results[rank] = array
 
@@ -158,7 +161,10 @@ def _numbered(step: Step) -> Program:
 
 
 def _windows(step: Step, dtype: np.dtype) -> Program:
-    """Derive a halo exchange: every rank's windows, or on the way back its block, from the boxes of its group."""
+    """Derive a halo exchange: every rank's windows are assembled from the boxes of its group.
+
+    On the way back, every rank's block is the sum of what the group contributes.
+    """
     assert isinstance(step, HaloStep)
     jobs = []
     for rank in step.dst.mesh.rank_list:
@@ -173,7 +179,7 @@ def _windows(step: Step, dtype: np.dtype) -> Program:
             key = (words, shape, *[id(shards[peer]) for peer, _ in traffic])
             if key not in shared:
                 pieces_of = [(shards[peer], pieces) for peer, pieces in traffic]
-                shared[key] = assembled(step, shape, dtype, pieces_of)
+                shared[key] = assemble_windows(step, shape, dtype, pieces_of)
             results[rank] = shared[key]
 
     return run
@@ -185,7 +191,7 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
     union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*nonempty))
     has_no_gaps = sum(map(volume, nonempty)) == volume(
         union
-    )  # as nearly always: targets are compared with one box
+    )  # Usually true; targets are then compared with one box.
     for target in filter(volume, targets):
         shared = (overlap(target, box) for box in ([union] if has_no_gaps and nonempty else nonempty))
         if sum(volume(box) for box in shared if box) != volume(target):
@@ -251,6 +257,7 @@ class LockStep(World):
         return run_all_rows(step, ids, values)
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
+        """Return, for every rank, the arrays that the members of its group send to it."""
         results: list[Any] = [None] * len(outgoing)
         peers: list[Peers] = [()] * len(outgoing)
         for rank in [rank for rank, parts in enumerate(outgoing) if parts is not None]:
@@ -354,7 +361,7 @@ class ShapeOnly(World):
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         return [None], [_expected(step)]
 
-    def _moved_rows(
+    def _count_moved_rows(
         self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], *_: object
     ) -> Moved:
         return Moved([count * dtype.itemsize for count in planned], [step.sent_elements(0) * dtype.itemsize])

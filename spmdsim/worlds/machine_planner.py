@@ -99,7 +99,7 @@ def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
 
 
 def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
-    """Return True if the operands that must be pending for a strategy are pending, with the strategy's reduction."""
+    """Return True if all operands that a strategy needs pending are pending, with its reductions."""
     return all(
         layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op
         for axis, operands, op in strategy.passed
@@ -108,7 +108,10 @@ def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
 
 
 def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
-    """Return the strategy with the axes of each factor in mesh order, and in the order that an operand already has."""
+    """Return the strategy with several orders of the axes of a factor.
+
+    They are the mesh order, and the orders that operands already have.
+    """
     used = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
     for factor, axes in strategy.splits:
@@ -125,7 +128,7 @@ def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
 def _moves(
     bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
 ) -> list[Move]:
-    """Return the redistributions of a strategy: those of its operands, and of results that are left pending."""
+    """Return the redistributions of a strategy: of its operands, and of results that are left pending."""
     outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
     widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
     return [
@@ -147,10 +150,10 @@ def planned_seconds(
 def least_seconds(
     src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: CostModel | None
 ) -> float:
-    """Return a lower bound of :func:`planned_seconds` from the elements that two ranks of the target must receive.
+    """Return a lower bound of :func:`planned_seconds`, from two ranks of the target.
 
-    If values are reduced, a rank owns at most one contribution to each element and receives at least one element for it.
-    Returns 0 for models other than machines, and for measured times.
+    It counts the elements that they must receive. If values are reduced, a rank owns at most one addend of each
+    element and receives at least one element for it. Returns 0 for models other than machines, and for measured times.
     """
     model = machine or Machine.laptop()
     if src == dst or not isinstance(model, Machine) or model.measured:

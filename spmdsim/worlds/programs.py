@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 
-#: From a rank's shard before a step to the one after.
+#: A function from a rank's shard before a step to the shard after it.
 Run = Callable[[np.ndarray], np.ndarray]
 
 
@@ -85,11 +85,11 @@ def forget(entry: Any) -> None:
         entry.free()
 
 
-#: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
-#: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
-#: is pending: one rank adds an element up, and sends it on. A ``halo_exchange`` takes blocks of a dim to what windows
-#: read, ``halo_reduce`` back; ``window`` is either without a split dim. In an ``exclusive_scan`` each rank gets the
-#: reduction of what those before it in the group hold.
+#: The collectives of steps. ``slice``, ``fill`` and ``reshape`` are local. ``exchange`` is the direct redistribution, in
+#: which every rank sends the overlapping boxes; ``reduce_exchange`` is its counterpart for pending values: one rank adds
+#: an element up and sends it on. ``halo_exchange`` turns blocks of a dim into windows, ``halo_reduce`` is its reverse;
+#: ``window`` is either of them without a split dim. In an ``exclusive_scan`` each rank gets the reduction of the arrays
+#: of the ranks before it in the group.
 STEP_COLLECTIVES = (
     *("slice", "fill", "reshape", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange"),
     *("reduce_exchange", "exclusive_scan", "window", "halo_exchange", "halo_reduce"),
@@ -102,7 +102,8 @@ def check_shard(step: Step, rank: int, shape: tuple[int, ...], expected: tuple[i
         raise WorldError(f"rank {rank} holds a shard of shape {shape}, but {step.src} gives it {expected}")
 
 
-#: What is done between waits: each ``next`` waits for what is under way and begins what follows; returns the shards.
+#: A generator of the stages of a step: each ``next`` waits for the requests under way and starts the next ones. It
+#: returns the shards.
 Stages = Generator[None, None, list[Any]]
 
 
@@ -140,7 +141,7 @@ class Posted:
         except StopIteration as end:
             self._results = end.value
         if recorder.recording():
-            more = self._world._moved(self._step, self._dtype, None)
+            more = self._world._count_moved(self._step, self._dtype, None)
             self._moved = more if self._moved is None else self._moved.and_then(more)
         self._busy += time.perf_counter() - begin
 

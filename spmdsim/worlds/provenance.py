@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 #: The bits of an origin; the hash of integers is the same in all processes.
 ORIGINS = (1 << 61) - 1
 _origin = attrgetter("origin")
-#: What the name of a calculation of gradients ends with; its last operand is the number of the operator's result.
+#: The end of the name of a calculation of gradients, whose last operand is the number of the operator's result.
 BACKWARD = ".backward"
 #: Ancestors of a tensor that a rank describes where ranks disagree.
 ANCESTORS = 200
-#: The names of what was not computed: tensors made from arrays, and Python numbers beside tensors.
+#: The names of calculations without operands: tensors made from arrays, and Python numbers beside tensors.
 TENSOR, NUMBER = "tensor", "number"
 #: Counts of tensors by their kind.
 KINDS = 4096
@@ -82,9 +82,9 @@ def _parameters_in_words(parameters: Any) -> str:
     if not parameters:
         return ""
     if isinstance(parameters, Mapping):
-        texts = [f"{name}={alike(value)!r}" for name, value in parameters.items()]
+        texts = [f"{name}={make_printable(value)!r}" for name, value in parameters.items()]
     else:
-        texts = [repr(alike(value)) for value in parameters]
+        texts = [repr(make_printable(value)) for value in parameters]
     text = ", ".join(texts)
     return f"({text if len(text) <= LONGEST else text[:LONGEST] + '...'})"
 
@@ -96,7 +96,9 @@ def _number_of_kind(kind: Meta) -> int:
 
 
 class Provenance:
-    """Calculations of one world in this process: the latest thousands of computed tensors, and of created ones.
+    """Calculations of one world in this process.
+
+    It has the latest thousands of computed tensors, and of created ones.
 
     Attributes:
         count: the number of tensors that were computed so far.
@@ -114,7 +116,10 @@ class Provenance:
         self._computed: list[dict[int, Calculation]] = [{}, {}]
 
     def identify(self, recipe: Recipe, params: Params) -> None:
-        """Set the number of a new recipe, equal in all processes, and its title, which names the user's function."""
+        """Set the number of a new recipe and its title, which names the user's function.
+
+        The number is equal in all processes.
+        """
         op = recipe.op
         facts = facts_of(*op.user_functions())
         recipe.title = f"{op.name} ({facts[0]})" if facts and str(facts[0]) else op.name
@@ -216,7 +221,7 @@ class Provenance:
 
 def number_of(*facts: Any) -> int:
     """Return a number for some facts, equal in all processes."""
-    return crc32(repr(alike(facts)).encode())
+    return crc32(repr(make_printable(facts)).encode())
 
 
 def combine_numbers(*numbers: Any) -> int:
@@ -252,13 +257,13 @@ def computed_origin(
     return origin
 
 
-def alike(value: Any) -> Any:
+def make_printable(value: Any) -> Any:
     """Return a parameter in a form that all processes print equally.
 
     For values such as functions, it is the name of the type.
     """
     if isinstance(value, (tuple, list)):
-        return [alike(item) for item in value]
+        return [make_printable(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))

@@ -32,7 +32,7 @@ class EnlargedNode(MoveNode):
         return [[type(x)(small, x.meta, x.held[: small.size], origin=x.origin) for x in gradients_there]]
 
 
-def enlarged(tensor: T, large: Any) -> T:
+def enlarge(tensor: T, large: Any) -> T:
     """Return a tensor as one of a larger world, whose further ranks own empty shards."""
     small = tensor.world
     if small is large:
@@ -64,7 +64,7 @@ def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTen
             "world=, or without one after asking spmdsim.world(N) for enough ranks"
         )
     large = max(worlds, key=lambda world: world.size)
-    return [enlarged(tensor, large) for tensor in tensors]
+    return [enlarge(tensor, large) for tensor in tensors]
 
 
 def with_room(tensor: T, mesh: Mesh) -> T:
@@ -78,6 +78,6 @@ def with_room(tensor: T, mesh: Mesh) -> T:
     world: Any = tensor.world
     large = grown(world, mesh)
     if large.size > world.size and is_played(large):
-        tensor = enlarged(tensor, large)
+        tensor = enlarge(tensor, large)
     tensor.world.check_mesh(mesh)
     return tensor

@@ -146,8 +146,8 @@ def test_another_tensor_is_another_call_and_both_are_said(ranks):
 def test_what_an_operator_is_given_beside_tensors_is_the_same_number_in_all_processes():
     text = """
 import numpy as np
-from spmdsim.worlds.provenance import alike
-print(alike((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)], np.dtype("f4"), print, {"a"})))
+from spmdsim.worlds.provenance import make_printable
+print(make_printable((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)], np.dtype("f4"), print, {"a"})))
 """
     outputs = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in "12"}
     words = "[1, 2.5, (-0-1j), 'x', slice(1, None, None), None, 2.0, [3], dtype('float32'), 'builtin_function_or_method', 'set']"

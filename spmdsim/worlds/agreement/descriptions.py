@@ -40,7 +40,7 @@ def find_stuck_ranks(board: SharedBoard) -> set[int]:
     for place in board.places():
         current = board.current_call(place)
         if current is None:
-            # A rank that failed ends the job as soon as it has said why: the others are its victims.
+            # A rank that failed ends the job after its report, so the ranks that wait for it are not stuck.
             if describe_exit(board, place) is None or board.state(place, layout.EXIT) == layout.FAILED:
                 free.add(place)
             continue

@@ -76,7 +76,7 @@ class LastCallWriter:
 
     def _handle(self, number: int, _: object) -> None:
         """Write the signal to the pipe once more, in case the program replaced the wakeup descriptor."""
-        if os.getpid() != self._process:  # forked: nobody listens here
+        if os.getpid() != self._process:  # A forked child has no thread that listens.
             _end_by(number)
         with suppress(OSError):
             os.write(self._pipe, bytes([number]))

@@ -25,7 +25,10 @@ _BYTES = AREA * 8
 
 
 def world_ranks(comm: MPI.Comm) -> list[int]:
-    """Return the ranks of a communicator by their numbers in ``MPI.COMM_WORLD``, or from 0 on if some have none."""
+    """Return the ranks of a communicator by their numbers in ``MPI.COMM_WORLD``.
+
+    If some have none there, they are numbered from 0.
+    """
     own, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     numbers = own.Translate_ranks(list(range(comm.Get_size())), everyone)
     own.Free()
@@ -95,7 +98,10 @@ def _find_nodes(comm: MPI.Comm, places: Sequence[int]) -> list[tuple[int, ...]]:
 def _share_memory(
     comm: MPI.Comm, places: Sequence[int], near: Sequence[int]
 ) -> tuple[mmap.mmap | None, set[int]]:
-    """Return memory that all ranks of this node share, None without, and the places of all ranks that have none."""
+    """Return memory that all ranks of this node share, and the places of all ranks that have none.
+
+    The memory is None if a rank of this node cannot open it.
+    """
     place, token = places[comm.Get_rank()], secrets.token_bytes(16)
     own = _create_file(len(near) * _BYTES) if place == near[0] else None
     if own is not None:
@@ -119,7 +125,10 @@ def _share_memory(
 
 
 def _create_file(size: int) -> tuple[int, str] | None:
-    """Return an empty file without a name, or soon without one, and the path by which other ranks can open it now."""
+    """Return the descriptor of an empty file and the path by which other ranks can open it now; None if that fails.
+
+    The file has no name in any folder, or loses it soon.
+    """
     try:
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("spmdsim")

@@ -23,7 +23,7 @@ from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.process_state import ENDED, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard, locate, split_at_ring_end
 
-#: Seconds in which a process must answer, and seconds before a node that did not answer is asked again.
+#: Seconds in which a process must answer, and seconds before the next request to a node that did not answer.
 ANSWERS, RESTS = 1.0, 1.0
 #: Seconds without an answer after which a node's ranks are silent.
 PATIENCE = 3.0
@@ -34,7 +34,13 @@ _REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
 
 
 class Address(NamedTuple):
-    """Address of a process that answers: the machine's addresses, the port, and a secret that others must send."""
+    """Address of a process that answers.
+
+    Attributes:
+        hosts: the machine's addresses.
+        port: the port.
+        secret: the bytes that other processes must send first.
+    """
 
     hosts: tuple[str, ...]
     port: int
@@ -75,6 +81,7 @@ class Courier:
             _thread(self._answer, board, self._listens.accept()[0])
 
     def _answer(self, board: SharedBoard, asks: socket.socket) -> None:
+        """Answer one connection until it is closed, or at once if it does not send the secret."""
         asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         news = News(board)
         with asks, suppress(OSError, EOFError):
@@ -109,7 +116,10 @@ class News:
         self._calls: dict[tuple[int, int], tuple[int, int]] = {}
 
     def patches(self) -> Iterator[bytes]:
-        """Yield texts before the calls that need them, calls before their count, and the head of the area last."""
+        """Yield the patches of all ranks of this node.
+
+        Texts come before the calls that need them, calls before their count, and the head of the area comes last.
+        """
         return (patch for place in self._near for patch in self._of(place))
 
     def _of(self, place: int) -> Iterator[bytes]:

@@ -122,7 +122,10 @@ class ReadLog:
             self._board.close_group(self._key, failed)
 
     def _doubt(self, read: Read, place: int, origin: int) -> None:
-        """Write that this rank lacks the calculation that a neighbour read, and how this rank computed its own."""
+        """Write that this rank lacks the calculation that a neighbour read.
+
+        Also publish how this rank computed its own tensor.
+        """
         self._log.publish_ancestors(read.origin)
         self._write(_doubt_key(read.key, origin), origin, 0)
         self._doubted.append((read, place, origin))
@@ -161,7 +164,7 @@ class ReadLog:
         )
 
     def _group_readers(self, key: int) -> list[tuple[list[int], int]]:
-        """Return the ranks that read one tensor, most of them first, and its provenance number, for each tensor.
+        """Return, for each tensor, the ranks that read it and its provenance number; most ranks come first.
 
         The list is empty if a rank did not read there, or if no tensor was read by more than half of the ranks.
         """

@@ -64,9 +64,9 @@ def name_differing_facts(facts: Sequence[Facts]) -> list[str]:
 def agree_on_start(
     comm: MPI.Comm, deadline: float | None, read: Mapping[str, Callable[[], Any]], what: str = "a world"
 ) -> dict[str, Any]:
-    """Return the settings of a world, after all ranks agreed on them, on their versions and on their program. Collective.
+    """Return the settings of a world after all ranks agreed on them. Collective.
 
-    If no rank compares its calls, only the settings must be equal.
+    The ranks also agree on versions and on their program, unless no rank compares its calls.
 
     Args:
         comm: the ranks.
@@ -196,6 +196,7 @@ def _describe_main(main: ModuleType | None) -> str:
 
 @cache
 def _library_folders() -> tuple[str, ...]:
+    """Return the folders of Python's standard library and of installed packages, each with a separator at its end."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
 

@@ -36,13 +36,13 @@ from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
 MOST = 1900
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0
-#: Bytes of such a message at most: what every library sends without waiting for the receiver.
+#: The largest size of this message in bytes: every library sends it without waiting for the receiver.
 LONGEST = 2048
-#: Seconds that a rank which leaves in a hurry waits for the others to leave as well.
+#: Seconds that a rank which leaves after an error waits for the others to leave, too.
 HURRIED = 4.0
-#: Exit code of a job that waits in vain: that of every mistake of the user's.
+#: Exit code of a job that waits in vain, equal to that of all mistakes of the user.
 MISTAKE = 2
-#: Seconds after which a rank says for the first time whom it waits for at the end.
+#: Seconds after which a rank first reports the ranks that it waits for at the end.
 WORD = 10.0
 
 
@@ -71,7 +71,7 @@ class Comms:
         self.comm, self.deadline, self._job = comm, deadline, world_ranks(comm)
         self._all = tuple(range(comm.Get_size()))
         self._by_ranks: dict[tuple[int, ...], Counted] = {}
-        self._left: dict[int, Collection[int]] = {}  # by the ranks that have left, the groups that they made
+        self._left: dict[int, Collection[int]] = {}  # the groups that a rank made, by rank that has left
         self.closed, self.far = "", False
         self._agreement = CallAgreement()
         if len(self._all) > 1:
@@ -120,9 +120,7 @@ class Comms:
             for rank in sorted(absent):
                 if talk.Iprobe(rank, MEETING):
                     talk.Recv(received_number, rank, MEETING)
-                    if (
-                        received_number[0] == own_number[0]
-                    ):  # else it comes to another group, and not to this one
+                    if received_number[0] == own_number[0]:  # Otherwise the rank has come to another group.
                         absent.discard(rank)
             return not absent
 
@@ -222,7 +220,7 @@ class Comms:
         has_told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(groups)) > LONGEST
         other_ranks = [rank for rank in range(comm.size) if rank != comm.rank]
         sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
-        # No barrier of MPI's: another rank may have begun a collective that it will never finish.
+        # MPI's barrier is not used, because another rank may be in a collective that it will never finish.
         awaited = set(other_ranks) if comm.rank == 0 else {0}
         while awaited:
             for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
@@ -232,7 +230,7 @@ class Comms:
             if not has_told and waited > PATIENCE:
                 sent += [comm.isend(groups, rank, LEFT) for rank in other_ranks]
                 has_told = True
-            turn = waited - 0.1 * comm.rank  # so that one speaks for all
+            turn = waited - 0.1 * comm.rank  # One rank reports first, for all.
             if hurry is not None and turn > HURRIED:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
                 end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
@@ -289,15 +287,15 @@ def _leave(hurry: Hurry | None) -> None:
         hurry = Hurry(why, code, silent=True)
     open_worlds = [open_world for open_world in _worlds if open_world.open]
     PROCESS.leave_program(code, is_last=False)
-    # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
+    # A rank that waits for all ranks need not wait for some. Otherwise worlds follow in the order of their creation.
     for open_world in [open_world for open_world in open_worlds if open_world.of_job][:1] or open_worlds:
         open_world.leave(hurry)
     PROCESS.leave_program(code, is_last=bool(open_worlds))
     for open_world in open_worlds:
         if open_world.far and not code:
-            open_world.meet_at_end()  # whoever ends answers no more
+            open_world.meet_at_end()  # A process that ends answers no requests.
     if open_worlds and not any(
         open_world.of_job for open_world in open_worlds
-    ):  # else all have been waited for
+    ):  # Otherwise all ranks have been waited for.
         end_job_for_others(Counted.of(MPI.COMM_WORLD, open_worlds[0].comm.tally))
     PROCESS.stop()

@@ -191,7 +191,7 @@ class EmulatedCommunicator(Pictured):
         schedule = self._schedule("all_gather", sum(counts), result)
         block = slice(begins[self._rank], begins[self._rank] + counts[self._rank])
         vector = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
-        self._placed(schedule, _shares(schedule, counts), vector, result, counts, begins)
+        self._run_and_place(schedule, _shares(schedule, counts), vector, result, counts, begins)
 
     @_collective
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -219,8 +219,8 @@ class EmulatedCommunicator(Pictured):
                 f"blocks of {sent_counts} elements are sent to this rank, which receives {received_layout[0]}"
             )
         schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
-        vector = _joined(source, counts, begins)
-        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), vector, result, *received_layout)
+        vector = _join_blocks(source, counts, begins)
+        self._run_and_place(schedule, tuple(lengths.reshape(-1).tolist()), vector, result, *received_layout)
 
     @_collective
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -239,7 +239,7 @@ class EmulatedCommunicator(Pictured):
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
         if vector:
             own_count = counts[root] if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).count
-            counts = self._told("gather", root, counts, own_count)
+            counts = self._exchange_counts("gather", root, counts, own_count)
         elif result is None:
             counts = (buffer_of(sendbuf).count,) * self._size
         if sendbuf is MPI.IN_PLACE and result is not None:
@@ -247,7 +247,7 @@ class EmulatedCommunicator(Pictured):
         else:
             block = buffer_of(sendbuf).elements
         schedule = self._schedule("gather", sum(counts), result or buffer_of(sendbuf), None, root)
-        self._placed(schedule, _shares(schedule, counts), block, result, counts, begins)
+        self._run_and_place(schedule, _shares(schedule, counts), block, result, counts, begins)
 
     @_collective
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -268,11 +268,13 @@ class EmulatedCommunicator(Pictured):
         result = source if is_in_place else buffer_of(recvbuf)
         assert result is not None  # for the type checker: only the root's recvbuf may be IN_PLACE
         if vector:
-            counts = self._told("scatter", root, counts, counts[root] if is_in_place else result.count)
+            counts = self._exchange_counts(
+                "scatter", root, counts, counts[root] if is_in_place else result.count
+            )
         elif source is None:
             counts = (result.count,) * self._size
         schedule = self._schedule("scatter", sum(counts), result, None, root)
-        packed = None if source is None else _joined(source, counts, begins)
+        packed = None if source is None else _join_blocks(source, counts, begins)
         count = counts[self._rank]
         target = np.empty_like(result.elements[:count]) if is_in_place else result.elements[:count]
         self._run(schedule, _shares(schedule, counts), packed, target)
@@ -285,7 +287,9 @@ class EmulatedCommunicator(Pictured):
 
     # -- how -------------------------------------------------------------------------------------------
 
-    def _told(self, name: str, root: int, counts: tuple[int, ...], own_count: int) -> tuple[int, ...]:
+    def _exchange_counts(
+        self, name: str, root: int, counts: tuple[int, ...], own_count: int
+    ) -> tuple[int, ...]:
         """Return the lengths of all blocks, because ranks other than the root know only their own.
 
         Raises InputError on the root if its lengths differ from those that the ranks expect.
@@ -298,7 +302,7 @@ class EmulatedCommunicator(Pictured):
             )
         return expected_counts
 
-    def _placed(
+    def _run_and_place(
         self,
         schedule: Schedule,
         sizes: tuple[int, ...],
@@ -388,7 +392,7 @@ class EmulatedCommunicator(Pictured):
         return _any_schedule(name, self._size, root, commutes)
 
 
-def _joined(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...]) -> np.ndarray:
+def _join_blocks(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...]) -> np.ndarray:
     """Return the blocks of a buffer one after the other."""
     return np.concatenate([source.elements[begin : begin + n] for begin, n in zip(begins, counts)])
 

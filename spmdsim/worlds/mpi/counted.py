@@ -57,7 +57,7 @@ def library_moves(
         chosen = choose(TABLES[vendor], name, size, nbytes, True, itemsize, equal_blocks=equal)
         choice = chosen.algorithm
         if vendor == "Open MPI" and name == "all_reduce" and "ring" in chosen.name and sum(counts) < size:
-            choice = algorithm(name, "recursive_doubling")  # its rings want an element per rank
+            choice = algorithm(name, "recursive_doubling")  # Open MPI's rings need an element per rank.
         schedule = make_schedule(choice, size)
     except (KeyError, InputError, ScheduleError):
         return None
@@ -78,7 +78,9 @@ _PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit"
 
 
 class Tally:
-    """Counts of the communicators of one world: control traffic since the world was made, data in the current step.
+    """Counts of the communicators of one world.
+
+    Control traffic is counted since the world was made, data in the current step.
 
     Attributes:
         control: the control traffic by purpose.
@@ -111,7 +113,7 @@ class Tally:
         By the convention of plans, each part of a block is sent to its owner.
         """
         received, sent = (len(counts) - 1) * counts[rank], sum(counts) - counts[rank]
-        if name == "Allreduce":  # as much again to gather the blocks
+        if name == "Allreduce":  # Gathering the blocks moves equally many bytes.
             received = sent = received + sent
         self.moved(name, received * itemsize, sent * itemsize)
         moves = library_moves(VENDOR, name, tuple(counts), rank, itemsize)
@@ -143,7 +145,7 @@ class Tally:
 VENDOR: str = MPI.get_vendor()[0]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
-#: Bytes that a call receives and sends, by this rank's number, how many there are, and the call's buffers.
+#: A function that returns the bytes received and sent, from the rank, the number of ranks and the call's buffers.
 Moves = Callable[[int, int, Any, Any], tuple[int, int]]
 
 
@@ -151,13 +153,16 @@ def _nbytes(spec: Any) -> int:
     """Return the bytes of a buffer: an array, ``[array, type]`` or ``[array, count, type]``."""
     if isinstance(spec, np.ndarray):
         return spec.nbytes
-    if len(spec) == 2:  # arrays of element types that Python's buffers do not know are no buffers
+    if len(spec) == 2:  # Arrays of some element types do not support Python's buffer protocol.
         return spec[0].nbytes if isinstance(spec[0], np.ndarray) else memoryview(spec[0]).nbytes
     return int(spec[1]) * int(spec[2].Get_size())
 
 
 def _blocks(spec: Any) -> list[int]:
-    """Return the bytes of each block in ``[array, (counts, places), type]`` or ``[array, counts, places, types]``."""
+    """Return the bytes of each block of a buffer argument.
+
+    It is ``[array, (counts, places), type]`` or ``[array, counts, places, types]``.
+    """
     if len(spec) == 4:
         return [count * kind.Get_size() for count, kind in zip(spec[1], spec[3])]
     size = spec[2].Get_size()

@@ -137,7 +137,7 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
             raise UsageTypeError(
                 "an MPI type with gaps cannot be cut into elements here; pack the data first"
             )
-        # What MPI takes the bytes for, whatever type the array has that they lie in; None for what numpy has no number of.
+        # The type by which MPI reads the bytes, whatever the array's type is; None if NumPy has no such number.
         kind = np.dtype(datatype.typestr) if datatype.is_predefined else None
         kind = kind if kind is not None and kind.kind in "biufc" else None
         if (kind is None and size != flat.dtype.itemsize) or (kind or flat.dtype) != flat.dtype:
@@ -197,10 +197,10 @@ def function_of(op: MPI.Op, like: Buffer) -> Any:
     return combine
 
 
-#: Bytes from which on a call is compared before it runs: libraries send messages of more without a copy in between,
-#: and into a receive for less they write where they must not.
+#: Bytes from which a call is compared before it runs: libraries send longer messages without a copy in between,
+#: and overrun the buffer of a receiver that expects less.
 LONG = 2048
-#: Of the times that a rank looks after its messages, every so many-th it looks after the others, too.
+#: The number of polls of a rank's own messages between two checks on the other ranks.
 EVERY = 64
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0

@@ -26,7 +26,7 @@ from spmdsim.redistribution.implementations.rank_transfers import flat_offset
 from spmdsim.redistribution.steps import halo
 from spmdsim.redistribution.steps.group_steps import Parts, ScanStep, one_array
 from spmdsim.redistribution.steps.halo import HaloPiece, HaloStep, Room
-from spmdsim.worlds.local_steps import Arrived, add_on, add_up, assembled, cut_out
+from spmdsim.worlds.local_steps import Arrived, add_on, add_up, assemble_windows, cut_out
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import Stretches, counted_parts, element, native_op, number_view
@@ -126,7 +126,9 @@ def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], d
     source_indices = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
     target_indices = _indices(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
     target = step.dst.local_shape(step.shape, rank) if rank in step.dst.mesh else (0,) * len(step.shape)
-    own_adding = {k: ranks for k, part in enumerate(shares) for adder, ranks in part.adders if adder == rank}
+    own_adding = {
+        k: ranks for k, share in enumerate(shares) for adder, ranks in share.adders if adder == rank
+    }
 
     def first_sums(values: Arrays) -> Arrays:
         arrived = {(k, member): piece for member, k, piece in contributions.run(comm, values, dtype)}
@@ -143,7 +145,7 @@ def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], d
             for _, k, piece in arrays.run(comm, total, dtype):
                 total[k] = add_on(op, piece, total[k], shares[k].terms if shares[k].last == rank else None)
         arrived = results.run(comm, total, dtype)
-        out = empty(target, dtype)  # not before what was packed is gone
+        out = empty(target, dtype)  # Allocate it after the packed buffers were freed.
         for _, k, piece in arrived:
             out[target_indices[k]] = piece
         for k in own_adding:
@@ -179,7 +181,7 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Im
         rows, kind = np.empty((len(order), *array.shape), dtype), element(dtype.itemsize)
         group.comm.Allgather([array, array.size, kind], [rows, array.size, kind])
         out = np.full(array.shape, identity_value)
-        for position, k in enumerate(order[:me]):  # as ``scanned`` does it
+        for position, k in enumerate(order[:me]):  # in the order of ``scan_exclusively``
             if position:
                 fold(op, [out, rows[k]], out=out)
             else:
@@ -192,7 +194,7 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Im
     def exclusive(array: np.ndarray) -> np.ndarray:
         out = np.full(array.shape, identity_value)
         group.comm.Exscan(number_view(array), number_view(out), native)
-        if me == 0:  # where MPI leaves open what it does with it
+        if me == 0:  # MPI leaves the result of the first rank undefined.
             out.fill(identity_value)
         return out
 
@@ -219,16 +221,16 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
     blocks = [outgoing.arrays[me]] * len(order)
     for k, start, count in zip(places, received_layout.starts, counts):
         blocks[k] = received[start : start + count]
-    blocks[me][...] = outgoing.arrays[me]  # so that all that came lies in one stretch
+    blocks[me][...] = outgoing.arrays[me]  # so that all received arrays lie in one stretch
     peers = tuple((order[k], count) for k, count in sorted(zip(places, counts)) if count and k != me)
     return [blocks], [peers]
 
 
 #: The ranks of a group, sorted, and their communicator.
 Members = tuple[tuple[int, ...], Counted]
-#: What neighbours sent, and where it goes.
+#: The received boxes, each with its index in the windows.
 Come = list[tuple[Index, np.ndarray]]
-#: The room around a block is filled in so many parts at most.
+#: The largest number of filled parts of the room around a block.
 FILLED = 64
 
 
@@ -282,11 +284,11 @@ class RoomMemory(NamedTuple):
         return self.whole[self.room.windows]
 
 
-def settled(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
-    """Return the copy of a block beside its windows if there is one, so that later slices need no other copy.
+def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
+    """Return the copy of a block beside its windows if there is one, else the block.
 
-    In ``u[:-2] + u[2:]`` both slices are then views of the memory that has the block of ``u`` and the received
-    elements.
+    With it, later slices need no other copy: in ``u[:-2] + u[2:]`` both slices are views of the memory that has the
+    block of ``u`` and the received elements.
     """
     memory = surroundings(windows)
     if memory is None or memory.block() is block:
@@ -331,7 +333,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
     if group is None or not halo.moved_elements((*incoming, *outgoing), rank):
         if len(own_pieces) == 1 and not step.back:
             return cut_out(step, rank, own_pieces[0], dtype)
-        return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
+        return lambda array: assemble_windows(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
     room, margins = halo.padded_buffer(step, rank), halo.margins_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
@@ -364,7 +366,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
             requests += [comm.Isend([flat_part, kind], member) for flat_part in counted_parts(packed)]
         if step.back:
             MPI.Request.Waitall(requests)
-            return assembled(step, shape, dtype, _in_order(incoming, rank, array, landed))
+            return assemble_windows(step, shape, dtype, _in_order(incoming, rank, array, landed))
         memory = None if room is None else RoomMemory.of(array, room)
         if out is not None:  # while the messages are under way
             for piece in own_pieces:
@@ -378,7 +380,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
                 arrived
             )
         if out is None:
-            return assembled(step, shape, dtype, [(array, own_pieces)])
+            return assemble_windows(step, shape, dtype, [(array, own_pieces)])
         for target, flat_part in arrived:
             out[target] = flat_part
         return out

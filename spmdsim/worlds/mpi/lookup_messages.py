@@ -16,7 +16,7 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError, many
 from spmdsim.redistribution.steps.row_steps import RowStep, Want, row_frame
 from spmdsim.worlds.agreement.call import Call
-from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
+from spmdsim.worlds.local_steps import Peers, add_gathered_gradients, place_rows, sum_row_gradients
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.messages import Stretches, element
 from spmdsim.worlds.mpi.shared import Windows
@@ -48,7 +48,7 @@ class RowProgram(StepProgram):
 
 
 class RowExchange:
-    """One rank's part in a step of rows, over the communicator of its group, sorted by rank.
+    """Exchange of rows of one rank, over the communicator of its group, sorted by rank.
 
     Args:
         step: the step.
@@ -73,9 +73,9 @@ class RowExchange:
         self._whole, self._kind = False, element(dtype.itemsize)
         ids = math.prod(self.target[:-1])
         # Ids bound the buffers as much as rows do: a row that no id names is never sent.
-        held = self.last - self.first
+        own_rows = self.last - self.first
         requested_rows = sum(
-            min(_size(columns_or_ids), held) for k, columns_or_ids in enumerate(frame.parts) if k != self.me
+            min(_size(ids_slices), own_rows) for k, ids_slices in enumerate(frame.parts) if k != self.me
         )
         self._landing = allocator((min(ids, frame.count) + 1, self.width), dtype)
         self._packed = allocator((requested_rows, self.width), dtype)
@@ -83,7 +83,7 @@ class RowExchange:
         self.types: list[MPI.Datatype] = []
         self._same_columns = len(set(map(str, frame.columns))) == 1
         self.held = step.held_shape(rank)
-        widths = {columns_or_ids.stop - columns_or_ids.start for columns_or_ids in frame.columns}
+        widths = {columns.stop - columns.start for columns in frame.columns}
         most = _size(frame.parts[0]) if frame.is_equal else sum(map(_size, frame.parts))
         if (most + 1) * max(widths) > messages.MAX_COUNT:
             if len(widths) > 1:
@@ -91,7 +91,7 @@ class RowExchange:
                     f"ranks {list(frame.members)} would exchange more elements than MPI can count, in rows of "
                     f"different lengths {sorted(widths)}; split the ids instead of the columns"
                 )
-            # Whole rows as MPI's elements.
+            # Count whole rows as MPI's elements.
             self._whole, self._kind = True, self._kind.Create_contiguous(self.width).Commit()
             self.types.append(self._kind)
 
@@ -149,16 +149,17 @@ class RowExchange:
         return self._received(counts)
 
     def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
-        """Gather rows by messages between all pairs of ranks, instead of an Allgatherv that passes rows around a ring.
+        """Gather rows by messages between all pairs of ranks.
 
-        On one node, where all distances are equal, it takes at most half of the time.
+        On one node, where all distances are equal, it takes at most half of the time of an Allgatherv that passes rows
+        around a ring.
         """
         own_place, unit = self.places.index(self.me), self._unit(self.width)
         first, count = starts[own_place] // unit, counts[own_place]
         sent = [count if k != own_place else 0 for k in range(len(counts))]
         received_counts = [0 if k == own_place else count_ for k, count_ in enumerate(counts)]
-        # The two sides may not begin at the same address: who holds the first rows receives from behind them, and
-        # who holds none sends nothing from the end.
+        # The two buffers must not start at one address. The owner of the first rows receives behind them, and a
+        # rank without rows sends nothing, from the end.
         skip = count // unit if first == 0 else 0
         first = first if count else len(rows) - 1
         places = [start - skip * unit if count_ else 0 for start, count_ in zip(starts, received_counts)]
@@ -176,12 +177,12 @@ class RowExchange:
         return self._received(incoming.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """Return the gradient of this rank's shard of the table, and the elements received from each other rank.
+        """Return the gradient of this rank's shard of the table, and the elements from each other rank.
 
         The messages are those of the lookup in reverse: each row's gradient, summed over the ids that name it.
         """
         wants, size = self.frame.wants(ids), len(self.places)
-        sums = summed(wants[self.me], gradients)
+        sums = sum_row_gradients(wants[self.me], gradients)
         sent = self._incoming(wants[self.me]).without(self.places.index(self.me))
         counts, starts = self._asked(wants)
         received = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
@@ -197,11 +198,11 @@ class RowExchange:
                 )
         want = wants[self.me]
         parts[self.me] = sums[want.places[self.me] : want.places[self.me + 1]]
-        gradient = gathered_gradient(self.frame, wants, self.me, parts, self.held)
+        gradient = add_gathered_gradients(self.frame, wants, self.me, parts, self.held)
         return gradient, self._received(counts)
 
     def _asked(self, wants: Sequence[Want]) -> Stretches:
-        """Return, for each rank of the communicator, the number of elements that it wants and their packed offset."""
+        """Return, for each rank of the communicator, how many elements it wants and their packed offset."""
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
         counts = [
@@ -240,9 +241,9 @@ class RowExchange:
         return shared
 
 
-def _size(part: tuple[slice, ...]) -> int:
+def _size(ids_slices: tuple[slice, ...]) -> int:
     """Return the number of ids in a part."""
-    return math.prod(slice_.stop - slice_.start for slice_ in part)
+    return math.prod(slice_.stop - slice_.start for slice_ in ids_slices)
 
 
 def _take(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:

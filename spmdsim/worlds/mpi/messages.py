@@ -83,7 +83,10 @@ _BOOLEAN = {"all": MPI.BAND, "min": MPI.BAND, "any": MPI.BOR, "max": MPI.BOR}
 
 
 def native_op(op: str, dtype: np.dtype) -> MPI.Op | None:
-    """Return MPI's own reduction if its results equal NumPy's, else None: ranks must then reduce themselves."""
+    """Return MPI's own reduction, or None if its results differ from NumPy's.
+
+    Ranks must then reduce themselves.
+    """
     if not is_in_library(op, dtype):
         return None
     return (_BOOLEAN if dtype.kind == "b" else _NATIVE)[op]
@@ -126,14 +129,14 @@ class Messages:
         peer, kind = self.numbers[source], element(buffer.dtype.itemsize)
         if buffer.size <= MAX_COUNT:
             return self.comm.Irecv([buffer, buffer.size, kind], peer, tag)
-        return [self.comm.Irecv([part, kind], peer, tag) for part in counted_parts(buffer)]
+        return [self.comm.Irecv([flat_part, kind], peer, tag) for flat_part in counted_parts(buffer)]
 
     def isend(self, buffer: np.ndarray, dest: int, tag: int) -> Any:
         """Start to send a contiguous array."""
         peer, kind = self.numbers[dest], element(buffer.dtype.itemsize)
         if buffer.size <= MAX_COUNT:
             return self.comm.Isend([buffer, buffer.size, kind], peer, tag)
-        return [self.comm.Isend([part, kind], peer, tag) for part in counted_parts(buffer)]
+        return [self.comm.Isend([flat_part, kind], peer, tag) for flat_part in counted_parts(buffer)]
 
     def wait_all(self, requests: Sequence[Any]) -> None:
         """Wait for all messages."""
@@ -154,7 +157,10 @@ class Messages:
 
 
 def run_schedule(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the run of this rank's part of a step by an emulated algorithm, over the communicator of its group."""
+    """Return the run of this rank's part of a step by an emulated algorithm.
+
+    Messages go over ``comm``, the communicator of the group.
+    """
     places = sorted(emulated.members)
     messages = Messages(comm, [places.index(rank) for rank in emulated.members])
     program = emulated.program

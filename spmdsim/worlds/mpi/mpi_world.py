@@ -40,7 +40,7 @@ from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
 from spmdsim.worlds.agreement.node_memory import find_near_processes, world_ranks
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import emulation
-from spmdsim.worlds.local_steps import Arrived, check_shards, filling, returning_nothing, returning_zero
+from spmdsim.worlds.local_steps import Arrived, check_shards, derive_fill, returning_nothing, returning_zero
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
@@ -65,7 +65,7 @@ from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.events import CallCounts
 from spmdsim.wrong_calls import explained
 
-#: The way of results that the ranks of a node share, and the collectives that have it.
+#: The variant in which the ranks of a node share results, and the collectives that support it.
 SHARED = "shared"
 SHAREABLE = ("all_gather", "all_reduce")
 
@@ -330,7 +330,7 @@ class MPIWorld(BeginsEarly):
         if implementation.name == "slice":
             return make_cutter(step.dst.bounds(step.shape, self.rank), step.src.bounds(step.shape, self.rank))
         if implementation.name == "fill":
-            return filling(step, self.rank, dtype)
+            return derive_fill(step, self.rank, dtype)
         target = step.dst.local_shape(step.shape_after, self.rank)
         if implementation.name in ("reshape", "same"):
             return lambda array: array.reshape(target)
@@ -359,13 +359,13 @@ class MPIWorld(BeginsEarly):
         numbers = tuple(members.index(rank) for rank in order)
         return members, ReduceGroup(self._comms.of(members), numbers, members.index(self.rank))
 
-    def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
+    def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Return the bytes that were moved, counted from the buffers and counts of the calls of MPI."""
         tally = self._tally
         return Moved((tally.data.received,), (tally.data.sent,), tally.way(), tally.by_library())
 
-    def _moved_rows(self, step: RowStep | PartsStep, dtype: np.dtype, *_: object) -> Moved:
-        return self._moved(step, dtype, None)
+    def _count_moved_rows(self, step: RowStep | PartsStep, dtype: np.dtype, *_: object) -> Moved:
+        return self._count_moved(step, dtype, None)
 
     @property
     def tuning(self) -> TunedSteps:
@@ -399,7 +399,7 @@ class MPIWorld(BeginsEarly):
 
         Raises WorldError if some make other calls or do not come before the deadline.
         """
-        with self._together("barrier"):
+        with self._enter_together("barrier"):
             self._everyone.Barrier()
 
     def gather_objects(self, values: Sequence[Any], what: str = "gather_objects") -> list[Any]:
@@ -408,15 +408,15 @@ class MPIWorld(BeginsEarly):
         Raises WorldError like :meth:`barrier`.
         """
         (value,) = super().gather_objects(values)
-        with self._together(what):
+        with self._enter_together(what):
             return self._everyone.allgather(value)
 
-    def _together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
+    def _enter_together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
         """Return a context that all ranks of the world, or these, enter together."""
         call = Call.named(what, range(self.size) if ranks is None else ranks) if self.compares else None
         return CallScope(self.agreement, call, self.call_provenance, meets=True)
 
-    def _chosen(self, what: str) -> None:
+    def _compare_choice(self, what: str) -> None:
         if self.compares:
             chosen = ", ".join(f"{name}={algorithm}" for name, algorithm in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
@@ -431,13 +431,13 @@ class MPIWorld(BeginsEarly):
         Raises WorldError like :meth:`barrier`.
         """
         members = tuple(sorted(ranks))
-        with self._together(what, members):
+        with self._enter_together(what, members):
             return Comparison(self._comms.of(members), number, self._deadline).equal()
 
     def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> dict[int, Any]:
         """Return the values of these ranks; see :meth:`World.gather_on`."""
         members = sorted(ranks)
-        with self._together(what, members) if what else nullcontext():
+        with self._enter_together(what, members) if what else nullcontext():
             return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
 
     def close(self) -> None:
@@ -446,10 +446,10 @@ class MPIWorld(BeginsEarly):
             return
         has_reported = self.agreement.has_reported
         try:
-            with self._together("close"):
+            with self._enter_together("close"):
                 self.invalidate()
         except WorldError:
-            if not has_reported:  # else all ranks know, and the program decided to go on
+            if not has_reported:  # Otherwise the program caught the error and continued on purpose.
                 raise
         self.agreement.close()
         for entry in self.cache.values():

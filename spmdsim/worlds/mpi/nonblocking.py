@@ -28,18 +28,18 @@ from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
 from spmdsim.worlds.base import World
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element
-from spmdsim.worlds.mpi.reducing import ReduceGroup, packed, to_others
+from spmdsim.worlds.mpi.reducing import ReduceGroup, pack_blocks, to_others
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import Stages, StepProgram
 
-#: Yields what it waits for next; returns the shard after the step.
+#: A generator of the requests to wait for, one after the other; returns the shard after the step.
 Requests = Generator[MPI.Request, None, np.ndarray]
 Post = Callable[[np.ndarray], Requests]
 
-#: The collectives that may be begun early, and what that is called where ranks compare their calls.
+#: The collectives that may start early, and the word for it in compared calls.
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 BEGUN_EARLY = "calls that do not wait"
-#: The implementations of reductions in which ranks add up in the order of the group.
+#: The implementations of reductions in which ranks reduce in the order of the group.
 ORDERED = ("small", "composed", "gathered")
 
 
@@ -100,7 +100,7 @@ class BeginsEarly(World):
             under_way = program.post(array)
             request = next(under_way)
         while True:
-            self._under_way.append((request, under_way))  # MPI has its buffers, whoever forgets it
+            self._under_way.append((request, under_way))  # Keep the buffers alive for MPI.
             yield
             if call is not None:
                 self.agreement.wait(call, scope.number)
@@ -171,7 +171,7 @@ def _scattering(op: str, group: ReduceGroup, implementation: Implementation) -> 
     assert layout is not None
 
     def post(array: np.ndarray) -> Requests:
-        op_, flat = check_reduce(op, array.dtype), packed(layout, array).reshape(-1)
+        op_, flat = check_reduce(op, array.dtype), pack_blocks(layout, array).reshape(-1)
         request, rows = _exchanged(group, flat, tuple(layout.counts), tuple(layout.offsets))
         yield request
         start, out = layout.offsets[group.me], empty(layout.target, array.dtype)

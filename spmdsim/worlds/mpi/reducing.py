@@ -141,7 +141,10 @@ def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
 
 
 def scatter_into(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
-    """Reduce this rank's block of the vector into its place in ``result``, which all ranks of the group share."""
+    """Reduce this rank's block of the vector into its place in ``result``.
+
+    All ranks of the group share ``result``.
+    """
     size, me = group.size, group.me
     sizes = nested_blocks(flat.size, (size,))
     indices = tuple((slice(start, start + length),) for start, length in sizes)
@@ -174,14 +177,14 @@ def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, implementa
     def composed(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
         _exchange_and_fold(
-            op, group, layout, implementation.most, packed(layout, array).reshape(-1), out.reshape(-1)
+            op, group, layout, implementation.most, pack_blocks(layout, array).reshape(-1), out.reshape(-1)
         )
         return out
 
     return composed
 
 
-def packed(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
+def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
     """Return the blocks at ``layout.offsets``. With ``new_memory``, they lie one after the other."""
     if layout.direct and (layout.packed or not new_memory):
         return array.reshape(-1)[: sum(layout.counts)] if new_memory else array
@@ -204,7 +207,7 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        source_view, result_view = number_view(packed(layout, array, new_memory=True)), number_view(out)
+        source_view, result_view = number_view(pack_blocks(layout, array, new_memory=True)), number_view(out)
         comm.Reduce_scatter(source_view, result_view, counts, native)
         if op == "avg":
             out /= group.size
@@ -257,7 +260,10 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
 def _exchange_and_fold(
     op: str, group: ReduceGroup, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
-    """Reduce in chunks of every block: each rank receives its part from all others and reduces it into ``result``."""
+    """Reduce in chunks of every block into ``result``.
+
+    Each rank receives its part of a chunk from all others and reduces it.
+    """
     comm, size, me = group.comm, group.size, group.me
     own_count, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
     kind = element(itemsize)

@@ -168,7 +168,7 @@ def gather_shared(
         if index is not None:
             out[index] = array
 
-    return _together(windows, traffic.target, dtype, fill, otherwise)
+    return _fill_together(windows, traffic.target, dtype, fill, otherwise)
 
 
 def reduce_shared(
@@ -187,10 +187,10 @@ def reduce_shared(
     def fill(out: np.ndarray, array: np.ndarray) -> None:
         scatter_into(str(step.op), group, array.reshape(-1), out.reshape(-1), chunk)
 
-    return _together(windows, target, dtype, fill, otherwise)
+    return _fill_together(windows, target, dtype, fill, otherwise)
 
 
-def _together(
+def _fill_together(
     windows: Windows,
     shape: tuple[int, ...],
     dtype: np.dtype,

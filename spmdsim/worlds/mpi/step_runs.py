@@ -12,7 +12,7 @@ from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
 from spmdsim.redistribution.steps.halo import Room
 from spmdsim.worlds.agreement.call import Call
-from spmdsim.worlds.mpi.exchanges import settled
+from spmdsim.worlds.mpi.exchanges import find_block_copy
 from spmdsim.worlds.mpi.nonblocking import BeginsEarly
 from spmdsim.worlds.programs import Run, StepProgram
 from spmdsim.worlds.trace import recorder
@@ -48,7 +48,7 @@ class MPIStepProgram(StepProgram):
         Shards stay while a program is recorded, because the recording identifies arrays by their identity.
         """
         if self.room is not None and not recorder.programs and type(shards) is list:
-            shards[0] = settled(shards[0], result, self.room)
+            shards[0] = find_block_copy(shards[0], result, self.room)
         return [result]
 
     def free(self) -> None:

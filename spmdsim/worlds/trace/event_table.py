@@ -36,11 +36,11 @@ def nbytes_text(count: float) -> str:
 
 
 def events_table(trace: Trace) -> Table:
-    """Return the table of a trace: for each event its axes, groups, layouts, time, and bytes (most of any rank).
+    """Return the table of a trace: for each event its axes, groups, layouts, time and bytes.
 
     ``planned`` are the bytes of the step by the convention of plans, ``received`` and ``sent`` those that were moved,
-    and ``by`` is the MPI call. Below the total are the bytes that the library's own algorithms moved, and the control
-    traffic.
+    of the rank with most of them, and ``by`` is the MPI call. Below the total are the bytes that the library's own
+    algorithms moved, and the control traffic.
     """
     rows = [*(_row(event) for event in trace), _total(trace)]
     if any(event.library for event in trace.collectives):
@@ -96,11 +96,12 @@ def _row(event: Event) -> tuple[str, ...]:
 
 
 def matrix(trace: Trace, size: int) -> np.ndarray:
-    """Return the bytes sent from rank to rank: an int64 array ``[receiver, sender]`` over all ranks of the world.
+    """Return the bytes sent from rank to rank, an int64 array ``[receiver, sender]``.
 
-    Placing steps send the boxes that they place. Reductions are counted as the bandwidth-optimal direct algorithm
-    moves them: every member sends its part of a block to the owner, and for all_reduce the owner sends the block back.
-    Rows sum up to the planned bytes, columns to the bytes that would be sent, whatever algorithm each step took.
+    ``size`` is the number of ranks of the world. Placing steps send the boxes that they place. Reductions are counted
+    as the bandwidth-optimal direct algorithm moves them: every member sends its part of a block to the owner, and for
+    all_reduce the owner sends the block back. Rows sum up to the planned bytes, columns to the bytes that would be
+    sent, whatever algorithm each step took.
     """
     import numpy as np
 
@@ -125,7 +126,7 @@ def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
-    """Return the peers of an event: those that this process recorded if they depend on data, else the step's."""
+    """Return ``(peer, elements)`` of an event: those that this process recorded, or the step's."""
     if event.peers is not None and rank in event.ranks:
         return [(peer, count) for peer, count in event.peers[event.ranks.index(rank)] if count]
     return pairs(event.step, rank)

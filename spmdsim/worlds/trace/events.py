@@ -20,7 +20,7 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.step_counts import reduced_block, sent_nbytes
 from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN
 
-#: How the way begins of results that ranks share in memory.
+#: The start of ``way`` for results that ranks share in memory.
 SHARED_MEMORY = "shared memory"
 
 

@@ -14,7 +14,7 @@ from spmdsim.reading import read_json
 from spmdsim.sides import name_ranks
 from spmdsim.tables import Table
 
-#: What the file is, as it says of itself.
+#: The kind of the file, which the file states.
 KIND = "the last calls of each rank"
 
 
@@ -140,7 +140,9 @@ def _calls(document: dict[str, Any]) -> Iterator[LastCall]:
 
 
 def table(documents: Sequence[dict[str, Any]]) -> str:
-    """Return documents of different ranks as one text: for each group a row per call and a column per rank.
+    """Return documents of different ranks as one text.
+
+    It has a row per call and a column per rank for each group.
 
     >>> calls = [LastCall(rank, (0, 1), "w", 0, str(rank), f"call {rank}", "x.py:3", 5, 9 * rank) for rank in (0, 1)]
     >>> print(table([document(calls, (0, 1), "stopped", 9)]))

@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from spmdsim.core.world import AbstractWorld
 
 
-#: What was begun while somebody records, and not waited for yet.
+#: The steps that were started early under an open trace, and not waited for yet.
 under_way: list[Any] = []
 _operators: list[str] = []
 
 
 @contextlib.contextmanager
 def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]:
-    """Record an operator that runs in the ``with`` block, or its gradients if ``gradients`` is their number, not 0."""
+    """Record an operator that runs in the ``with`` block, or its gradients.
+
+    ``gradients`` is their number, 0 for the forward pass.
+    """
     with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
         start = time.perf_counter()
         yield

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 
 from spmdsim.shutdown.stop import PACKAGE
 
-#: The line whose calls are made again now, by a program that was recorded; the last one counts.
+#: The lines whose calls are replayed now by recorded programs; the last one is current.
 lines_again: list[str | None] = []
 
 
@@ -76,7 +76,10 @@ def source_lines(most: int = 8) -> str:
 
 
 def users(name: str) -> bool:
-    """Return True if a file is the user's or a cell: not of this package, not ``contextlib``, not generated code."""
+    """Return True if a file is the user's, or a notebook's cell.
+
+    Files of this package, ``contextlib`` and generated code are not the user's.
+    """
     return (
         not name.startswith(PACKAGE)
         and name != contextlib.__file__
