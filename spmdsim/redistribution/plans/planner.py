@@ -310,7 +310,7 @@ def plan(
     Args:
         src: the layout before, on any mesh; pending values are reduced on the way.
         dst: the layout after, on the same mesh or another one.
-        shape: the global shape.
+        shape: global shape.
         dtype: the element type, or a value that NumPy converts to one.
         machine: the cost model that prices the candidates. Without one, the plan in which the busiest rank
             receives the fewest bytes wins, then the one with the fewest steps.
