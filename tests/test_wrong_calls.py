@@ -152,7 +152,7 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
         ),
         (
             lambda: Tensor.from_global(A),
-            "Tensor.from_global: argument 'layout' is missing (where the pieces go); it is called as Tensor.from_global(",
+            "Tensor.from_global: argument 'layout' is missing (the layout of the tensor); it is called as Tensor.from_global(",
         ),
         (
             lambda: Tensor.from_local([A], MESH("dp"), shap=(8,)),
