@@ -310,7 +310,12 @@ def _small_integers(normal: np.ndarray, most: int) -> np.ndarray:
 
 
 def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a block of a reference, computed in a type in which it is exact, in its own type."""
+    """Return a block of a reference, computed in a type in which it is exact.
+
+    Args:
+        block: an array, or ``(function, operands)`` to compute it: floats in float64, complex numbers in complex128.
+        dtype: element type of the computed block; an array keeps its own.
+    """
     if not isinstance(block, tuple):
         return np.asarray(block)
     function, operands = block

@@ -35,7 +35,7 @@ class ReduceOp:
     SUM, MAX, MIN, PROD = "sum", "max", "min", "prod"
 
 
-def check(attrs: Any) -> None:
+def check_attributes(attrs: Any) -> None:
     """Raise an error for a wrong attribute of a collective.
 
     Raises:

@@ -198,9 +198,9 @@ chosen: dict[str, Any] = dict(DEFAULTS)
 
 
 def parallel() -> Parallel | None:
-    """Return the settings in force: those of the `AutoParallel` around, else of the program.
+    """Return the settings in force: those of the `AutoParallel` around, else of the whole program.
 
-    None: stand-alone.
+    Return None if the program is stand-alone.
     """
     if entered:
         return entered[-1]

@@ -183,7 +183,7 @@ def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Non
 
 
 def _like_function(name: str) -> Callable[..., Any]:
-    """Return a function that applies a primitive, and casts its result if a type is given."""
+    """Return a function such as ``ones_like``: primitive ``name``, then a cast unless ``dtype`` is None."""
     return lambda x, dtype=None: (
         primitive(name)()(x) if dtype is None else primitive("Cast")()(primitive(name)()(x), dtype)
     )

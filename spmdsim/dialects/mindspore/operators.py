@@ -278,7 +278,12 @@ def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> Opera
 def _collective(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
     """Return the row of a collective; ``attrs`` are its attributes besides ``group``."""
     return OperatorRow(
-        name, attrs=f"({attrs}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
+        name,
+        attrs=f"({attrs}group='{WORLD}')",
+        called="(x)",
+        strategies="",
+        run=run,
+        check=collectives.check_attributes,
     )
 
 

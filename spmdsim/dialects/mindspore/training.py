@@ -227,9 +227,12 @@ class Optimizer(DialectObject, nn.Optimiser):
 
 
 def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
-    """Return ``options`` after checks.
+    """Return ``options`` after two checks, which raise InputError.
 
-    InputError: ``loss_scale`` is not 1, or ``refused`` is a text.
+    Args:
+        loss_scale: must be 1: gradients are not scaled here.
+        refused: error text for another unsupported argument, or empty.
+        options: arguments of our optimiser.
     """
     scaled = f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0"
     refuse({scaled: loss_scale != 1.0, refused: bool(refused)})

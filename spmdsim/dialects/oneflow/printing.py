@@ -68,10 +68,10 @@ def _values(array: np.ndarray) -> str:
 
 
 def _style(numbers: np.ndarray) -> Callable[[Any], str]:
-    """Return the format of floats, like PyTorch's.
+    """Return the function that formats floats, chosen like PyTorch does.
 
-    Use exponents if the largest is over 1e8 or over 1000 times the smallest, or a fraction is below 1e-4. Format
-    whole numbers with a point, others with four digits behind it.
+    It writes exponents if the largest is over 1e8 or over 1000 times the smallest, or a fraction is below 1e-4. Else
+    it writes whole numbers with a point at the end, if all are whole, or four digits behind the point.
     """
     are_whole = bool((numbers == np.ceil(numbers)).all())
     largest, least = (f.reduce(np.abs(numbers), initial=np.nan) for f in (np.fmax, np.fmin))

@@ -178,7 +178,10 @@ def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int]
 
 
 def run_names(ops: Sequence[MapOperator]) -> list[str]:
-    """Return the names of the operators that run: an AllConcat along a dim beyond 0 takes three."""
+    """Return the names of the operators that run.
+
+    An AllConcat runs as AllGather; along another dim than 0, Split and Concat follow.
+    """
     out: list[str] = []
     for op in ops:
         if op.name == "AllConcat":
