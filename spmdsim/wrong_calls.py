@@ -200,12 +200,17 @@ def wrong_arguments(
     takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    strange = [word for word in kwargs if word not in words and not takes_any]
-    if strange:
-        meant = OTHER_NAMES.get(strange[0], strange[0])
-        return unknown(f"{name} has no argument {strange[0]!r}", meant, words, UsageTypeError, "it takes")
-    count = len(args) - shift
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     call = f"it is called as {name}{_format_signature(written.replace(parameters=parameters))}"
+    strange = [word for word in kwargs if word not in words and not takes_any]
+    if strange and strange[0] in places:
+        return UsageTypeError(f"{name} takes {strange[0]!r} by its place, not by its name; {call}")
+    if strange:
+        meant, names = OTHER_NAMES.get(strange[0], strange[0]), [*places, *words]
+        if not names:
+            return UsageTypeError(f"{name} has no argument {strange[0]!r}; {call}")
+        return unknown(f"{name} has no argument {strange[0]!r}", meant, names, UsageTypeError, "it takes")
+    count = len(args) - shift
     twice = [p.name for p in by_place[:count] if p.name in kwargs]
     if twice:
         return UsageTypeError(f"{name}: argument {twice[0]!r} is given by its place and by its name; {call}")

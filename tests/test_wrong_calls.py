@@ -11,11 +11,16 @@ import pytest
 
 import spmdsim
 from spmdsim import (
+    Layout,
     LockStep,
     Machine,
     Mesh,
     Op,
+    Partial,
+    Replicate,
     Rule,
+    Shard,
+    SpmdError,
     Tensor,
     check,
     check_replicas,
@@ -34,6 +39,8 @@ from spmdsim import (
 )
 from spmdsim.arrays import checkpoint
 from spmdsim.cli.main import main
+from spmdsim.collectives import make_schedule, schedule_of
+from spmdsim.cost import predict
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError
 
 MESH = Mesh((2, 4), ("dp", "tp"))
@@ -180,6 +187,24 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
             lambda: check(Tensor.from_global(A, MESH("dp", "tp"), LockStep(8))),
             "check: argument 'reference' is missing",
         ),
+        (lambda: Shard(dimm=0), "Shard has no argument 'dimm'; did you mean 'dim'? it takes dim"),
+        (lambda: Shard(), "Shard: argument 'dim' is missing; it is called as Shard(dim)"),
+        (lambda: Replicate(dim=0), "Replicate has no argument 'dim'; it is called as Replicate()"),
+        (lambda: Partial(reduce_op="sum"), "Partial has no argument 'reduce_op'; it takes op"),
+        (
+            lambda: Layout(MESH, dim=("dp",)),
+            "Layout has no argument 'dim'; did you mean 'dims'? it takes mesh, dims, partial",
+        ),
+        (lambda: Layout(MESH), "Layout: argument 'dims' is missing"),
+        (lambda: Rule(txt="m -> m"), "Rule has no argument 'txt'; did you mean 'text'?"),
+        (
+            lambda: Rule.parse("m -> m", liner="each"),
+            "Rule.parse has no argument 'liner'; did you mean 'linear'?",
+        ),
+        (lambda: Rule.parse(), "Rule.parse: argument 'text' is missing"),
+        (lambda: make_schedule(size=4), "make_schedule: argument 'chosen' is missing"),
+        (lambda: schedule_of("all_reduce", nme="ring"), "schedule_of: argument 'algorithm_name' is missing"),
+        (lambda: predict(machin=1), "predict has no argument 'machin'; did you mean 'machine'?"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -258,6 +283,43 @@ def test_operators_name_their_arguments(x: Tensor) -> None:
         ops.softmax(x, 1, 2, 3)
     with pytest.raises(UsageTypeError, match=r"^linear has no argument 'biass'; did you mean 'bias'"):
         ops.linear(x, x, biass=3)
+
+
+def test_operators_of_elements_name_their_operands(x: Tensor) -> None:
+    for call, said in (
+        (lambda: ops.exp(X=1), "exp has no argument 'X'; did you mean 'x'? it takes x"),
+        (lambda: ops.exp(x=x), "exp takes 'x' by its place, not by its name; it is called as exp(x, /)"),
+        (lambda: ops.exp(), "exp: argument 'x' is missing; it is called as exp(x, /)"),
+        (lambda: ops.relu(x, x), "relu takes at most 1 argument by their place, got 2"),
+        (lambda: ops.add(x, B=x), "add has no argument 'B'; did you mean 'b'? it takes a, b"),
+        (lambda: ops.add(x), "add: argument 'b' is missing; it is called as add(a, b, /)"),
+        (lambda: ops.less(b=x), "less takes 'b' by its place, not by its name"),
+        (lambda: spmdsim.array_api.sqrt(x, out=x), "sqrt has no argument 'out'; it takes x"),
+    ):
+        with pytest.raises(UsageTypeError) as raised:
+            call()
+        assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+
+
+#: Classes that values of the package are of, and functions that the package calls.
+MADE_BY_THE_PACKAGE = {"Tensor", "Verdict", "Strategy", "Module", "Optimiser", "LocalFunction"} | {
+    "ones", "zeros", "__array_namespace_info__",
+}  # fmt: skip
+
+
+def test_every_public_function_names_a_wrong_keyword() -> None:
+    count = 0
+    for module in (spmdsim, ops, nn, local, linalg, fft, spmdsim.array_api):
+        for name in module.__all__:
+            function = getattr(module, name)
+            is_error = isinstance(function, type) and issubclass(function, Exception)
+            if not callable(function) or is_error or name in MADE_BY_THE_PACKAGE:
+                continue
+            count += 1
+            with pytest.raises(SpmdError) as raised:
+                function(zzword=1)
+            assert "\n" not in str(raised.value) and "argument" in str(raised.value), name
+    assert count > 300
 
 
 def test_losses_name_themselves() -> None:

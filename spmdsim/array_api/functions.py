@@ -15,6 +15,7 @@ from spmdsim.arrays.creation import DEVICE, check_device
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import element_type, is_float, promote_types
 from spmdsim.pictured import Pictured
+from spmdsim.wrong_calls import explained
 
 NAMES = (
     "bool",
@@ -77,6 +78,7 @@ class IntegerInfo(Pictured):
     dtype: np.dtype
 
 
+@explained
 def finfo(type: Any, /) -> FloatInfo:
     """Return the limits of a floating type, of the components of a complex type, or of a tensor's type.
 
@@ -96,6 +98,7 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(int(info.bits), eps, largest, least, float(info.smallest_normal), np.dtype(info.dtype))
 
 
+@explained
 def iinfo(type: Any, /) -> IntegerInfo:
     """Return the limits of an integer type, or of a tensor's type.
 
@@ -112,6 +115,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
     return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
 
 
+@explained
 def isdtype(dtype: Any, kind: Any) -> bool:
     """Return True if an element type equals ``kind`` or belongs to the kind of that name.
 
@@ -134,6 +138,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return dtype_of(dtype) == dtype_of(kind)
 
 
+@explained
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """Convert a tensor to another element type.
 
@@ -154,6 +159,7 @@ def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = N
     return asarray(x, dtype=dtype, copy=copy or None, device=device)
 
 
+@explained
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """Permute dimensions; see :func:`spmdsim.ops.transpose`.
 
@@ -165,6 +171,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     return ops.transpose(x, axes)
 
 
+@explained
 def can_cast(from_: Any, to: Any, /) -> bool:
     """Return True if elements of one type, or of a tensor, can become another type without loss.
 
@@ -177,6 +184,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     return bool(np.can_cast(source, target))
 
 
+@explained
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     """Return the type to which tensors, element types and numbers are promoted.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 
+@explained
 def asarray(
     obj: Any,
     /,

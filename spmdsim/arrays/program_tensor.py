@@ -320,13 +320,13 @@ class Tensor(SymbolicTensor):
         """Return True if an element equals a value."""
         return bool(ops.any(ops.equal(self, value)))
 
+    @explained
     def reshape(
         self,
         shape: int | Sequence[int],
         *sizes: int | Layout | None,
         layout: Layout | None = None,
         order: str = "C",
-        **wrong: NoReturn,
     ) -> Tensor:
         """Return the elements in another shape; see :func:`spmdsim.ops.reshape`.
 
@@ -335,10 +335,7 @@ class Tensor(SymbolicTensor):
             layout: the layout of the result, or None.
             order: "C" or "F".
             *sizes: the other sizes, or the layout.
-            **wrong: refused.
         """
-        if wrong:
-            refuse_arguments(Tensor.reshape, (self, shape, *sizes), wrong)
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
             result = ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
         else:

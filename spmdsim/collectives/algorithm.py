@@ -20,6 +20,7 @@ from spmdsim.errors import InputError, NoAnswer, ScheduleError, many, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.reading import arithmetic
 from spmdsim.registry import Registry, place_of
+from spmdsim.wrong_calls import explained
 
 NAMES: dict[str, str] = {
     "n": "number of ranks",
@@ -292,6 +293,7 @@ _MODULES = (
 )  # fmt: skip
 
 
+@explained
 def declare(
     collective_name: str, name: str, chunks: str | tuple[str, ...] = (), **facts: Any
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
@@ -356,6 +358,7 @@ def built_in(
     return register
 
 
+@explained
 def from_function(
     generate: Callable[..., Rounds],
     collective_name: str = "all_reduce",
@@ -428,6 +431,7 @@ def _check_expression(expression: str, label: str, what: str) -> None:
         ) from None
 
 
+@explained
 def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
     """Return all registered algorithms, or the algorithms of one collective.
 
@@ -453,6 +457,7 @@ def _has_library_name(algorithm: Algorithm, name: str, library: str = "") -> boo
     return any(name in theirs.split() for of, theirs in algorithm.libraries if library in ("", of))
 
 
+@explained
 def algorithm(collective_name: str, name: str) -> Algorithm:
     """Find an algorithm by its name or by a library's name for it.
 

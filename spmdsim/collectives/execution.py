@@ -17,6 +17,7 @@ from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, RankProgram, program_for_sizes
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError, many
+from spmdsim.wrong_calls import explained
 
 Array: TypeAlias = NDArray[Any]
 ReduceOp: TypeAlias = Callable[[Array, Array], Array]
@@ -165,6 +166,7 @@ def _same_place(program: RankProgram, source: Array, target: Array) -> bool:
     return yes
 
 
+@explained
 def run_lock_step(
     schedule: Schedule,
     inputs: Sequence[Array | None],

@@ -25,6 +25,7 @@ from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
 from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
+from spmdsim.wrong_calls import explained
 
 _BOUNDS: dict[str, tuple[str, str, str]] = {
     "barrier": ("c", "0", "0"),
@@ -367,6 +368,7 @@ def uncounted_facts(
     }
 
 
+@explained
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
     """Verify a schedule, unless a verdict is given, and count its messages and bytes.
 

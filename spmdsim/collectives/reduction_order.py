@@ -16,10 +16,12 @@ from spmdsim.collectives.execution import Array, ReduceOp, run_lock_step
 from spmdsim.collectives.schedule import Schedule, make_schedule
 from spmdsim.collectives.verification import reduction_trees
 from spmdsim.errors import ScheduleError
+from spmdsim.wrong_calls import explained
 
 __all__ = ["candidates", "emulate", "matching_schedules", "reduction_trees", "same_bits"]
 
 
+@explained
 def emulate(
     schedule: Schedule, inputs: Sequence[Array], op: ReduceOp = np.add, rank: int | None = None
 ) -> Array:

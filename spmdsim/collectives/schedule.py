@@ -13,6 +13,7 @@ from spmdsim.collectives.instructions import Chunks, Instruction, chunk_sizes
 from spmdsim.collectives.promises import Collective
 from spmdsim.errors import ScheduleError, many
 from spmdsim.pictured import ShortRepr
+from spmdsim.wrong_calls import explained
 
 __all__ = ["Schedule", "make_schedule", "schedule_of"]
 
@@ -111,6 +112,7 @@ LEAST = {"segments": 1, "group": 1, "radix": 2}
 """Least value of each option that is a number."""
 
 
+@explained
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
@@ -158,6 +160,7 @@ def make_schedule(
     return schedule
 
 
+@explained
 def schedule_of(
     collective_name: str,
     algorithm_name: str,

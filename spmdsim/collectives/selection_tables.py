@@ -14,6 +14,7 @@ from spmdsim.collectives.promises import collective
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.reading import read_json, readable
+from spmdsim.wrong_calls import explained
 
 TABLES, KIND = Path(__file__).with_name("selection.json"), "tables of MPI libraries' choices"
 _COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
@@ -94,6 +95,7 @@ def _library(library: str) -> dict[str, Any]:
     return dict(library_table)
 
 
+@explained
 def choose(
     library: str,
     collective_name: str,

@@ -24,6 +24,7 @@ from spmdsim.collectives.round_table import (
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
 from spmdsim.pictured import ShortRepr
+from spmdsim.wrong_calls import explained
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +76,7 @@ class ScheduleVerdict(ShortRepr):
         return "\n".join([f"{title}:", *(f"  {f}" for f in self.findings)])
 
 
+@explained
 @collector_paused()
 def verify(schedule: Schedule) -> ScheduleVerdict:
     """Simulate a schedule on symbols and return the verdict.

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 from spmdsim.core.notation.layouts import (
     Immutable,
@@ -29,7 +29,7 @@ from spmdsim.core.notation.layouts import (
     mesh_arguments,
 )
 from spmdsim.errors import LayoutError, unknown
-from spmdsim.wrong_calls import explained, refuse_arguments
+from spmdsim.wrong_calls import explained
 
 
 @explained
@@ -70,16 +70,14 @@ class Mesh(Immutable):
         sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
         return sizes if self.ranks is None else f"{sizes} on ranks {format_ranks(self.ranks, list)}"
 
-    def __call__(self, *dims: DimLike, partial: PartialLike = (), **wrong: NoReturn) -> Layout:
+    @explained
+    def __call__(self, *dims: DimLike, partial: PartialLike = ()) -> Layout:
         """Return a layout on this mesh.
 
         Args:
             dims: one entry per tensor dim: the axis that splits it, several axes (major first) or None.
             partial: the axes with pending reductions: ``{"tp": "sum"}``, or ``"tp"`` for a sum.
-            **wrong: refused; the error names the nearest argument.
         """
-        if wrong:
-            refuse_arguments(Mesh.__call__, (self, *dims), wrong)
         return Layout(self, dims, partial)
 
     def axis_index(self, axis: str) -> int:
@@ -217,6 +215,7 @@ def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
     return blocks
 
 
+@explained
 class Layout(Immutable, LayoutFacts):
     """Distribution of a tensor over a mesh.
 

@@ -25,11 +25,13 @@ from spmdsim.core.notation import rules
 from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fit_shapes, members
 from spmdsim.errors import RuleError
 from spmdsim.pictured import Pictured, ShortRepr
+from spmdsim.wrong_calls import explained
 
 #: An axis along which some operands are partial, those operands and the reduction that they wait for.
 Passed = tuple[str, frozenset[int], str]
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Rule(ShortRepr):
     """Declaration of an operator. Build it with :meth:`parse`.
@@ -64,6 +66,7 @@ class Rule(ShortRepr):
     backward: float = 1.0
 
     @classmethod
+    @explained
     def parse(
         cls,
         text: str,

@@ -32,6 +32,7 @@ from spmdsim.cost.closed_forms import Link, at_size
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
+from spmdsim.wrong_calls import explained
 
 #: Bytes of one message (or of one reduction) and the seconds it took.
 Sample = tuple[float, float]
@@ -265,6 +266,7 @@ class Calibration(ShortRepr):
         return notes | {f"{name}_largest_error": round(fit.largest_error, 4) for name, fit in fits.items()}
 
 
+@explained
 def calibrate(
     name: str,
     messages: Iterable[Sample],

@@ -23,11 +23,13 @@ from spmdsim.core.layout import largest_block
 from spmdsim.core.step import reduction_elements
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import Pictured
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
 
 
+@explained
 @dataclass(frozen=True)
 class Link(Pictured):
     """The latency and inverse bandwidth of one level of the network.
@@ -365,6 +367,7 @@ class ClosedForm:
         return self.steps * alpha + nbytes * moved
 
 
+@explained
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
     """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks.
 

@@ -22,6 +22,7 @@ from spmdsim.errors import InputError, unknown
 from spmdsim.imitated import IMITATIONS, imitation
 from spmdsim.reading import one_line, parse_json, read_text, readable
 from spmdsim.registry import Registry
+from spmdsim.wrong_calls import explained
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
@@ -33,6 +34,7 @@ MACHINES: Registry[Callable[[], Machine]] = Registry(
 )
 
 
+@explained
 def load_machine(name_or_file: str, others: Iterable[str] = ()) -> Machine:
     """Return a machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
 
@@ -68,6 +70,7 @@ def load_cost_model(name_or_file: str) -> CostModel:
     return load_machine(name_or_file, IMITATIONS["cost model"])
 
 
+@explained
 def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
     """Write a machine file; replace an existing one.
 

@@ -20,6 +20,7 @@ from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
 from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import Pictured, ShortRepr
+from spmdsim.wrong_calls import explained
 
 #: Most rounds times ranks times sizes that are priced one by one, which takes a few seconds.
 _AFFORDABLE = 300_000
@@ -112,6 +113,7 @@ class Prediction(ShortRepr):
         }
 
 
+@explained
 def predict(
     collective: str,
     machine: Machine,

@@ -22,6 +22,7 @@ from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.topology import Topology, round_seconds
 from spmdsim.pictured import ShortRepr
+from spmdsim.wrong_calls import explained
 
 #: Ranks times rounds above which a closed form is used instead of the rounds.
 _CLOSED_FORM_ABOVE = 50_000
@@ -72,6 +73,7 @@ class Price(ShortRepr):
     how: str
 
 
+@explained
 def price(
     schedule: Schedule,
     machine: Machine,

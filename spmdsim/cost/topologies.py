@@ -26,6 +26,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.topology import Flat, Floats, Ints, Nodes, Routes, Topology, TopologyPlace
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.registry import Registry
+from spmdsim.wrong_calls import explained
 
 
 class Torus(Topology):
@@ -359,6 +360,7 @@ class Options(dict[str, str]):
         return self.pop(key) if key in self else None
 
 
+@explained
 def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     """Build the topology that a text describes, with the bandwidth and latency of a machine.
 

@@ -19,6 +19,7 @@ from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.figures.canvas import MOST_BYTES, ROW, STYLE, Canvas, svg, width_of
 from spmdsim.pictured import ShortRepr
 from spmdsim.tables import Table, escape_words, join_text, strip_lines
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -175,6 +176,7 @@ DRAWN: dict[str, str] = {
 }
 
 
+@explained
 def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
     """Return the figure of a value that the package returns, or of a list of such values.
 

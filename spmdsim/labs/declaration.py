@@ -27,6 +27,7 @@ from pathlib import Path
 
 from spmdsim.errors import InputError, unknown
 from spmdsim.labs.judging import Checker
+from spmdsim.wrong_calls import explained
 
 COURSE = Path(__file__).parent / "course"
 LEVELS = 3
@@ -158,6 +159,7 @@ def lab_numbers() -> list[int]:
     return sorted(int(path.stem.removeprefix("lab")) for path in COURSE.glob("lab?.md"))
 
 
+@explained
 @cache
 def lab(number: int) -> Lab:
     """Return a lab by its number, without the teacher's material.

@@ -23,6 +23,7 @@ from spmdsim.launcher import is_root, launched
 from spmdsim.reading import read_text
 from spmdsim.simulation import simulate
 from spmdsim.worlds import world
+from spmdsim.wrong_calls import explained
 
 CHECKING = "spmdsim-check"
 """The tag of cells that grade; they do not belong to the program."""
@@ -206,6 +207,7 @@ def _print_lines(lines: Iterable[str]) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
+@explained
 def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -> int:
     """Grade a lab's functions and print their points; the last line of a lab's script calls it.
 

@@ -325,6 +325,7 @@ def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tup
     return np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(shape)
 
 
+@explained
 def backward(loss: Tensor, *, merge: bool = True) -> None:
     """Compute gradients of all tensors that ``loss`` depends on and store them in ``.grad``.
 

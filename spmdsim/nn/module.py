@@ -103,6 +103,7 @@ def _fan_in(shape: tuple[int, ...]) -> int:
     return max(1, shape[0]) if shape else 1
 
 
+@explained
 @dataclass(frozen=True)
 class Normal(Pictured):
     """Initialiser with normal random numbers of mean 0.
@@ -123,6 +124,7 @@ class Normal(Pictured):
         return block
 
 
+@explained
 @dataclass(frozen=True)
 class Uniform(Pictured):
     """Initialiser with random numbers that are uniform in ``[-bound, bound)``.
@@ -237,6 +239,7 @@ class Parameter(Pictured):
         """
         return self.value.grad
 
+    @explained
     def materialise(self, world: World | None = None, seed: int = 0) -> None:
         """Create the owned shards.
 
@@ -406,6 +409,7 @@ class Module(Pictured):
         """Return all parameters, shared ones once."""
         return [parameter for _, parameter in self.named_parameters()]
 
+    @explained
     def materialise(self, world: World | None = None, seed: int = 0) -> Module:
         """Fill the shards of all parameters that this process owns; return the module.
 

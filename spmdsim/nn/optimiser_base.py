@@ -34,6 +34,7 @@ __all__ = ["Optimiser", "sharded_over"]
 CACHED = 1 << 22
 
 
+@explained
 def sharded_over(axis: str) -> StateLayout:
     """Return a state layout that also splits over an axis that replicates the parameter, as ZeRO does.
 

@@ -68,14 +68,24 @@ def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 class NoWeights(SpmdError, ZeroDivisionError):
-    """Weights of no elements, whose sum is 0."""
+    """Weights that add up to 0, or an average without results."""
 
 
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
-    """Compute the mean, weighted by one number per element or per entry of the dimension."""
+    """Compute the mean, weighted by one number per element or per entry of the dimension.
+
+    Raises:
+        NoWeights: If weights of a result add up to 0 (a ``ZeroDivisionError``, as in NumPy). A compiled function and a
+            world without data do not read the sums; there the result is what the division gives.
+    """
     x, *weight_tensors = operands("np.average", (a,) if weights is None else (a, weights))
     if not weight_tensors:
-        return ops.mean(x, axis=axis, keepdims=keepdims)
+        mean = ops.mean(x, axis=axis, keepdims=keepdims)
+        if not mean.size:
+            raise NoWeights(
+                f"np.average: the result must have an element, got axis {axis} of shape {x.shape}"
+            )
+        return mean
     weight, dims = weight_tensors[0], normal_dims(axis, x.ndim)
     if axis is not None and weight.shape == tuple(x.shape[d] for d in dims):
         weight = ops.reshape(weight, [n if d in dims else 1 for d, n in enumerate(x.shape)])
@@ -84,12 +94,12 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
             f"np.average of tensors takes weights of the shape {x.shape}, not {weight.shape}"
         )
     total = ops.sum(weight, axis=axis, keepdims=keepdims)
-    if (
-        total.size and not weight.size
-    ):  # numpy raises this error for all sums of 0; those of values are not looked at
+    total = total.to(total.layout.reduced)  # Reduce once, for the check and the quotient.
+    is_read = total.world.has_data and not total.world.observers.programs
+    if is_read and bool(ops.any(ops.equal(total.detach(), 0))):
         raise NoWeights(
-            f"np.average: the weights must not add up to 0, got none along axis {axis} of shape {x.shape}; leave weights "
-            "out for nan"
+            f"np.average: the weights must not add up to 0, got weights of shape {weight.shape} along axis {axis}; "
+            "leave weights out for the mean"
         )
     return ops.divide(ops.sum(ops.multiply(x, weight), axis=axis, keepdims=keepdims), total)
 

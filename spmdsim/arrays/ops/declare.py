@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from inspect import signature
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,6 +20,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promote_types
 from spmdsim.worlds.convert_operands import constant
 from spmdsim.worlds.pool import SMALLEST, empty
+from spmdsim.wrong_calls import refuse_arguments
 
 __all__ = ["cast"]
 
@@ -49,6 +50,9 @@ COMPARISONS = {
     *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
     *(np.logical_and, np.logical_or, np.logical_xor),
 }
+
+#: Default of an operand that a call must pass: the function runs without it, and raises an error of the package.
+REQUIRED: Any = Parameter.empty
 
 #: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost as much as the layer.
 Gradient = Callable[[], np.ndarray]
@@ -203,8 +207,10 @@ def binary(
     compares = function in COMPARISONS
     adapts = compares or function is np.true_divide
 
-    def call(a: Operand, b: Operand, /) -> Tensor:
+    def call(a: Operand = REQUIRED, b: Operand = REQUIRED, /, *more: NoReturn, **wrong: NoReturn) -> Tensor:
         """Apply the operator; convert the operand that is no tensor."""
+        if more or wrong or b is REQUIRED:
+            refuse_arguments(call, [value for value in (a, b, *more) if value is not REQUIRED], wrong)
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
             if not isinstance(like, Tensor):
@@ -300,8 +306,10 @@ def unary(
         unseen=unseen,
     )
 
-    def call(x: Tensor, /) -> Tensor:
+    def call(x: Tensor = REQUIRED, /, *more: NoReturn, **wrong: NoReturn) -> Tensor:
         """Apply the operator."""
+        if more or wrong or x is REQUIRED:
+            refuse_arguments(call, [value for value in (x, *more) if value is not REQUIRED], wrong)
         return apply(op, (x,), {})  # type: ignore[no-any-return]
 
     return _make_operator(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)

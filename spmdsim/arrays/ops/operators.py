@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 from spmdsim.core.operator import Op
 from spmdsim.errors import NoTensorError, SpmdError, two_names
 from spmdsim.pictured import Pictured
-from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
+from spmdsim.wrong_calls import REFUSED, explained, is_of_the_call, wrong_arguments
 
 if TYPE_CHECKING:
     from spmdsim.core.cuts import ShardedOp, StrategyLike
@@ -78,7 +78,9 @@ class OperatorFunction(Pictured, Generic[P, R]):
         self._places = {first: parameters.index(first) for first in self.others.values()}
         written = signature(function)
         shown_parameters = [
-            parameter for name, parameter in written.parameters.items() if name not in self.others
+            parameter
+            for name, parameter in written.parameters.items()
+            if name not in self.others and parameter.annotation not in REFUSED
         ]
         self.__signature__ = written.replace(
             parameters=shown_parameters
@@ -87,8 +89,11 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
     def with_all_names(self) -> OperatorFunction[P, R]:
         """Return an equal operator whose signature also lists the other names of parameters, such as ``axis``."""
-        copy = OperatorFunction(self._function, self._op)
-        copy.__signature__ = signature(self._function)
+        copy, written = OperatorFunction(self._function, self._op), signature(self._function)
+        parameters = written.parameters.values()
+        copy.__signature__ = written.replace(
+            parameters=[parameter for parameter in parameters if parameter.annotation not in REFUSED]
+        )
         return copy
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -16,6 +16,7 @@ from zlib import crc32
 
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -233,8 +234,7 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
     dims_text = ", ".join(f"({','.join(entry)})" for entry in dims)
     reductions = ", ".join(map(":".join, partial))
     for k, axis in enumerate(axes):
-        if axis not in mesh.axes:
-            mesh.axis_index(axis)
+        mesh.axis_index(axis)
         if axis in axes[:k]:
             raise LayoutError(
                 f"axis {axis!r} is used twice in one layout, but an axis can split one dim or hold one "
@@ -246,6 +246,7 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
         )
 
 
+@explained
 @dataclass(frozen=True)
 class Shard(Pictured):
     """Placement of blocks: the axis splits tensor dim ``dim``.
@@ -267,6 +268,7 @@ class Shard(Pictured):
         return f"S({self.dim})"
 
 
+@explained
 @dataclass(frozen=True)
 class Replicate(Pictured):
     """Placement of equal values: all ranks along the axis own the same elements."""
@@ -275,6 +277,7 @@ class Replicate(Pictured):
         return "R"
 
 
+@explained
 @dataclass(frozen=True)
 class Partial(Pictured):
     """Placement of addends: the value is the reduction by ``op`` over the ranks along the axis.
