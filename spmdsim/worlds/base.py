@@ -334,8 +334,8 @@ class World(AbstractWorld):
 
             mesh = step.src.mesh
             parts = [emulation(step, algorithm, r, dtype).program if r in mesh else None for r in self.ranks]
-            received = tuple(program.received if program else 0 for program in parts)
-            sent = tuple(program.sent if program else 0 for program in parts)
+            received = tuple(program.received_elements if program else 0 for program in parts)
+            sent = tuple(program.sent_elements if program else 0 for program in parts)
         size = dtype.itemsize
         return Moved([count * size for count in received], [count * size for count in sent])
 
