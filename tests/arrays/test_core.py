@@ -175,9 +175,9 @@ def test_a_redistribution_that_was_done_before_is_recorded_and_follows_the_world
     y = Tensor.from_global(array, rows, world, requires_grad=True)
     for _ in range(2):
         assert np.array_equal(fortran.to(mesh(None, None)).local(), array)
-        move_operand = y.to(whole)
-        ops.sum(move_operand * 2.0).backward()
-        assert move_operand.requires_grad and y.grad.layout == rows
+        moved = y.to(whole)
+        ops.sum(moved * 2.0).backward()
+        assert moved.requires_grad and y.grad.layout == rows
     assert np.array_equal(y.grad.full(), np.full_like(array, 4.0))
 
 
