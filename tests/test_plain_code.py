@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,12 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 
 
+#: Text of the files that may use a forbidden name. Only they are parsed: parsing all files takes long.
+MAY_USE = re.compile(
+    rf"\b(?:(?:{'|'.join((*EXECUTING, *RUNNING))})\s*[(=]|(?:{'|'.join((*INSIDE, 'builtins'))})\b)"
+)
+
+
 def find_names(tree: ast.AST) -> Iterator[str]:
     """Yield the forbidden names that a module uses."""
     for node in ast.walk(tree):
@@ -83,7 +90,8 @@ def files_by_name() -> dict[str, set[str]]:
     """Return the files of the package that use each forbidden name."""
     files = defaultdict(set)
     for path in ROOT.rglob("*.py"):
-        for name in find_names(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for name in find_names(ast.parse(text)) if MAY_USE.search(text) else ():
             files[name].add(path.relative_to(ROOT).as_posix())
     return files
 
