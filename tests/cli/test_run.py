@@ -79,11 +79,10 @@ def test_element_types(dtype, capsys):
     assert all(case["max_error"] == 0 for case in report["cases"] if exact)
 
 
-@pytest.mark.parametrize("shape", ["13,7,5", "3,2,1", "1,1,1", "0,4,3", "4,0,3", "4,3,0"])
+@pytest.mark.parametrize("shape", ["13,7,5", "3,2,1", "0,4,3", "4,0,3", "4,3,0"])
 def test_uneven_and_empty_shapes(shape, capsys):
-    ranks, cases = (8, 40) if shape == "13,7,5" else (4, 20)
-    report = run_json(capsys, "-n", ranks, "--only", "matmul,linear", "--shape", shape)
-    assert report["ok"] and len(report["cases"]) > cases
+    report = run_json(capsys, "-n", 4, "--only", "matmul,linear", "--shape", shape)
+    assert report["ok"] and len(report["cases"]) > 20
 
 
 # -- options ----------------------------------------------------------------------------------------

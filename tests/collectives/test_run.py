@@ -14,9 +14,8 @@ from spmdsim.collectives.facts import count
 from spmdsim.collectives.verification import verify
 
 ALL = algorithms()
-RANKS = range(1, 18)
-#: All small rank counts, powers of two and not, with all kinds of remainders.
-SOME = (1, 2, 3, 4, 6, 7, 8, 12, 16)
+#: Small rank counts, powers of two and not, with all kinds of remainders.
+SOME = (1, 2, 3, 4, 6, 7, 12)
 by_name = pytest.mark.parametrize("chosen", ALL, ids=lambda a: a.full_name.replace(" ", "-"))
 
 
@@ -51,8 +50,8 @@ def test_against_numpy(chosen: Algorithm) -> None:
 
 @by_name
 def test_verified_at_every_rank_count_and_root(chosen: Algorithm) -> None:
-    for size in filter(chosen.fits, RANKS):
-        for root in roots(chosen, size):
+    for size in filter(chosen.fits, range(1, 18)):
+        for root in roots(chosen, size) if size < 10 else some_roots(chosen, size):
             verdict = verify(make_schedule(chosen, size, root))
             assert verdict.ok, str(verdict)
             assert verdict.aligned
