@@ -20,7 +20,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.worlds.mpi.mpi_world import MPIWorld
 
 world = MPIWorld()
-mesh = Mesh((2, 3), ("dp", "mp"))
+mesh = Mesh((2, 2), ("dp", "mp"))
 x = np.arange(63.0).reshape(7, 9)
 tensor = Tensor.from_global(x, mesh("dp", "mp"), world)
 moved = tensor.to(mesh("mp", None)).to(mesh(None, "dp"))
@@ -32,9 +32,9 @@ def test_the_mpi_world_runs_on_virtual_ranks(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM, encoding="utf-8")
     before = sys.modules.get("spmdsim.worlds.mpi.mpi_world")
-    report = simulate(path, 6, emit=lambda rank, line: None)
+    report = simulate(path, 4, emit=lambda rank, line: None)
     assert sorted(line for _, line in report.output) == [
-        f"{rank} 6 True (7, {5 if rank < 3 else 4})" for rank in range(6)
+        f"{rank} 4 True (7, {5 if rank < 2 else 4})" for rank in range(4)
     ]
     # No library is left holding the stand-in.
     assert sys.modules.get("spmdsim.worlds.mpi.mpi_world") is before
