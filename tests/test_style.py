@@ -1,0 +1,194 @@
+"""Docstrings and names follow the rules that a program can check, in every package that is listed as done.
+
+A package is added to `DONE` when it has no violation. The list only grows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Packages and modules of `spmdsim` without violations.
+DONE = (
+    "__init__.py",
+    "__main__.py",
+    "_version.py",
+    "array_api",
+    "bounded.py",
+    "cli",
+    "collectives",
+    "cost",
+    "errors.py",
+    "fft.py",
+    "imitated.py",
+    "launch",
+    "launcher.py",
+    "lazy_imports.py",
+    "linalg.py",
+    "local.py",
+    "nn",
+    "ops.py",
+    "pictured.py",
+    "reading.py",
+    "registry.py",
+    "settings.py",
+    "shutdown",
+    "sides.py",
+    "tables.py",
+    "tensor",
+    "testing",
+    "wrong_calls.py",
+)
+#: The longest first line of a function's docstring; those of modules and classes fill a line of code at most.
+LONGEST_FIRST_LINE = 100
+LONGEST_LINE = 120
+#: A private function of more lines needs a docstring.
+LONGEST_WITHOUT = 8
+QUESTION_WORDS = """
+what who where why how which whose whether after of that those such when whom as if in on for from to with like
+all every each one no same it its they these this there
+"""
+VAGUE_NAMES = """
+said told some many there here mine whole kept part rest place own held begun seen alike way ways goes comes apart together
+"""
+PARTICIPLES = """
+noted settled until short whole said told held kept begun seen alike apart together joined moved sent received
+taken brought left shown drawn named called passed used meant wanted needed spread own plain bare still done gone
+asked answered counted priced checked tried fitted chosen picked listed ordered grouped paired tied owned
+"""
+#: Words that a first line does not open with: it names what the function does, or what a value is.
+NO_OPENING = set(QUESTION_WORDS.split())
+ARTICLES = {"a", "an", "the", "some", "any"}
+#: Variables and parameters whose names do not say what they hold.
+EMPTY_NAMES = set(VAGUE_NAMES.split())
+#: Participles and adjectives that are no name of a function.
+BARE_NAMES = set(PARTICIPLES.split())
+PROPERTIES = ("property", "cached_property", "functools.cached_property")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each violation in a file."""
+    if tree.body:
+        yield from of_opening(tree, 1, articles=True)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from of_opening(node, node.lineno, articles=True)
+            if not node.name.startswith("_") and ast.get_docstring(node) is None:
+                yield node.lineno, f"class {node.name} has no docstring"
+        elif isinstance(node, Function):
+            yield from of_function(node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY_NAMES:
+            yield node.lineno, f"variable {node.id}"
+        elif isinstance(node, ast.arg) and node.arg in EMPTY_NAMES:
+            yield node.lineno, f"parameter {node.arg}"
+    yield from without_docstring(tree, public=True)
+
+
+def of_opening(
+    node: ast.Module | ast.ClassDef | Function, line: int, articles: bool
+) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with the first line of a docstring; ``articles`` may open it in modules, classes and properties."""
+    docstring = ast.get_docstring(node)
+    if not docstring:
+        return
+    first = docstring.splitlines()[0]
+    word = first.split(" ")[0].strip("`,.:").lower()
+    if word in NO_OPENING or (word in ARTICLES and not articles):
+        yield line, f"a docstring opens with {word!r}: {first}"
+    if len(first) > (LONGEST_FIRST_LINE if isinstance(node, Function) else LONGEST_LINE):
+        yield line, f"the first line of a docstring has {len(first)} characters: {first}"
+    if not first.endswith((".", ":", "?")) and isinstance(node, Function):
+        yield line, f"the first line of a docstring is no sentence: {first}"
+
+
+def of_function(node: Function) -> Iterator[tuple[int, str]]:
+    is_property = any(ast.unparse(one).endswith(PROPERTIES) for one in node.decorator_list)
+    yield from of_opening(node, node.lineno, articles=is_property)
+    if node.name.strip("_") in BARE_NAMES:
+        yield node.lineno, f"function {node.name}"
+
+
+def without_docstring(parent: ast.AST, public: bool) -> Iterator[tuple[int, str]]:
+    """Yield functions without docstring: public ones, long ones, and ones that return a tuple."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.ClassDef):
+            yield from without_docstring(node, public and not node.name.startswith("_"))
+        elif isinstance(node, Function):
+            if ast.get_docstring(node) is None and not is_described_elsewhere(node):
+                lines = node.body[-1].end_lineno - node.body[0].lineno + 1
+                is_public = public and not node.name.startswith("_") and not isinstance(parent, Function)
+                one_line_method = isinstance(parent, ast.ClassDef) and lines == 1
+                if is_public and not one_line_method:
+                    yield node.lineno, f"public function {node.name} has no docstring"
+                elif lines > LONGEST_WITHOUT:
+                    yield node.lineno, f"function {node.name} has {lines} lines and no docstring"
+                elif node.returns and ast.unparse(node.returns).startswith("tuple[") and not is_public:
+                    yield node.lineno, f"function {node.name} returns a tuple and has no docstring"
+            yield from without_docstring(node, False)
+        else:
+            yield from without_docstring(node, public)
+
+
+def is_described_elsewhere(node: Function) -> bool:
+    """Return True for Python's own methods and for overloads."""
+    return node.name.startswith("__") or any(
+        ast.unparse(one).endswith("overload") for one in node.decorator_list
+    )
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_docstrings_and_names_follow_the_rules(name: str) -> None:
+    path = ROOT / "spmdsim" / name
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {text}"
+        for file in files
+        for line, text in violations(ast.parse(file.read_text(encoding="utf-8")))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""What there is."""',
+        'def count_rows():\n    """Return the rows"""\n    return 1',
+        'def noted():\n    """Return 1."""\n    return 1',
+        "def count_rows():\n    return 1",
+        'def count_rows():\n    """The rows."""\n    return 1',
+        'def count_rows():\n    """Return the rows."""\n    said = 1\n    return said',
+        'def _count_rows(kept):\n    """Return the rows."""\n    return kept',
+        "def _bounds() -> tuple[int, int]:\n    return 0, 1",
+        "def _long():\n" + "    print()\n" * 9,
+        "class Rows:\n    pass",
+        'class Rows:\n    """Whether rows are there."""',
+    ],
+)
+def test_each_rule_is_checked(source: str) -> None:
+    assert list(violations(ast.parse(source)))
+
+
+def test_a_plain_file_has_no_violation() -> None:
+    source = '''
+"""Count rows."""
+
+
+class Rows:
+    """The rows of a table."""
+
+    @property
+    def count(self):
+        """The number of rows."""
+        return 1
+
+
+def count_rows(table):
+    """Return the number of rows of a table."""
+    return len(table)
+'''
+    assert not list(violations(ast.parse(source)))
