@@ -122,7 +122,7 @@ ON_RANKS = [
     case
     for number, case in enumerate(COMMANDS)
     if starts_ranks(shlex.split(case[2]))
-    and not re.search("train|gpt|lockstep|examples/arrays", case[2])
+    and not re.search("train|gpt|lockstep|examples/arrays|sample_sort|fft_2d", case[2])
     and case[2] not in ELSEWHERE
     and case[2] not in [earlier[2] for earlier in COMMANDS[:number]]
 ]

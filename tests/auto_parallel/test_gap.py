@@ -9,7 +9,7 @@ import pytest
 
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
-from spmdsim.auto_parallel.programs.networks import bert, chain, convolutions, gpt, mlp, moe, tutorial
+from spmdsim.auto_parallel.programs.networks import chain, convolutions, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.strategy_choice import device_matrices
 from spmdsim.core import Mesh
@@ -21,11 +21,10 @@ PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mlp": (mlp, {"layers": 4, "hidden": 96, "batch": 48}),
     "wide mlp": (mlp, {"layers": 3, "hidden": 1536, "batch": 48}),
     "deep batch": (mlp, {"layers": 3, "hidden": 64, "batch": 8192}),
-    "chain": (chain, {"sizes": (96, 480, 960, 48), "batch": 192, "training": True}),
+    "chain": (chain, {"sizes": (96, 480, 48), "batch": 192, "training": True}),
     "convolutions": (convolutions, {"layers": 3, "channels": 48, "batch": 12, "image": 8}),
     "gpt": (gpt, {"layers": 1, "hidden": 192, "batch": 4, "seq": 24, "heads": 6, "vocab": 960}),
-    "bert": (bert, {"layers": 1, "hidden": 192, "batch": 12, "heads": 12, "vocab": 768, "embedding": True}),
-    "moe": (moe, {"layers": 1, "hidden": 96, "batch": 48, "seq": 16, "experts": 12, "group": 48}),
+    "moe": (moe, {"layers": 1, "hidden": 96, "batch": 48, "seq": 12, "experts": 6, "group": 24}),
 }
 #: Heuristics cut into equal pieces, so they are compared with the optimum of these.
 EQUAL = Settings(machine=Machine.laptop(), partial=True, even=True)
@@ -33,7 +32,7 @@ EQUAL = Settings(machine=Machine.laptop(), partial=True, even=True)
 VERSIONS = {6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
 #: Powers of two and not, the many where there are few operators.
 RANKS = {
-    "tutorial": 16, "mlp": 8, "wide mlp": 6, "deep batch": 8, "chain": 12, "convolutions": 6, "bert": 6, "moe": 6,
+    "tutorial": 16, "wide mlp": 6, "deep batch": 8, "chain": 12, "convolutions": 6, "moe": 6,
 }  # fmt: skip
 
 
@@ -61,7 +60,6 @@ CONFIGURED: dict[str, dict[str, dict[str, Any]]] = {
     "deep batch": {"fc0": {".0": ("a", "b")}},
     "chain": {"mm0": {".0": "a", "n": "b"}},
     "gpt": {"l0.qkv": {"b": "a", "n": "b"}, "l0.fc1": {".1": "a", "n": "b"}},
-    "moe": {"l0.expert_in": {"e": ("a", "b")}},
 }
 
 
@@ -80,7 +78,7 @@ def test_propagation(name: str) -> None:
     assert gap <= 0.05
 
 
-@pytest.mark.parametrize("machine", [Machine.cluster(), Machine.accelerators()], ids=lambda m: m.name)
+@pytest.mark.parametrize("machine", [Machine.accelerators()], ids=lambda m: m.name)
 def test_other_machines(machine: Machine) -> None:
     best = search(build("wide mlp"), 8, machine=machine)
     result = search(build("wide mlp"), 8, machine=machine, method="recursive_programming")

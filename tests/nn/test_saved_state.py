@@ -106,7 +106,7 @@ def folder(world, tmp_path) -> Path:
 
 
 #: Every pair of options, each on and off.
-@pytest.mark.ranks(1, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     "compiled, zero, dtype",
     [
@@ -145,7 +145,7 @@ def test_a_loaded_training_has_the_bits_of_one_that_did_not_stop(world, folder, 
         assert forgetful.bits() != whole.bits()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_training_goes_on_on_another_mesh(world, folder, name):
     """From ZeRO on one mesh to another one and back, and to other numbers of ranks, as the mesh that did not change has it."""

@@ -27,7 +27,7 @@ ON_THE_WAY = 2e-5
 #: Functions whose operators each give a number to the next one.
 TWICE = ("linear", "methods")
 #: Layouts that are tried for each operator, rank count and type; under mpirun one, on all ranks.
-LAYOUTS = 3
+LAYOUTS = 2
 
 
 def _of(name, call, operands, reference, **options) -> Sample:

@@ -54,7 +54,7 @@ def mixed(shape: tuple[int, ...], dtype: object) -> np.ndarray:
     return x
 
 
-@pytest.mark.ranks(1, 3, 8)
+@pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 def test_numpy_s_order(world, dtype):
     for shape in ((37, 2), (5, 1), (300,), (0, 2)):

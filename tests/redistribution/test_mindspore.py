@@ -267,12 +267,13 @@ def maps(axes: int, ndim: int) -> list[tuple[int, ...]]:
 def test_every_pair_of_maps_reaches_its_target(all2all: bool) -> None:
     choices = maps(3, 3)
     assert len(choices) == 34
-    for one, other in itertools.permutations(choices, 2):
+    pairs = list(itertools.permutations(choices, 2))[all2all::2]  # each half with one of the two algorithms
+    for one, other in pairs:
         check_data(MapLayout((2, 2, 2), one, (2, 4, 4)), MapLayout((2, 2, 2), other, (2, 4, 4)), all2all)
 
 
 def test_reordered_operators_do_the_same() -> None:
-    matrices = [(8,), (2, 4), (4, 2), (2, 2, 2), (8, 1)]
+    matrices = [(8,), (2, 4), (2, 2, 2), (8, 1)]
     layouts = [MapLayout(m, dims, (16, 8)) for m in matrices for dims in maps(len(m), 2)]
     changed = 0
     for one, other in itertools.product(layouts, layouts):
@@ -283,7 +284,7 @@ def test_reordered_operators_do_the_same() -> None:
 
 
 def test_reshapes_reach_their_target_expandable_or_not() -> None:
-    shapes = [(8, 12), (96,), (4, 24), (2, 4, 12), (12, 8), (1, 8, 12)]
+    shapes = [(8, 12), (96,), (2, 4, 12), (12, 8)]
     gathered = 0
     for sizes, others in itertools.permutations(shapes, 2):
         for one in maps(2, len(sizes)):
