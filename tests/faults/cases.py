@@ -10,8 +10,6 @@ from faults.case import EMULATED, LAUNCH, MPIRUN
 CASES = [*deaths.CASES, *mismatches.CASES, *values.CASES, *files.CASES, *emulated.CASES, *right.CASES]
 #: Part of every run of the tests: one case of each kind of fault, and how it is started.
 QUICK = (
-    ("raise at call 3", MPIRUN),
-    ("kill -9 at call 3", LAUNCH),
     ("SIGSTOP at call 3", MPIRUN),
     ("layout, late", LAUNCH),
     ("other array, copied", MPIRUN),

@@ -126,7 +126,9 @@ def test_the_doctor_answers_in_json():
 
 
 def test_the_doctor_sees_crowded_ranks(monkeypatch):
-    monkeypatch.setattr("spmdsim.launch.diagnosis.count_cores", lambda together=False: 2 if together else 1)
+    monkeypatch.setattr(
+        "spmdsim.launch.diagnosis.count_cores", lambda for_all_ranks=False: 2 if for_all_ranks else 1
+    )
     crowded = {finding.about: finding for finding in _examine_cores(Launched("MPICH", 0, 8, 8))}
     roomy = {finding.about: finding for finding in _examine_cores(Launched("MPICH", 0, 2, 2))}
     assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")
@@ -160,30 +162,35 @@ def test_vendors():
     assert "libmpi.so" in describe_missing("RuntimeError: cannot load MPI library\nlibmpi.so: cannot open")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["layout", "--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "6,10"],
-        ["layout", "--device-matrix", "2,2,2", "--alias", "a,b,c", "--tensor-map", "c,(b,a)"],
-        ["plan", "--mesh", "dp=2,tp=4", "--shape", "8,8", "--src", "dp,tp", "--dst", "tp,-"],
-        ["plan", "--mesh", "dp=2,tp=4", "--shape", "8,8", "--src", "dp,tp", "--dst", "nowhere"],
-    ],
-    ids=["layout", "MindSpore's layout", "plan", "a mistake"],
-)
-def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
+#: The last command is a mistake.
+COMPUTED = """\
+layout --mesh dp=2,tp=4 --dims dp,tp --shape 6,10
+layout --device-matrix 2,2,2 --alias a,b,c --tensor-map c,(b,a)
+plan --mesh dp=2,tp=4 --shape 8,8 --src dp,tp --dst tp,-
+plan --mesh dp=2,tp=4 --shape 8,8 --src dp,tp --dst nowhere
+"""
+
+
+def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
     """Outside a job; inside one, as ranks do, all of it."""
     code = (
-        "import sys; from spmdsim.cli.main import main; code = main(sys.argv[1:]);"
-        "print([name for name in sys.modules if name.startswith('spmdsim.launch.')], code, file=sys.stderr)"
+        "import sys; from spmdsim.cli.main import main\n"
+        "for line in sys.stdin:\n"
+        "    code = main(line.split())\n"
+        "    print([name for name in sys.modules if name.startswith('spmdsim.launch.')], code, file=sys.stderr)"
     )
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
-    wrong = "nowhere" in arguments
-    assert said.stderr.splitlines()[-1] == f"[] {2 if wrong else 0}"
-    assert ("spmdsim plan: error: " in said.stderr) is wrong
-    here |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
-    assert "spmdsim.launch.bootstrap" in said.stderr.splitlines()[-1]
+    inside = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    outside_job, inside_job = (
+        subprocess.run(
+            [sys.executable, "-c", code], input=COMPUTED, capture_output=True, text=True, env=environment
+        ).stderr.splitlines()
+        for environment in (here, here | inside)
+    )
+    assert outside_job[:3] == ["[] 0"] * 3 and outside_job[-1] == "[] 2"
+    assert len(outside_job) == 5 and outside_job[3].startswith("spmdsim plan: error: ")
+    assert all("spmdsim.launch.bootstrap" in line for line in inside_job if line.startswith("["))
+    assert sum(line.startswith("[") for line in inside_job) == 4
 
 
 @pytest.mark.parametrize(
@@ -273,9 +280,10 @@ def test_words_of_other_launchers(launcher, tmp_path):
     assert result.stdout.count("unended") == 3
 
 
-@pytest.mark.parametrize("world", ["mpi", "lockstep"])
-@pytest.mark.parametrize("words, shown", [((), True), (("--redirect_stdout_and_stderr",), False)])
-def test_logs_only(launcher, tmp_path, words, shown, world):
+@pytest.mark.parametrize(
+    "world, words", [("mpi", []), ("mpi", ["--redirect_stdout_and_stderr"]), ("lockstep", ["--redirect_stdout_and_stderr"])]
+)  # fmt: skip
+def test_logs_only(launcher, tmp_path, words, world):
     """As other launchers: rank 0 is shown beside its log, but where logs alone are asked for."""
     script = tmp_path / "script.py"
     script.write_text("import spmdsim\nprint(spmdsim.world().size, 'ranks')\n")
@@ -287,7 +295,7 @@ def test_logs_only(launcher, tmp_path, words, shown, world):
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "logs" / "worker_0.log").read_text() == "2 ranks\n"
-    assert result.stdout == ("2 ranks\n" if shown else "")
+    assert result.stdout == ("" if words else "2 ranks\n")
 
 
 @pytest.mark.parametrize("columns", [40, 80])
