@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
@@ -164,6 +165,7 @@ def promised(name: str, value: object) -> Iterator[tuple[str, object, ModuleType
             yield f"{name}{signature}", said, sys.modules[inspect.unwrap(value).__module__]
 
 
+@cache
 def is_untyped(said: object, module: ModuleType) -> bool:
     """Whether ``Any`` is in an annotation, or in what it names; numpy's own types have it among their parameters."""
     if not isinstance(said, str):

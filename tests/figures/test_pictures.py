@@ -86,7 +86,8 @@ def test_every_kind_with_a_figure_of_its_own_is_tried():
 @pytest.mark.parametrize("name", VALUES)
 def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
     value = pictured(name)
-    image, page = figure(value).svg, figure(value).html
+    drawn = figure(value)
+    image, page = drawn.svg, drawn.html
     root = ET.fromstring(image)
     assert root.get("role") == "img" and root.get("aria-label")
     title = next(root.iter("{http://www.w3.org/2000/svg}title")).text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from spmdsim.simulation import simulate
+from spmdsim.simulation import Report, simulate
 
 pytest.importorskip("greenlet")
 
@@ -28,10 +29,16 @@ CASES = {
 }
 
 
+@cache
+def report_on(program: str, ranks: int) -> Report:
+    """Return the report on a program of the folder. Several tests read it."""
+    return simulate(FOLDER / program, ranks, check=False, emit=lambda rank, line: None)
+
+
 @pytest.mark.parametrize(("program", "ranks"), CASES)
 def test_one_sentence_with_ranks_and_lines(program: str, ranks: int) -> None:
     kind, severity, named, lines = CASES[program, ranks]
-    report = simulate(FOLDER / program, ranks, check=False, emit=lambda rank, line: None)
+    report = report_on(program, ranks)
     assert [problem.kind for problem in report.problems] == [kind]
     (problem,) = report.problems
     assert problem.severity == severity
@@ -44,7 +51,7 @@ def test_one_sentence_with_ranks_and_lines(program: str, ranks: int) -> None:
 
 @pytest.mark.parametrize(("program", "ranks"), [case for case in CASES if case[1] != 5])
 def test_the_readme_shows_what_is_said(program: str, ranks: int) -> None:
-    report = simulate(FOLDER / program, ranks, check=False, emit=lambda rank, line: None)
+    report = report_on(program, ranks)
     assert report.problems[0].message in " ".join(README.split())
 
 
@@ -55,12 +62,12 @@ def test_strict_fails_them_all(program: str, ranks: int) -> None:
 
 
 def test_a_cycle_is_given_for_a_deadlock_of_two() -> None:
-    report = simulate(FOLDER / "bug1_tags.py", 2, check=False)
+    report = report_on("bug1_tags.py", 2)
     assert report.problems[0].cycle == (1, 0)
 
 
 def test_wrong_numbers_are_visible_where_a_request_was_lost() -> None:
-    report = simulate(FOLDER / "bug6_requests.py", 4, check=False)
+    report = report_on("bug6_requests.py", 4)
     lines = {line for _, line in report.output}
     assert "rank 0 has 1.0 from rank 1" in lines
     assert "rank 3 has 0.0 from rank 2" in lines
