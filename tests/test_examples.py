@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,12 +48,23 @@ GPT = ("--steps", "3", "--batch", "4", "--length", "8", "--compare")
 ELSEWHERE = {"arrays", "buggy_programs", "own_algorithms.py", "search_network.py", "documents"}
 
 
-def run(script, *arguments, launch=None):
-    """What a program prints, by itself or on ranks."""
-    head = ["-m", "spmdsim", "launch", "-n", str(launch)] if launch else []
-    result = run_python(*head, EXAMPLES / script, *arguments)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Return the output of a program: in this process, or on ranks."""
+
+    def run(script, *arguments, launch=None):
+        if launch:
+            result = run_python("-m", "spmdsim", "launch", "-n", launch, EXAMPLES / script, *arguments)
+            assert result.returncode == 0, result.stderr
+            return result.stdout
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLES / script), *arguments])
+        try:
+            runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        except SystemExit as end:
+            assert not end.code
+        return capsys.readouterr().out
+
+    return run
 
 
 def test_every_example_is_tested():
@@ -64,14 +77,14 @@ def test_every_example_is_tested():
         assert re.search(rf"\b{re.escape(path.name)}\b", told), f"no test runs examples/{path.name}"
 
 
-def test_first_steps():
+def test_first_steps(run):
     told = run("first_steps.py")
     assert [line for line in FIRST_STEPS if line not in told] == []
     assert len(told.splitlines()) == len(FIRST_STEPS)
 
 
 @pytest.mark.parametrize("script, lines", [("sample_sort.py", SAMPLE_SORT), ("fft_2d.py", FFT_2D)])
-def test_sorting_and_transforming(script, lines):
+def test_sorting_and_transforming(script, lines, run):
     told = run(script)
     assert [line for line in lines if line not in told] == []
     assert len((EXAMPLES / script).read_text().splitlines()) <= 60
@@ -87,7 +100,7 @@ def test_sorting_and_transforming(script, lines):
     ],
     ids=["plain", "sequence parallel", "zero", "owned rows"],
 )
-def test_gpt_on_text(options, collectives):
+def test_gpt_on_text(options, collectives, run):
     told = run("gpt_on_text.py", *GPT, *options)
     assert told.startswith("dp=2 tp=4, ")
     counts = re.findall(r"'(\w+)': (\d+)", told.splitlines()[0])
@@ -99,7 +112,7 @@ def test_gpt_on_text(options, collectives):
     assert "losses: ok: max error" in told and "equal within float32 rounding" in told
 
 
-def test_gpt_on_text_on_ranks(launcher):
+def test_gpt_on_text_on_ranks(launcher, run):
     told = run("gpt_on_text.py", *GPT, launch=2)
     assert told.startswith("dp=1 tp=2, ")
     (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
@@ -107,7 +120,7 @@ def test_gpt_on_text_on_ranks(launcher):
 
 
 @pytest.mark.parametrize("launch", [None, 2])
-def test_paddle_training(request, launch):
+def test_paddle_training(request, launch, run):
     if launch:
         request.getfixturevalue("launcher")
     told = run("documents/paddle_training.py", *([] if launch else ["--lockstep"]), launch=launch)
@@ -119,7 +132,7 @@ def test_paddle_training(request, launch):
 
 
 @pytest.mark.parametrize("launch", [None, 4])
-def test_chained_products(request, launch):
+def test_chained_products(request, launch, run):
     if launch:
         request.getfixturevalue("launcher")
     told = run("documents/chained_matmul.py", *([] if launch else ["--lockstep"]), launch=launch)
