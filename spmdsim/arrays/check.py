@@ -131,13 +131,13 @@ class _Summary(NamedTuple):
         scale: the largest finite absolute value.
         bulk: the error that nine tenths of the elements do not exceed; nan for an empty shard.
         single: the largest difference between the reference's own runs; nan if none were measured.
-        own: name of the type in which the reference ran, or None.
+        own_type: name of the coarsest type in which the reference ran, or None.
     """
 
     scale: float
     bulk: float
     single: float
-    own: str | None
+    own_type: str | None
 
 
 class _Piece(NamedTuple):
@@ -260,7 +260,7 @@ def _survey(
     beyond = np.maximum(error - one_rounding, 0.0).astype(np.float64)
     bulk = float(np.quantile(beyond, 0.9, method="lower")) if error.size else math.nan
     single = float(measured.spread.max(initial=0.0)) if measured is not None else math.nan
-    own_type = None if measured is None else measured.own
+    own_type = None if measured is None else measured.own_type
     start = tuple(low for low, _ in bounds)
     return _Piece(
         rank,
@@ -285,7 +285,7 @@ class _Limits:
     scale: float = 0.0
     bulk: float = 0.0
     single: float = math.nan
-    own: str | None = None
+    own_type: str | None = None
 
     def with_summaries(self, summaries: Sequence[_Summary]) -> _Limits:
         """Return the limits with the facts of all shards."""
@@ -295,8 +295,8 @@ class _Limits:
         bulks = sorted(s.bulk for s in summaries if not math.isnan(s.bulk))
         bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
         single = max((s.single for s in summaries), default=math.nan)
-        own_type = next((s.own for s in summaries), None)
-        return replace(self, scale=scale, bulk=bulk, single=single, own=own_type)
+        own_type = next((s.own_type for s in summaries), None)
+        return replace(self, scale=scale, bulk=bulk, single=single, own_type=own_type)
 
     def allowed_errors(self, piece: _Piece) -> np.ndarray:
         """Return the allowed error of each element of a shard."""
@@ -345,7 +345,7 @@ class _Limits:
     @property
     def expected(self) -> float:
         """The difference between the reference's own runs up to which the verdict is ``ok``."""
-        kind = self.own or self.dtype
+        kind = self.own_type or self.dtype
         return max(tolerance(kind, self.scale, self.depth)[0], LOST * unit_roundoff(kind) * self.scale)
 
     @property
@@ -387,7 +387,7 @@ class _Report(NamedTuple):
         outlying: True if none does, but one stands out from those around it.
         ratio: the number by which elements are ranked.
         rank: the owner.
-        place: the global index of the element, or None for an empty shard.
+        element_index: the global index of the element, or None for an empty shard.
         expected: the reference's value.
         actual: the tensor's value.
         error: their difference.
@@ -399,7 +399,7 @@ class _Report(NamedTuple):
     outlying: bool
     ratio: float
     rank: int
-    place: tuple[int, ...] | None
+    element_index: tuple[int, ...] | None
     expected: Any
     actual: Any
     error: float
@@ -435,7 +435,7 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
 
 def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
     """Return the verdict from the worst of all shards' reports; ``name`` describes the reference."""
-    worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.place is not None))
+    worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.element_index is not None))
     measured, word = worst.how is not None, "ok"
     why = (
         limits.formula
@@ -459,7 +459,15 @@ def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
         f"{'the reference run in one process' if measured else name}: {_explain_verdict(word, measured, limits, worst)}"
     )
     return Verdict(
-        word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.actual, compared
+        word,
+        worst.error,
+        worst.allowed,
+        why,
+        worst.rank,
+        worst.element_index,
+        worst.expected,
+        worst.actual,
+        compared,
     )
 
 
@@ -482,11 +490,11 @@ def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report)
     if word == "unproven":
         return "cancellation could do so; a reference that is a function of operands= would tell"
     if word == "overflow":
-        return f"{limits.own} overflows in one process, too"
+        return f"{limits.own_type} overflows in one process, too"
     if word != "ok":
         return f"as right as one process, whose own runs differ by up to {limits.single:.2g}"
     if limits.has_user_tolerance:
         return "equal within what was asked for"
-    if not is_rounded(limits.own or limits.dtype):
+    if not is_rounded(limits.own_type or limits.dtype):
         return "equal"
-    return f"equal within {limits.own} rounding" if measured else "equal but for rounding"
+    return f"equal within {limits.own_type} rounding" if measured else "equal but for rounding"

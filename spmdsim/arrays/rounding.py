@@ -122,33 +122,33 @@ class Measured:
         truth: the result in the wider type.
         spread: per element, the difference of the runs in the program's type; inf where only the truth is finite.
         name: the type of the truth.
-        own: the coarsest type in which the program computes.
+        own_type: the coarsest type in which the program computes.
     """
 
     truth: np.ndarray
     spread: np.ndarray
     name: str
-    own: str
+    own_type: str
 
     @classmethod
-    def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own: Any = None) -> Measured:
+    def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own_type: Any = None) -> Measured:
         """Create a measurement from the truth and the runs.
 
         Args:
             truth: the result in the wider type; None: the unchanged run.
             runs: the results of the runs in the program's type, the unchanged one first.
             dtype: the type of the result.
-            own: the coarsest type of the operands; None: ``dtype``.
+            own_type: the coarsest type of the operands; None: ``dtype``.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             results = [np.asarray(run).astype(dtype) for run in runs]
         true = results[0] if truth is None else np.asarray(truth)
         with np.errstate(over="ignore", invalid="ignore"):
             spread = _measure_spread(true, results, unit_roundoff(dtype))
-        return cls(true, spread, true.dtype.name, np.dtype(own or dtype).name)
+        return cls(true, spread, true.dtype.name, np.dtype(own_type or dtype).name)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Measured:
-        return Measured(self.truth[index], self.spread[index], self.name, self.own)
+        return Measured(self.truth[index], self.spread[index], self.name, self.own_type)
 
     def allowed(self, dtype: Any, terms: int = 1) -> np.ndarray:
         """Return per element the largest difference from the truth that rounding explains.
@@ -157,7 +157,7 @@ class Measured:
             dtype: the type of the compared tensor.
             terms: number of terms of a sum, for the rounding of the value itself.
         """
-        coarsest = max(unit_roundoff(dtype), unit_roundoff(self.own))
+        coarsest = max(unit_roundoff(dtype), unit_roundoff(self.own_type))
         value_rounding = 8 * coarsest * np.sqrt(max(terms, 1)) * np.abs(np.asarray(self.truth))
         value_rounding = np.where(np.isfinite(value_rounding), value_rounding, 0.0).astype(np.float64)
         array: np.ndarray = np.maximum(FACTOR * self.spread, value_rounding)
@@ -166,7 +166,7 @@ class Measured:
     @property
     def how(self) -> str:
         """The text that says how the tolerance was measured."""
-        return f"{FACTOR:g} x the {self.own} rounding error, measured by {RUNS} runs in one process"
+        return f"{FACTOR:g} x the {self.own_type} rounding error, measured by {RUNS} runs in one process"
 
 
 def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:

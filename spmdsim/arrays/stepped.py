@@ -60,7 +60,7 @@ class AdjointNode(OpNode):
         """Return the gradients of the operands from those of the results."""
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
         pairs = enumerate(zip(self.recipe.inputs, self.values))
-        operands = [kind(self.world, meta, held, origin=self.origin ^ k) for k, (meta, held) in pairs]
+        operands = [kind(self.world, meta, shards, origin=self.origin ^ k) for k, (meta, shards) in pairs]
         results = [
             kind(self.world, meta, shards) for meta, shards in zip(self.recipe.outputs, self.saved or ())
         ]

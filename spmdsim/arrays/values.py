@@ -92,30 +92,27 @@ class ReadableTensor(PlainTensor):
     numpy = asnumpy = PlainTensor.full
 
     @explained
-    def item(self, *place: int | tuple[int, ...]) -> Any:
+    def item(self, *indices: int | tuple[int, ...]) -> Any:
         """Return an element as a Python number, on every process.
 
         Args:
-            *place: none for a tensor of one element; otherwise an index per dim, a tuple of these, or a row-major
+            *indices: none for a tensor of one element; otherwise an index per dim, a tuple of these, or a row-major
                 number, as in NumPy's ``item``.
 
         Raises:
-            InputError: If the tensor has several elements and there is no place, or the place is out of range.
+            InputError: If the tensor has several elements and there is no index, or an index is out of range.
         """
-        if self.size != 1 and not place:
+        if self.size != 1 and not indices:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
         try:
-            np.broadcast_to(0, self.shape).item(*place)  # type: ignore[arg-type]
+            np.broadcast_to(0, self.shape).item(*indices)  # type: ignore[arg-type]
         except (IndexError, TypeError, ValueError):
-            raise InputError(f"item{place} is no place of a tensor of shape {self.shape}") from None
-        if not place or self.size == 1:
+            raise InputError(f"item{indices} is no place of a tensor of shape {self.shape}") from None
+        if not indices or self.size == 1:
             return self.full().item()
-        place_or_number = place[0] if len(place) == 1 else place
-        index: Any = (
-            place_or_number
-            if isinstance(place_or_number, tuple)
-            else np.unravel_index(int(place_or_number) % self.size, self.shape)
-        )
+        index: Any = indices[0] if len(indices) == 1 else indices
+        if not isinstance(index, tuple):
+            index = np.unravel_index(int(index) % self.size, self.shape)
         tensor: Any = self
         return tensor[tuple(int(k) for k in index)].full().item()
 

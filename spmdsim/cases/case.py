@@ -116,7 +116,7 @@ class Outcome:
     def word(self) -> str:
         """The verdict's word, or ``"BYTES DIFFER"``; for an injected fault ``"no effect"`` or ``"MISSED"``."""
         if self.injection is not None and not self.failed_checks:
-            return "no effect" if self.injection.place is None else "MISSED"
+            return "no effect" if self.injection.injection_place is None else "MISSED"
         return self.verdict.word if self.as_due or not self.verdict.ok else "BYTES DIFFER"
 
     @property
@@ -161,7 +161,7 @@ class Outcome:
         """Return the entries of an injected fault; empty without one."""
         if self.injection is None:
             return {}
-        verdict, has_effect = self.verdict, self.injection.place is not None
+        verdict, has_effect = self.verdict, self.injection.injection_place is not None
         element = {
             "rank": verdict.rank, "index": verdict.index, "got": str(verdict.got), "expected": str(verdict.expected),
         }  # fmt: skip

@@ -144,21 +144,21 @@ class Injection:
 
     Attributes:
         fault: the kind of fault.
-        place: the place; None if the fault has no effect in this case.
+        injection_place: the place; None if the fault has no effect in this case.
         ranks: the rank that is hit, and the rank whose array it may get instead.
     """
 
     fault: Fault
-    place: InjectionPlace | None = None
+    injection_place: InjectionPlace | None = None
     ranks: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
         """Description of the fault."""
-        if self.place is None or self.ranks is None:
+        if self.injection_place is None or self.ranks is None:
             return "nothing: the result is the same wherever it happens"
         rank, other_rank = self.ranks
-        return self.fault.phrase.format(rank=rank, other=other_rank, place=self.place.text)
+        return self.fault.phrase.format(rank=rank, other=other_rank, place=self.injection_place.text)
 
 
 def _resize(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -277,7 +277,7 @@ class Runner:
         """Record a place; return one array per rank, with the fault if it is the chosen place."""
         self.places.append(current)
         assert self.injection is not None
-        if current != self.injection.place:
+        if current != self.injection.injection_place:
             return shards
         everybody = self.outer.gather_objects(shards)
         ranks = self.ranks = self.ranks or _choose_ranks(self.injection.fault, everybody, dtype)

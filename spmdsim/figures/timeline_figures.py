@@ -130,7 +130,7 @@ def lanes(
 
 
 def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, pointer_text: str) -> None:
-    """Draw two slanted lines on the background, the mark of a cut idle time; a narrow cut has one dashed line."""
+    """Draw the mark of a cut idle time: two slanted lines, or one dashed line if the cut is narrow."""
     out.parts.append(
         f'<rect class="ground" x="{number(left)}" y="{number(top)}" width="{number(right - left)}" height="{number(low - top)}"/>'
     )

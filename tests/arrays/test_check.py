@@ -421,7 +421,7 @@ def test_spread_is_twice_the_answer_to_a_unit_or_the_rounding_itself():
     whole = Measured.of(np.array([5]), [np.array([5 + k]) for k in range(RUNS)], "i8")
     assert whole.spread[0] == pytest.approx(np.sqrt(np.mean(np.arange(RUNS) ** 2.0)))
     some = Measured.of(true, linear, "f8")
-    assert (some.name, some.own) == (true.dtype.name, "float64")
+    assert (some.name, some.own_type) == (true.dtype.name, "float64")
     np.testing.assert_allclose(some.allowed("f8")[1:], 24 * 2.0**-10, rtol=1e-9)  # 12 times the spread
     assert some.allowed("f8", 16)[0] == pytest.approx(8 * 4 * 2.0**-53) == 4 * some.allowed("f8")[0]
     assert Measured.of(true, linear, "f8", "f4").allowed("f8")[0] == pytest.approx(8 * 2.0**-24)

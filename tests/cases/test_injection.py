@@ -43,7 +43,7 @@ def test_every_fault_is_called_wrong(dtype):
     for kind, case, outcome in judged(mesh, dtype, every, TYPES.index(dtype)):
         same = (kind, case.strategy) in SAME
         assert outcome.word == ("no effect" if same else "WRONG"), (kind, case.strategy, str(outcome.verdict))
-        assert outcome.ok == same and (outcome.injection.place is None) == same
+        assert outcome.ok == same and (outcome.injection.injection_place is None) == same
         assert not same or "nothing" in outcome.injection.text
         words[kind] += not same
     assert set(words) == set(FAULTS) and min(words.values()) >= 16 // every

@@ -460,7 +460,7 @@ def test_which_gradients_may_share_a_message() -> None:
         (pending, CUBE(None, None, partial="b"), (8, 8), None),
     ):
         merge = merge_of(src, dst, shape)
-        assert (merge and (merge.collective, merge.axes, merge.dim, merge.rest)) == expected, dst
+        assert (merge and (merge.collective, merge.axes, merge.dim, merge.unscattered_axes)) == expected, dst
     for src, dst, expected in (
         (CUBE(("a", "b"), "c"), CUBE("a", "c"), (("b",), 0)),
         (CUBE("a", "b"), CUBE(None, None), None),

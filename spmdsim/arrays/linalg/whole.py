@@ -180,7 +180,7 @@ eigh_op = _declare(
 _eig_op = _declare(
     "eig",
     "... m n -> ... n, ... m n",
-    lambda x: tuple(part.astype(_complex_type(x.dtype)) for part in np.linalg.eig(x)),
+    lambda x: tuple(result.astype(_complex_type(x.dtype)) for result in np.linalg.eig(x)),
     None,
     dtype=lambda x: (_complex_type(x), _complex_type(x)),
 )

@@ -202,12 +202,12 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
         """Run the function on a rank's enlarged blocks; cut added elements off the result."""
         frame = _frame(context, sides, modes)
-        if 0 in frame.own:
-            return np.zeros(frame.own, _dtype(*[block.dtype for block in blocks], kind=kind))
+        if 0 in frame.block_shape:
+            return np.zeros(frame.block_shape, _dtype(*[block.dtype for block in blocks], kind=kind))
         extended = [_extend_block(block, frame, modes) for block in blocks]
         with explain_failures(name, context.rank, extended):
             result = np.asarray(function(*map(read_only, extended)))
-        if result.shape == frame.own:
+        if result.shape == frame.block_shape:
             return result
         return _trim_result(name, context, result, extended[0].shape, frame)
 
@@ -256,7 +256,7 @@ class Frame(NamedTuple):
     """The surroundings of a rank's block.
 
     Attributes:
-        own: the shape of the block.
+        block_shape: the shape of the block.
         added: elements before and after the block that the function sees, per dim.
         beyond: how many of them are outside of the tensor and filled with values.
         mirrored: elements before and after that were read only because elements outside of the tensor mirror them;
@@ -264,7 +264,7 @@ class Frame(NamedTuple):
         values: the fill value per dim, or None if not all dims are filled with numbers.
     """
 
-    own: Shape
+    block_shape: Shape
     added: Margins
     beyond: Margins
     mirrored: Margins
@@ -371,7 +371,9 @@ def _trim_result(
     """Cut the added elements off; raise RuleError if the result is not as large as the enlarged block."""
     if result.shape != extended:
         raise RuleError(
-            f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.own} and "
+            f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.block_shape} and "
             f"{extended} with what was added: give either"
         )
-    return np.ascontiguousarray(result[tuple(slice(a, a + n) for (a, _), n in zip(frame.added, frame.own))])
+    return np.ascontiguousarray(
+        result[tuple(slice(a, a + n) for (a, _), n in zip(frame.added, frame.block_shape))]
+    )

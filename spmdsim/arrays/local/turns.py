@@ -286,10 +286,10 @@ def get_calling_rank(what: str) -> CallingRank:
     Raises:
         RuleError: If no local function is running.
     """
-    place = calling_rank.get()
-    if place is None:
+    caller = calling_rank.get()
+    if caller is None:
         raise RuleError(f"{what} is for functions that local_map runs, and none runs now")
-    return place
+    return caller
 
 
 @contextmanager

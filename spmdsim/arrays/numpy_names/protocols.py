@@ -90,8 +90,8 @@ def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
 _OWN: dict[str, Callable[..., Any]] = {
     **{
         name: called
-        for part in (arrangement, calculation, element_functions, selection, without_nan)
-        for name, called in functions_of(part).items()
+        for module in (arrangement, calculation, element_functions, selection, without_nan)
+        for name, called in functions_of(module).items()
     },
     **calculation.REDUCTIONS,
     "argpartition": lambda a, kth, axis=-1: _along(ops.argsort, a, axis),

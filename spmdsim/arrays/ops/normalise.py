@@ -167,9 +167,9 @@ def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int 
             f"and the scale {scale}"
         )
     data, parameters = _norm_terms(len(x), len(scale), begin)
-    whole = " ".join(n for n in data.split() if n[0] == "w")
+    normalised_dims = " ".join(n for n in data.split() if n[0] == "w")
     text = f"{data}, {parameters}, {parameters} -> {data}"
-    return Rule.parse(text, whole=whole, linear=((1, 2),), work=PASSES, backward=3)
+    return Rule.parse(text, whole=normalised_dims, linear=((1, 2),), work=PASSES, backward=3)
 
 
 def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:

@@ -238,7 +238,7 @@ class MovePrices:
             copies: axes along which ranks are replicas of all gradients and share the work.
             itemsize: bytes per element.
         """
-        if copies or merge.rest:
+        if copies or merge.unscattered_axes:
             steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
             return sum(price_step(step, itemsize, self.machine)[1] for step in steps)
         model = machine_on(self.machine, merge.mesh)
@@ -311,7 +311,7 @@ def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> 
     merge = merge_of(src, dst, shape)
     if merge is None or merge.dim is None:
         return merge
-    priced = settings.scatter and (not merge.rest or isinstance(settings.machine, Machine))
+    priced = settings.scatter and (not merge.unscattered_axes or isinstance(settings.machine, Machine))
     return merge if priced else None
 
 

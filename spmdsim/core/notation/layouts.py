@@ -36,7 +36,7 @@ class Immutable(Pictured):
     _hash: int
 
     def _freeze(self, names: Sequence[str], *values: object) -> None:
-        """Set the attributes ``names`` to ``values``, and store the values for comparison, pickling and the hash."""
+        """Set the attributes ``names`` to ``values``; store the values for equality, pickling and hash."""
         for name, value in zip((*names, "made_of", "_hash"), (*values, values, hash(values))):
             object.__setattr__(self, name, value)
 

@@ -305,6 +305,7 @@ def make_run_of_several(collective: Callable[..., Sequence[Tensor]]) -> Callable
     """Return the function that a primitive runs, for a collective of a tuple of tensors."""
 
     def run(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tuple[Tensor, ...]:
+        """Return one result per tensor of the tuple that is the first operand."""
         name, tensors = type(primitive).__name__, operands[0]
         if not isinstance(tensors, (tuple, list)):
             raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(tensors).__name__}")

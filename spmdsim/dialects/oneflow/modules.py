@@ -244,9 +244,9 @@ def _linear(
 def _embedding(
     num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
 ) -> dict[str, Any]:
-    """Table whose rows are returned by index: ``[...] -> [..., embedding_dim]``; partial if the rows are split.
+    """Table whose rows are returned by index: ``[...] -> [..., embedding_dim]``.
 
-    The row of the padding index starts as zeros and gets no gradient.
+    The result is partial if the rows are split. The row of the padding index starts as zeros and gets no gradient.
     """
     padding = None if padding_idx is None else padding_idx % num_embeddings
     first = with_zero_row(ours.Normal(1.0), padding)

@@ -130,6 +130,7 @@ def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., 
     """
 
     def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradients of both operands: ``dy`` goes to the operand that wins."""
         first = pick(*ab)
         return dy * first, dy * ~first
 

@@ -311,7 +311,14 @@ class Program(DialectObject):
         return self.variables.get(x.name, x) if x.owner is None else x.owner
 
     def _output(self, x: Any, function: Any, others: Iterator[Tensor], outputs: list[int]) -> Any:
-        """Return a result of a call as a variable, or as a tensor if ``others`` has none for the second stand-in."""
+        """Return a result of a call as a variable, or as a tensor if ``others`` is exhausted.
+
+        Args:
+            x: the result; returned unchanged if it is no tensor.
+            function: the function or bound method that was called; it names the result.
+            others: the results for the second stand-ins.
+            outputs: the keys of the results of the call; the key of this one is appended.
+        """
         if not isinstance(x, CoreTensor):
             return x
         output, second_tensor = with_methods(x), next(others, None)

@@ -176,20 +176,20 @@ class SumCell(NamedTuple):
         box: the box of the global tensor.
         holders: for each addend, the ranks that own it.
         wanting: the ranks that own the result.
-        own: the number of the addend that a rank owns, by rank.
+        term_of: the number of the addend that a rank owns, by rank.
     """
 
     box: Bounds
     holders: tuple[tuple[int, ...], ...]
     wanting: tuple[int, ...]
-    own: dict[int, int]
+    term_of: dict[int, int]
 
     def finishers(self, adders: Collection[int]) -> list[int]:
         """Return the ranks that can add their own addend last after ``adders`` and keep the result.
 
         There are none if one of ``adders`` wants the result and owns an addend.
         """
-        term_of, wanting = self.own, self.wanting
+        term_of, wanting = self.term_of, self.wanting
         if [rank for rank in adders if rank in term_of and rank in wanting]:
             return []
         used_terms = [term_of.get(rank) for rank in adders]
@@ -200,7 +200,7 @@ class SumCell(NamedTuple):
 
         That is so if it takes no further reception in total.
         """
-        term_of, wanting = self.own, self.wanting
+        term_of, wanting = self.term_of, self.wanting
         if rank not in term_of:  # It can only be the last adder.
             return rank in wanting and all(adder in term_of or adder not in wanting for adder in adders)
         if term_of[rank] in [term_of.get(adder) for adder in adders]:
@@ -215,7 +215,7 @@ class SumCell(NamedTuple):
     @property
     def _adds_last(self) -> bool:
         """True if a rank that wants the result owns an addend."""
-        return not self.own.keys().isdisjoint(self.wanting)
+        return not self.term_of.keys().isdisjoint(self.wanting)
 
     @property
     def fewest(self) -> int:
@@ -227,7 +227,7 @@ class SumCell(NamedTuple):
 
         The reception of the result itself is not counted.
         """
-        terms, term_of, wanting = len(self.holders), self.own, self.wanting
+        terms, term_of, wanting = len(self.holders), self.term_of, self.wanting
         last = {term_of[rank] for rank in wanting if rank in term_of}
         extras = dict.fromkeys(ranks, terms - bool(last))
         extras.update(dict.fromkeys(wanting, terms - 1))

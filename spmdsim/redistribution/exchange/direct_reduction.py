@@ -146,13 +146,13 @@ def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
 
     The first round sends addends, the last one results. Rounds in between pass sums on.
     """
-    longest = max([len(part.adders) for part in summed], default=1) - 1
+    longest = max([len(share.adders) for share in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
-    for number, part in enumerate(summed):
-        messages[0] += [(*hop, number) for hop in part.contributions]
-        for position, hop in enumerate(part.forwarded):
+    for number, share in enumerate(summed):
+        messages[0] += [(*hop, number) for hop in share.contributions]
+        for position, hop in enumerate(share.forwarded):
             messages[1 + position].append((*hop, number))
-        messages[-1] += [(*hop, number) for hop in part.results]
+        messages[-1] += [(*hop, number) for hop in share.results]
     return messages
 
 
@@ -164,11 +164,10 @@ def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int],
     """
     size = 1 + max(int(ranks_of(layout.mesh).rank.max()) for layout in (src, dst))
     received, sent = [0] * size, [0] * size
-    for part in reduction_parts(src, dst, shape):
-        count = part.count
-        for giver, taker in (*part.contributions, *part.forwarded, *part.results):
-            received[taker] += count
-            sent[giver] += count
+    for share in reduction_parts(src, dst, shape):
+        for giver, taker in (*share.contributions, *share.forwarded, *share.results):
+            received[taker] += share.count
+            sent[giver] += share.count
     return received, sent
 
 
@@ -189,7 +188,7 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
     The shard after the step is not counted. Its memory is allocated only when the last round has arrived.
     """
     summed = reduction_parts(src, dst, shape)
-    added = sum(part.count for part in summed for adder, _ in part.adders if rank == adder)
+    added = sum(share.count for share in summed for adder, _ in share.adders if rank == adder)
     packed, landed = (
         [sum(summed[hop[2]].count for hop in messages if hop[side] == rank) for messages in rounds(summed)]
         for side in (0, 1)
@@ -394,9 +393,10 @@ def _order_adders(cell: SumCell, receptions: dict[int, int], sent: dict[int, int
     A rank that wants the result comes last.
     """
     order = sorted(
-        receptions, key=lambda rank: (rank in cell.wanting, rank in cell.wanting and rank in cell.own, rank)
+        receptions,
+        key=lambda rank: (rank in cell.wanting, rank in cell.wanting and rank in cell.term_of, rank),
     )
-    if len(order) == 1 and not receptions[order[0]] and order[0] in cell.own:
+    if len(order) == 1 and not receptions[order[0]] and order[0] in cell.term_of:
         order = []  # The only adder would add its own addend only.
     finishers = cell.finishers(receptions)
     if finishers:
@@ -412,7 +412,7 @@ def _build_part(
     Of several ranks with the same addend, the one that has sent the least sends it. Updates ``sent``, the elements
     sent by rank.
     """
-    adder_of_term = {cell.own[rank]: rank for rank in reversed(order) if rank in cell.own}
+    adder_of_term = {cell.term_of[rank]: rank for rank in reversed(order) if rank in cell.term_of}
     remaining = [term for term in range(len(cell.holders)) if term not in adder_of_term]
     adders = []
     for number, rank in enumerate(order):
@@ -420,7 +420,7 @@ def _build_part(
         if number < len(order) - 1:
             finishes = number == len(order) - 2 and receptions.get(order[-1]) is None
             count = len(remaining) if finishes else receptions[rank] - (number > 0)
-        terms = [] if adder_of_term.get(cell.own.get(rank, -1)) != rank else [(cell.own[rank], rank)]
+        terms = [] if adder_of_term.get(cell.term_of.get(rank, -1)) != rank else [(cell.term_of[rank], rank)]
         for term in remaining[:count]:
             sender = min(cell.holders[term], key=lambda holder: (sent[holder], holder))
             sent[sender] += volume(box)

@@ -1,7 +1,8 @@
 """Exchange a tensor between two shapes whose cuts do not divide one another, by row-major element numbers.
 
 A rank's shard, before and after, is a set of element numbers. Each rank receives the numbers of its target set that are
-not in its source set, so the bytes are minimal. Numbers are grouped into granules: the longest blocks that no cut divides.
+not in its source set, so the bytes are minimal. A granule is a block of consecutive element numbers that no cut divides.
+All granules have one length, the largest possible one.
 """
 
 from __future__ import annotations
@@ -70,17 +71,27 @@ class FlatTransfer:
 def flat_receives(
     src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
 ) -> tuple[FlatTransfer, ...]:
-    """Return the transfers to ``rank`` when a tensor of ``shape`` in ``src`` becomes one of ``to_shape`` in ``dst``.
+    """Return the transfers to ``rank`` in an exchange, one per sender, in the order of the senders.
 
-    Its own elements are included, with itself as the peer. Receivers take turns between replicas.
+    The elements that stay on ``rank`` are a transfer from itself. Receivers take turns between replicas.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape before.
+        to_shape: the global shape after.
+        rank: the receiver; it has no transfers if it is not in the target mesh.
     """
-    return _flat_receives(src, dst, tuple(shape), tuple(to_shape), rank)
+    return _compute_receives(src, dst, tuple(shape), tuple(to_shape), rank)
 
 
 def flat_sends(
     src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
 ) -> tuple[tuple[int, np.ndarray], ...]:
-    """Return ``(peer, positions)`` for each rank that ``rank`` sends to, itself included: positions in its own shard."""
+    """Return ``(peer, positions)`` for each rank to which ``rank`` sends elements, itself included.
+
+    ``positions`` are row-major positions in the shard of ``rank``. The arguments are those of :func:`flat_receives`.
+    """
     transfers = []
     for peer in dst.mesh.rank_list:
         for transfer in flat_receives(src, dst, shape, to_shape, peer):
@@ -94,7 +105,7 @@ class FlatCounts(NamedTuple):
 
     Attributes:
         received: elements that the rank at each position of the target mesh receives from other ranks.
-        messages: number of ranks that it receives them from.
+        messages: number of ranks from which the rank at each position receives elements.
         most_sent: elements that the busiest sender sends to other ranks.
     """
 
@@ -118,72 +129,92 @@ def flat_counts(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tupl
 
 
 @lru_cache(maxsize=2048)
-def _flat_receives(
+def _compute_receives(
     src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...], rank: int
 ) -> tuple[FlatTransfer, ...]:
+    """Compute :func:`flat_receives`; both shapes are tuples, so that the results can be cached."""
     if rank not in dst.mesh:
         return ()
-    have, want = Grid(src.mesh, src.dims, shape), Grid(dst.mesh, dst.dims, to_shape)
-    grain = math.gcd(_grain(have), _grain(want))
+    source, target = Grid(src.mesh, src.dims, shape), Grid(dst.mesh, dst.dims, to_shape)
+    size = math.gcd(_granule_size(source), _granule_size(target))
     position = dst.mesh.position(rank)
-    numbers = _numbers(want.box(position), to_shape, grain)
-    if not len(numbers):
+    # Both shards consist of whole granules. In the target shard they lie in the order of ``granules``.
+    granules = _granules_of_box(target.box(position), to_shape, size)
+    if not len(granules):
         return ()
-    holder, inside = _holders(have, numbers * grain, position, rank)
-    peers = have.ranks.rank[holder]
-    order = np.argsort(peers, kind="stable")
-    senders, starts = np.unique(peers[order], return_index=True)
-    parts = np.split(order, starts[1:])
+    sender_positions, source_offsets = _choose_senders(source, granules * size, position, rank)
+    peers = source.ranks.rank[sender_positions]
+    by_peer = np.argsort(peers, kind="stable")
+    senders, starts = np.unique(peers[by_peer], return_index=True)
     return tuple(
-        FlatTransfer(int(peer), _spread(inside[part] // grain, grain), _spread(part, grain))
-        for peer, part in zip(senders, parts)
+        FlatTransfer(
+            int(peer),
+            _elements_of_granules(source_offsets[target_granules] // size, size),
+            _elements_of_granules(target_granules, size),
+        )
+        for peer, target_granules in zip(senders, np.split(by_peer, starts[1:]))
     )
 
 
-def _grain(grid: Grid) -> int:
-    """Return the length of the longest block of row-major numbers that no cut of a grid divides."""
-    grain, below = 0, 1
+def _granule_size(grid: Grid) -> int:
+    """Return the length of the longest blocks of row-major element numbers that no cut of a grid divides.
+
+    It divides the element number at which each cut begins; it is 1 if the tensor is empty.
+    """
+    granule_size, stride = 0, 1
     for size, cut in zip(reversed(grid.sizes), reversed(grid.cuts)):
-        grain = math.gcd(grain, *(below * edge for edge in cut.edges))
-        below *= size
-    return grain or 1
+        granule_size = math.gcd(granule_size, *(stride * edge for edge in cut.edges))
+        stride *= size
+    return granule_size or 1
 
 
-def _numbers(box: Sequence[tuple[int, int]], shape: tuple[int, ...], grain: int) -> np.ndarray:
-    """Return the granules of a box in row-major order."""
-    out, below = np.zeros(1, np.int64), 1
-    parts = []
-    for size, (start, stop) in zip(reversed(shape), reversed(box)):
-        parts.append(np.arange(start, stop) * below)
-        below *= size
-    for part in reversed(parts):
-        out = (out[:, None] + part).ravel()
-    return out[::grain] // grain
+def _granules_of_box(box: Sequence[tuple[int, int]], shape: tuple[int, ...], granule_size: int) -> np.ndarray:
+    """Return the numbers of the granules in a box of a tensor, in row-major order.
+
+    Granule ``k`` begins at element ``k * granule_size`` of the tensor. The box consists of whole granules.
+    """
+    elements = np.zeros(1, np.int64)
+    for size, (start, stop) in zip(shape, box):
+        elements = (elements[:, None] * size + np.arange(start, stop)).ravel()
+    return elements[::granule_size] // granule_size
 
 
-def _holders(have: Grid, elements: np.ndarray, position: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a mesh position that owns each element number, and the element's position in the shard there."""
-    index = np.unravel_index(elements, have.sizes) if have.sizes else ()
-    holder, inside = np.zeros(len(elements), np.int64), np.zeros(len(elements), np.int64)
+def _choose_senders(
+    source: Grid, elements: np.ndarray, target_position: int, receiver: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the sender of each element: the receiver itself if it owns the element, else one of the replicas.
+
+    Args:
+        source: the grid before the exchange.
+        elements: row-major numbers of elements.
+        target_position: the receiver's position in the target mesh; receivers take turns between replicas by it.
+        receiver: the rank that receives the elements.
+
+    Returns:
+        The senders' positions in the source mesh, and the row-major offset of each element in its sender's shard.
+    """
+    coordinates = np.unravel_index(elements, source.sizes) if source.sizes else ()
+    # A cell's offsets add up to the position of its first replica.
+    senders = np.full(len(elements), source.copy_offsets[target_position % source.copies])
+    offsets = np.zeros(len(elements), np.int64)
     cells = []
-    for coordinate, cut, offset in zip(index, have.cuts, have.offsets):
+    for coordinate, cut, cell_offsets in zip(coordinates, source.cuts, source.offsets):
         cell = np.searchsorted(cut.edge_array, coordinate, "right") - 1
-        start = cut.edge_array[cell]
-        inside = inside * (cut.edge_array[cell + 1] - start) + coordinate - start
-        holder += offset[cell]
+        start, stop = cut.edge_array[cell], cut.edge_array[cell + 1]
+        offsets = offsets * (stop - start) + coordinate - start
+        senders += cell_offsets[cell]
         cells.append(cell)
-    holder += have.copy_offsets[position % have.copies]
-    if rank in have.mesh:
-        own = have.mesh.position(rank)
-        mine = np.ones(len(elements), bool)
-        for cell, held in zip(cells, have.cells):
-            mine &= cell == held[own]
-        holder[mine] = own
-    return holder, inside
+    if receiver in source.mesh:
+        own_position = source.mesh.position(receiver)
+        is_owned = np.ones(len(elements), bool)
+        for cell, cell_of_position in zip(cells, source.cells):
+            is_owned &= cell == cell_of_position[own_position]
+        senders[is_owned] = own_position
+    return senders, offsets
 
 
-def _spread(granules: np.ndarray, grain: int) -> np.ndarray:
-    """Return the element numbers of granules."""
-    if grain == 1:
+def _elements_of_granules(granules: np.ndarray, granule_size: int) -> np.ndarray:
+    """Return the element numbers of granules, in the order of the granules."""
+    if granule_size == 1:
         return granules
-    return (granules[:, None] * grain + np.arange(grain)).ravel()
+    return (granules[:, None] * granule_size + np.arange(granule_size)).ravel()

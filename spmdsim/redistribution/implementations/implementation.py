@@ -133,7 +133,7 @@ def _placing_step(
 
 
 def _preference(implementation: Implementation, tuning: Tuning) -> int:
-    """Return the index of an implementation in the list `tuning.first`; the list's length if it is not in it."""
+    """Return the index of an implementation in the list `tuning.first`, or the length of the list."""
     first = tuning.first
     return first.index(implementation.name) if implementation.name in first else len(first)
 
@@ -253,7 +253,7 @@ def _halo(step: HaloStep, rank: int) -> int:
 
 def _is_flat(shape: tuple[int, ...], index: Index) -> bool:
     """Return True if a box is contiguous in an array and read in the order of the array."""
-    return all(part.step in (None, 1) for part in index) and flat_offset(shape, index) is not None
+    return all(interval.step in (None, 1) for interval in index) and flat_offset(shape, index) is not None
 
 
 def _noncontiguous_elements(traffic: RankTransfers) -> int:

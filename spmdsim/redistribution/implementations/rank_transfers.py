@@ -68,7 +68,7 @@ class RankTransfers:
         target: the shape of this rank's shard after.
         sends: the boxes that go to other members.
         receives: the boxes that come from other members.
-        own: the box that stays, as an index of the source and one of the target, or None.
+        local_box: the box that stays, as an index of the source and one of the target, or None.
         gathered: for an all_gather, per member the index of its box in the target, or None without elements; None for
             other steps.
         largest: the largest number of elements that any member owns before or after.
@@ -82,7 +82,7 @@ class RankTransfers:
     target: tuple[int, ...]
     sends: tuple[MemberBox, ...]
     receives: tuple[MemberBox, ...]
-    own: tuple[Index, Index] | None
+    local_box: tuple[Index, Index] | None
     gathered: tuple[Index | None, ...] | None
     largest: int
     swapped: bool = False
@@ -164,11 +164,11 @@ def _differing(boxes: list[Bounds]) -> list[int]:
 
 def _is_block_per_member(traffic: RankTransfers) -> bool:
     """Return True if source and target are one equal block per member, in the order of the members."""
-    if traffic.own is None:
+    if traffic.local_box is None:
         return False
     for stays, pieces, shape in (
-        (traffic.own[0], traffic.sends, traffic.source),
-        (traffic.own[1], traffic.receives, traffic.target),
+        (traffic.local_box[0], traffic.sends, traffic.source),
+        (traffic.local_box[1], traffic.receives, traffic.target),
     ):
         block, remainder = divmod(math.prod(shape), len(traffic.members))
         index_of = {piece.member: piece.index for piece in pieces} | {traffic.me: stays}
@@ -277,7 +277,7 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
         if any(start == stop for start, stop in box):
             box = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(box, source))
         indices.append(within(box, source))
-    counts = [math.prod(part.stop - part.start for part in index) for index in indices]
+    counts = [math.prod(interval.stop - interval.start for interval in index) for index in indices]
     running = [0, *accumulate(counts)][:-1]
     starts = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
     direct = None not in starts

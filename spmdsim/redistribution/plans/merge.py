@@ -36,7 +36,7 @@ class Merge:
         axes: the axes of the groups; the first one is the major one.
         op: the reduction; None for a gather.
         dim: the dimension that is scattered or gathered; None for an all_reduce.
-        rest: further axes along which a reduce_scatter reduces without scattering: ranks along them own equal sums.
+        unscattered_axes: further axes along which a reduce_scatter reduces without scattering: ranks along them own equal sums.
     """
 
     collective: str
@@ -44,7 +44,7 @@ class Merge:
     axes: tuple[str, ...]
     op: str | None
     dim: int | None = None
-    rest: tuple[str, ...] = ()
+    unscattered_axes: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -57,7 +57,7 @@ class Merge:
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """Return the collective on a flat tensor of ``elements`` per rank. It does not reduce along ``rest``."""
+        """Return the collective on a flat tensor of ``elements`` per rank. It does not reduce along ``unscattered_axes``."""
         if self.op is None:
             split = Layout(self.mesh, (self.axes,))
             return Step(
@@ -73,7 +73,7 @@ class Merge:
         """Return the steps of the merged message.
 
         They are the collective, or for a reduction the steps of the plan that uses replicas and reduces along
-        ``rest``.
+        ``unscattered_axes``.
 
         Args:
             elements: the number of elements that every rank owns.
@@ -98,9 +98,9 @@ def _message_steps(
 
     Messages of equal layers are planned once, because the function is cached.
     """
-    if merge.op is None or not (copies or merge.rest):
+    if merge.op is None or not (copies or merge.unscattered_axes):
         return (merge.step(elements),)
-    reduced = (*merge.axes, *merge.rest)
+    reduced = (*merge.axes, *merge.unscattered_axes)
     other_axes = tuple(axis for axis in merge.mesh.axes if axis not in (*reduced, *copies))
     flat = Layout(merge.mesh, (other_axes,), [(axis, merge.op) for axis in reduced]).canonical
     after = flat.reduced if merge.dim is None else Layout(merge.mesh, ((*other_axes, *merge.axes),)).canonical
@@ -118,7 +118,7 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     'all_reduce'
     >>> merge_of(mesh(None, "tp", partial="dp"), mesh("dp", "tp"), (8, 8)).dim
     0
-    >>> merge_of(mesh(None, None, partial=("dp", "tp")), mesh("dp", None), (8, 8)).rest
+    >>> merge_of(mesh(None, None, partial=("dp", "tp")), mesh("dp", None), (8, 8)).unscattered_axes
     ('tp',)
     """
     src, dst = src.canonical, dst.canonical

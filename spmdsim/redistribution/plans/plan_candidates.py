@@ -182,10 +182,10 @@ def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layo
 
 
 class Arrival(NamedTuple):
-    """Layout to which an exchange leads, and the steps from it to the target (``rest``)."""
+    """Layout to which an exchange leads, and the steps from it to the target (``next_steps``)."""
 
     layout: Layout
-    rest: tuple[Step, ...]
+    next_steps: tuple[Step, ...]
 
 
 class _Finder:
@@ -318,7 +318,7 @@ class _Finder:
         ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
         for quick_or_exact in (least_exchange, price_exchange):
             seconds = quick_or_exact(ends, self.itemsize, self.prices)
-            loses_ties = (steps + 1 + len(arrival.rest), seconds > 0) >= best.order[2:]
+            loses_ties = (steps + 1 + len(arrival.next_steps), seconds > 0) >= best.order[2:]
             if path_seconds + seconds > best.seconds * (1 - 1e-9 if loses_ties else 1 + 1e-9):
                 return False
         return True

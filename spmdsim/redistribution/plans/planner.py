@@ -106,12 +106,12 @@ class Plan(ShortRepr):
     @cached_property
     def max_nbytes(self) -> int:
         """Bytes that the busiest rank receives."""
-        return int(self._received.max(initial=0)) * self.itemsize
+        return int(self._received_elements.max(initial=0)) * self.itemsize
 
     @cached_property
     def total_nbytes(self) -> int:
         """Bytes that all ranks receive together."""
-        return int(self._received.sum()) * self.itemsize
+        return int(self._received_elements.sum()) * self.itemsize
 
     @cached_property
     def max_sent_nbytes(self) -> int:
@@ -250,7 +250,7 @@ class Plan(ShortRepr):
         return min(self.itemsize, storage_dtype(self.dst, element_type(self.dtype)).itemsize)
 
     @cached_property
-    def _received(self) -> np.ndarray:
+    def _received_elements(self) -> np.ndarray:
         """Elements that each rank number receives over all steps."""
         return all_received(self.steps)
 

@@ -164,8 +164,10 @@ class _Side:
                         if top % cut:
                             return False
                         self.axis_cuts[axis].add(top // cut)
-                    group_cuts.update(top // part for part in self.axis_cuts[axis] if top % part == 0)
-                    if any(top % part for part in self.axis_cuts[axis]):
+                    group_cuts.update(
+                        top // axis_cut for axis_cut in self.axis_cuts[axis] if top % axis_cut == 0
+                    )
+                    if any(top % axis_cut for axis_cut in self.axis_cuts[axis]):
                         return False
                     top = bottom
         return all(_divide(cut) for cut in self.axis_cuts.values())

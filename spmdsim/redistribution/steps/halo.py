@@ -362,9 +362,9 @@ def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tup
 
 
 def _peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], int]]) -> int:
-    """Return the rank with the given pieces of some dimensions; its other coordinates are those of ``rank``.
+    """Return the rank that has other pieces of some dimensions than ``rank``, and else its coordinates.
 
-    ``numbers`` has the axes of a dimension and the number of the piece.
+    ``numbers`` has, for each of these dimensions, its axes and the number of the piece.
     """
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     for axes, number in numbers:

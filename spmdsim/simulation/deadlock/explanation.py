@@ -186,7 +186,11 @@ def on_stall(scheduler: Scheduler, attention: str) -> bool:
             for task in graph.blocked:
                 wait = wait_of(task)
                 scheduler.timeline.record_blocked(
-                    task, wait.place.call, wait.place.where, ranks_text(wait.ranks), last_clock
+                    task,
+                    wait.program_place.call,
+                    wait.program_place.where,
+                    ranks_text(wait.ranks),
+                    last_clock,
                 )
         scheduler.record_failure(explain(scheduler, graph))
     return False
@@ -253,7 +257,7 @@ def _explain_missing_call(
         f"{ranks_text(waiting)} {verb} in {wait.text} for {ranks_text(finished)}, which {verb_phrase} it: "
         f"{subject} finished{skipped_words}"
     )
-    return Problem("deadlock", ERROR, text, tuple(sorted({*waiting, *finished})), (wait.place,))
+    return Problem("deadlock", ERROR, text, tuple(sorted({*waiting, *finished})), (wait.program_place,))
 
 
 def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: str) -> Problem:
@@ -267,7 +271,7 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
         or f"which never {missing_action}: {subject} finished{_describe_stolen_message(operation, finished)}"
     )
     text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(finished)}, {reason}"
-    return Problem("deadlock", ERROR, text, tuple(sorted({wait.rank, *finished})), (wait.place,))
+    return Problem("deadlock", ERROR, text, tuple(sorted({wait.rank, *finished})), (wait.program_place,))
 
 
 def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
@@ -289,7 +293,9 @@ def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | 
                 wait = wait_of(task)
                 text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(wait.ranks)}, {hint}"
                 ranks = tuple(sorted({wait.rank, *awaited_ranks(operation)[0]}))
-                return Problem("deadlock", ERROR, text, ranks, (wait.place,), graph.cycle_from(task.rank))
+                return Problem(
+                    "deadlock", ERROR, text, ranks, (wait.program_place,), graph.cycle_from(task.rank)
+                )
     return None
 
 
@@ -331,7 +337,7 @@ def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
         phrases = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in shown)
         ending = "" if len(waits) <= 4 else f", and so on for {len(waits)} ranks"
         text = f"{ranks_text(cycle)} wait for each other ({arrows(cycle)}): {phrases}{ending}"
-    places = tuple(wait.place for wait in waits[:DETAILS])
+    places = tuple(wait.program_place for wait in waits[:DETAILS])
     return Problem("deadlock", ERROR, text + skipped_words, tuple(sorted(cycle)), places, cycle)
 
 
@@ -351,4 +357,4 @@ def _explain_polling(graph: WaitGraph) -> Problem:
         f"rank {wait.rank} looks again and again in {wait.text} for {ranks_text(wait.ranks)}, "
         "and nothing it waits for can happen any more"
     )
-    return Problem("deadlock", ERROR, text, (wait.rank,), (wait.place,))
+    return Problem("deadlock", ERROR, text, (wait.rank,), (wait.program_place,))

@@ -28,14 +28,14 @@ class Wait:
 
     Attributes:
         rank: the rank.
-        place: the call in which it is blocked.
+        program_place: the call in which it is blocked.
         ranks: ranks of the program that could end the wait.
         every: True if all of them are needed, False if any one is enough.
         text: the wait in words, with its line.
     """
 
     rank: int
-    place: ProgramPlace
+    program_place: ProgramPlace
     ranks: tuple[int, ...]
     every: bool
     text: str

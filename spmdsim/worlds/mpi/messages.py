@@ -344,7 +344,9 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
                     created.append(struct_type)
         return counts, displacements, types
 
-    before, after = ((MemberBox(traffic.me, index),) for index in traffic.own) if traffic.own else ((), ())
+    before, after = (
+        ((MemberBox(traffic.me, index),) for index in traffic.local_box) if traffic.local_box else ((), ())
+    )
     sent = side((*traffic.sends, *before), traffic.source)
     received = side((*traffic.receives, *after), traffic.target)
     return _one_call(comm.Alltoallw, allocator(traffic.target, dtype), sent, received)
@@ -376,7 +378,7 @@ def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """
     sent = packed_side(traffic.sends, traffic.source, comm.size)
     received = packed_side(traffic.receives, traffic.target, comm.size)
-    kind, own_box = element(dtype.itemsize), traffic.own
+    kind, own_box = element(dtype.itemsize), traffic.local_box
     sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
     fresh, buffer = allocator(traffic.target, dtype), allocator((received.total,), dtype)
 
@@ -395,7 +397,7 @@ def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
 
 def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Return an exchange by messages to actual peers, in parts that MPI can count."""
-    kind, own_box, target = element(dtype.itemsize), traffic.own, traffic.target
+    kind, own_box, target = element(dtype.itemsize), traffic.local_box, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
         out, requests, landings = empty(target, dtype), [], []
