@@ -107,17 +107,24 @@ x = Tensor.from_global(np.ones((4, 4)), mesh("a", "b"), LockStep(4))
 """
 
 
+#: Options of mypy for a user's program: bodies of the package's functions, and packages whose types it does not name, are left out.
+SETTINGS = """
+[mypy]
+strict = True
+follow_imports = silent
+[mypy-IPython.*,matplotlib.*,rich.*]
+follow_imports = skip
+"""
+
+
 def checked(tmp_path: Path, text: str) -> list[str]:
-    """What mypy says of a program."""
+    """Return mypy's lines about a program."""
     pytest.importorskip("mypy")
-    program = tmp_path / "program.py"
+    program, settings = tmp_path / "program.py", tmp_path / "mypy.ini"
     program.write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        str(program),
-    ]  # options of setup.cfg: the cache of mypy's own run serves
+    settings.write_text(SETTINGS)
+    options = ["--config-file", settings, "--cache-dir", ROOT / ".mypy_cache" / "program"]
+    command = [sys.executable, "-m", "mypy", *map(str, options), str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout, done.stderr
     return [line for line in done.stdout.splitlines() if "program.py" in line]
