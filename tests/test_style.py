@@ -1,6 +1,6 @@
-"""Docstrings and names follow the rules that a program can check, in every package that is listed as done.
+"""Docstrings and names follow the rules that a program can check, in every package.
 
-A package is added to `DONE` when it has no violation. The list only grows.
+Names that are public or belong to another system are listed in `ALLOWED`, each with its reason.
 """
 
 from __future__ import annotations
@@ -12,37 +12,31 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Packages and modules of `spmdsim` without violations.
-DONE = (
-    "__init__.py",
-    "__main__.py",
-    "_version.py",
-    "array_api",
-    "bounded.py",
-    "cli",
-    "collectives",
-    "cost",
-    "errors.py",
-    "fft.py",
-    "imitated.py",
-    "launch",
-    "launcher.py",
-    "lazy_imports.py",
-    "linalg.py",
-    "local.py",
-    "nn",
-    "ops.py",
-    "pictured.py",
-    "reading.py",
-    "registry.py",
-    "settings.py",
-    "shutdown",
-    "sides.py",
-    "tables.py",
-    "tensor",
-    "testing",
-    "wrong_calls.py",
+#: Every package and module of `spmdsim`; those without Python files are no package.
+PACKAGES = sorted(
+    path.name for path in (ROOT / "spmdsim").iterdir() if path.suffix == ".py" or any(path.glob("*.py"))
 )
+#: Names that the rules forbid but that other systems or users rely on: the start of the files' path -> the names.
+ALLOWED = {
+    # `Watcher.moved` is an interface: programs define watchers with this method.
+    "arrays/replicas.py": {"moved"},
+    "arrays/watch.py": {"moved"},
+    "auto_parallel/programs/record_program.py": {"moved"},
+    "labs/tensor_programs.py": {"moved"},
+    # `Layout.short` is public; a windowed layout has it, too.
+    "core/notation/layouts.py": {"short"},
+    "layout/windowed_layout.py": {"short"},
+    # `Rule.whole` and the argument of `Rule.parse` are public.
+    "core/rule.py": {"whole"},
+    # Paddle's functions have an argument `place`, and its tensors an attribute.
+    "dialects/paddle/": {"place"},
+    # The place of a rank is its index on the shared board; `worlds/agreement/shared_board.py` defines the term.
+    "worlds/agreement/": {"place"},
+    # `Event.way` is public: the calls that a collective became.
+    "worlds/trace/events.py": {"way"},
+    # `Trace.sent` is public.
+    "worlds/trace/recorder.py": {"sent"},
+}
 #: The longest first line of a function's docstring; those of modules and classes fill a line of code at most.
 LONGEST_FIRST_LINE = 100
 LONGEST_LINE = 120
@@ -141,7 +135,14 @@ def is_described_elsewhere(node: Function) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", DONE)
+def is_allowed(file: Path, text: str) -> bool:
+    """Return True for a violation that consists of a name that `ALLOWED` lists for the file."""
+    path = file.relative_to(ROOT / "spmdsim").as_posix()
+    name = text.removeprefix("function ").removeprefix("variable ").removeprefix("parameter ")
+    return any(path.startswith(start) and name in names for start, names in ALLOWED.items())
+
+
+@pytest.mark.parametrize("name", PACKAGES)
 def test_docstrings_and_names_follow_the_rules(name: str) -> None:
     path = ROOT / "spmdsim" / name
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
@@ -149,6 +150,7 @@ def test_docstrings_and_names_follow_the_rules(name: str) -> None:
         f"{file.relative_to(ROOT)}:{line}: {text}"
         for file in files
         for line, text in violations(ast.parse(file.read_text(encoding="utf-8")))
+        if not is_allowed(file, text)
     ]
     assert not wrong, "\n".join(wrong)
 

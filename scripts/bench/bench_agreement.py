@@ -73,7 +73,7 @@ def logging(rounds: int = 2000) -> float:
         rounds: number of rounds of CALLS calls in a run of full length.
     """
     board = SharedBoard([memoryview(mmap.mmap(-1, AREA * 8)).cast("q")], (0,), 0)
-    log, call = CallLog(board, "", (0,), (0,), Provenance(), 60.0), Call.named("bench", (0,))
+    log, call = CallLog(board, "", (0,), (0,), Provenance(), 60.0), Call.from_words("bench", (0,))
     best: dict[str, float] = {}
 
     def logged() -> None:

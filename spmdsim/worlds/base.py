@@ -302,7 +302,7 @@ class World(AbstractWorld):
             step=step,
             expected=peers is not None and not self.has_data,
             peers=peers,
-            way=moved.way,
+            way=moved.mpi_calls,
             library=moved.library,
             exposed=exposed,
         )
@@ -391,9 +391,9 @@ class World(AbstractWorld):
     def use(
         self, *, algorithm: str | None = None, replicated: str | None = None, **algorithms: str | None
     ) -> Restore:
-        """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``, ``world.use(algorithm="auto")``.
+        """Run collectives by emulated algorithms from now on.
 
-        Options of an algorithm follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one
+        Examples are ``world.use(all_reduce="ring")`` and ``world.use(algorithm="auto")``. Options of an algorithm follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one
         in the world's cost model for each call. ``None`` or ``"native"`` restores the world's own collective.
         The choice holds from now on; as a context manager, ``with world.use(...):``, only inside the block.
 

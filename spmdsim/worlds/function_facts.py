@@ -64,7 +64,7 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    """Yield the facts of a function and of the functions that it contains, up to a depth of :data:`DEEPEST`."""
+    """Yield the facts of a function and of its inner functions, up to a depth of :data:`DEEPEST`."""
     bound, bound_values = list[str](), list[Any]()
     while isinstance(function, partial):
         arguments = [

@@ -63,20 +63,20 @@ class Moved(NamedTuple):
     Attributes:
         received: the bytes that each owned rank received from other ranks.
         sent: the bytes that each owned rank sent to other ranks.
-        way: the MPI calls that the step became, in words.
+        mpi_calls: the MPI calls that the step became, in words.
         library: what the library's own algorithm moved, if it chose one.
     """
 
     received: Sequence[int]
     sent: Sequence[int]
-    way: str = ""
+    mpi_calls: str = ""
     library: CallCounts | None = None
 
     def and_then(self, more: Moved) -> Moved:
         """Return what this call and a later call of one step moved together."""
         both = (self.received, more.received), (self.sent, more.sent)
         received, sent = ([a + b for a, b in zip(before, after)] for before, after in both)
-        return Moved(received, sent, ", ".join(filter(None, (self.way, more.way))), self.library)
+        return Moved(received, sent, ", ".join(filter(None, (self.mpi_calls, more.mpi_calls))), self.library)
 
 
 def forget(entry: Any) -> None:

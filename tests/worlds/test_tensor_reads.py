@@ -34,7 +34,7 @@ def call(ranks):
     """Make a call on some ranks."""
     members = range(len(ranks))
     for calls in ranks:
-        calls.write_end(calls.begin(Call.named("call", members, is_local=True)))
+        calls.write_end(calls.begin(Call.from_words("call", members, is_local=True)))
 
 
 def compute(calls, *origins):

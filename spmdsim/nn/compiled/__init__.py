@@ -80,10 +80,12 @@ class Compiled(Pictured, Generic[P, R]):
         gradients = [substitutes[id(tensor)].grad for tensor in tensors]
         args, kwargs = _replace_tensors([args, kwargs], substitutes)
         try:
-            with recorder.told(recorded):
+            with recorder.observing(recorded):
                 result = self.function(*args, **kwargs)
         finally:
-            recorder.untold(recorded)  # Remove it again, because a Ctrl-C may interrupt the first removal.
+            recorder.stop_observing(
+                recorded
+            )  # Remove it again, because a Ctrl-C may interrupt the first removal.
             for tensor, gradient in zip(tensors, gradients):
                 if substitutes[id(tensor)].grad is not gradient:
                     tensor.grad = substitutes[id(tensor)].grad

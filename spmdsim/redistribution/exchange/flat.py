@@ -182,7 +182,7 @@ def _granules_of_box(box: Sequence[tuple[int, int]], shape: tuple[int, ...], gra
 def _choose_senders(
     source: Grid, elements: np.ndarray, target_position: int, receiver: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the sender of each element: the receiver itself if it owns the element, else one of the replicas.
+    """Choose the sender of each element: the receiver if it owns the element, else a replica.
 
     Args:
         source: the grid before the exchange.

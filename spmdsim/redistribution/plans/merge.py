@@ -57,7 +57,10 @@ class Merge:
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """Return the collective on a flat tensor of ``elements`` per rank. It does not reduce along ``unscattered_axes``."""
+        """Return the collective on a flat tensor of ``elements`` per rank.
+
+        It does not reduce along ``unscattered_axes``.
+        """
         if self.op is None:
             split = Layout(self.mesh, (self.axes,))
             return Step(

@@ -136,7 +136,7 @@ def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Ite
         return
     board, places = earlier
     agreement, failed = BoardAgreement(board, places, history, deadline, purpose="making "), True
-    call = Call.named(f"a new world of {many(comm.Get_size(), 'rank')}", range(comm.Get_size()))
+    call = Call.from_words(f"a new world of {many(comm.Get_size(), 'rank')}", range(comm.Get_size()))
     try:
         with CallScope(agreement, call, meets=True):
             board.count_world(agreement.places)  # they met, so the next attempt is another world

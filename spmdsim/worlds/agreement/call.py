@@ -118,7 +118,7 @@ class Call:
         return Call(description, number, tuple(sorted(ranks)), number)
 
     @staticmethod
-    def named(words: str, ranks: Sequence[int], is_local: bool = False) -> Call:
+    def from_words(words: str, ranks: Sequence[int], is_local: bool = False) -> Call:
         """Return a call that a few words describe completely, such as a barrier."""
         number = number_of(words)
         return Call(CallDescription(words), number, tuple(sorted(ranks)), number, is_local)

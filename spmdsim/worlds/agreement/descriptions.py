@@ -119,11 +119,11 @@ def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str
 
 
 def _describe_last_call(log: GroupLog, place: int) -> str:
-    start, begun = log.board.find_group(place, log.key), log.board.count_begun(place, log.key)
-    if start is None or not begun:
+    start, count = log.board.find_group(place, log.key), log.board.count_begun(place, log.key)
+    if start is None or not count:
         return "has made no call with them yet"
-    ago = (time.monotonic_ns() - log.board.read_call(place, start, begun - 1).begin) / 1e9
-    return f"was last in call {begun - 1}, {log.describe(begun - 1, place)}, {ago:.0f} s ago"
+    ago = (time.monotonic_ns() - log.board.read_call(place, start, count - 1).begin) / 1e9
+    return f"was last in call {count - 1}, {log.describe(count - 1, place)}, {ago:.0f} s ago"
 
 
 def describe_different_lines(log: GroupLog) -> str:
@@ -136,8 +136,8 @@ def describe_different_lines(log: GroupLog) -> str:
     board = log.board
     starts = [(rank, place, log.find_start(place)) for rank, place in zip(log.members, log.places)]
     slots = [(rank, place, start) for rank, place, start in starts if start is not None]
-    begun = [board.areas[place][start + layout.BEGUN] for _, place, start in slots]
-    for number in range(max(0, max(begun) - layout.RING), min(begun)):
+    counts = [board.areas[place][start + layout.BEGUN] for _, place, start in slots]
+    for number in range(max(0, max(counts) - layout.RING), min(counts)):
         if len({board.areas[place][locate(start, layout.LINE, number)] for _, place, start in slots}) > 1:
             calls = ((rank, log.read(place, number)) for rank, place, _ in slots)
             lines = sides((rank, "?" if call is None else call.line) for rank, call in calls)

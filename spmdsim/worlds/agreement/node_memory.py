@@ -29,19 +29,19 @@ def world_ranks(comm: MPI.Comm) -> list[int]:
 
     If some have none there, they are numbered from 0.
     """
-    own, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    numbers = own.Translate_ranks(list(range(comm.Get_size())), everyone)
-    own.Free()
+    members, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    numbers = members.Translate_ranks(list(range(comm.Get_size())), everyone)
+    members.Free()
     everyone.Free()
     return list(range(len(numbers))) if MPI.UNDEFINED in numbers else list(numbers)
 
 
 def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
     """Return the process ids of the ranks of this node. Collective."""
-    own = find_own_place(MPI.COMM_WORLD.Get_rank())
+    own_place = find_own_place(MPI.COMM_WORLD.Get_rank())
     # Call MPI itself, because a world's communicators count their traffic.
-    places = MPI.Comm.allgather(comm, own)
-    return {rank: p.process for rank, p in enumerate(places) if p.machine == own.machine != ""}
+    places = MPI.Comm.allgather(comm, own_place)
+    return {rank: p.process for rank, p in enumerate(places) if p.machine == own_place.machine != ""}
 
 
 def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
@@ -103,10 +103,10 @@ def _share_memory(
     The memory is None if a rank of this node cannot open it.
     """
     place, token = places[comm.Get_rank()], secrets.token_bytes(16)
-    own = _create_file(len(near) * _BYTES) if place == near[0] else None
-    if own is not None:
-        os.pwrite(own[0], token, _TOKEN)
-    path, token = dict(zip(places, comm.allgather((own and own[1], token))))[near[0]]
+    own_file = _create_file(len(near) * _BYTES) if place == near[0] else None
+    if own_file is not None:
+        os.pwrite(own_file[0], token, _TOKEN)
+    path, token = dict(zip(places, comm.allgather((own_file and own_file[1], token))))[near[0]]
     memory = None
     with suppress(OSError, ValueError):
         if path is not None:
@@ -117,17 +117,17 @@ def _share_memory(
             finally:
                 os.close(fd)
     without = {p for p, has in zip(places, comm.allgather(memory is not None)) if not has}
-    if own is not None:
-        os.close(own[0])
-        if not own[1].startswith("/proc/"):
-            os.unlink(own[1])
+    if own_file is not None:
+        os.close(own_file[0])
+        if not own_file[1].startswith("/proc/"):
+            os.unlink(own_file[1])
     return (None if without & {*near} else memory), without
 
 
 def _create_file(size: int) -> tuple[int, str] | None:
-    """Return the descriptor of an empty file and the path by which other ranks can open it now; None if that fails.
+    """Create a file of zeros; return ``(descriptor, path)``, or None if that fails.
 
-    The file has no name in any folder, or loses it soon.
+    Other ranks of this node can open the path now. The file has no name in any folder, or loses it soon.
     """
     try:
         if hasattr(os, "memfd_create"):

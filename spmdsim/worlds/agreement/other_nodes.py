@@ -137,14 +137,14 @@ class News:
                 numbers[layout.TEXTS + since // 8 : layout.TEXTS + used // 8],
             )
         for at, key in list(self._board.groups(place)):
-            begun, compared = int(numbers[at + layout.BEGUN]), int(numbers[at + layout.COMPARED])
+            call_count, compared = int(numbers[at + layout.BEGUN]), int(numbers[at + layout.COMPARED])
             last, sent = self._calls.get((place, at), (0, 0))
             sent = sent if last == key else 0
-            self._calls[place, at] = key, begun
-            for first, many in split_at_ring_end(max(sent - 1, begun - layout.RING, 0), begun):
+            self._calls[place, at] = key, call_count
+            for first, count in split_at_ring_end(max(sent - 1, call_count - layout.RING, 0), call_count):
                 begins = locate(at, 0, first)
-                yield _patch(place, begins, numbers[begins : begins + many * layout.COLUMNS], True)
-            yield _patch(place, at, np.array([key, begun, compared]))
+                yield _patch(place, begins, numbers[begins : begins + count * layout.COLUMNS], True)
+            yield _patch(place, at, np.array([key, call_count, compared]))
         yield _patch(place, 0, head)
 
 

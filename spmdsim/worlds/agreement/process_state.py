@@ -31,8 +31,8 @@ def find_own_place(rank: int) -> ProcessPlace:
         machine = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:  # no such system
         machine = ""
-    part = "" if ranks_per_node is None else f" part {rank // ranks_per_node}"
-    return ProcessPlace(machine + part, os.getpid())
+    node_text = "" if ranks_per_node is None else f" part {rank // ranks_per_node}"
+    return ProcessPlace(machine + node_text, os.getpid())
 
 
 def find_process_state(process: int) -> int:

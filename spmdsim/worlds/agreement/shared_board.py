@@ -269,8 +269,8 @@ class SharedBoard:
 
     def readable_calls(self, place: int, start: int) -> range:
         """Return the numbers of the calls that a slot still has."""
-        begun = self.areas[place][start + BEGUN]
-        return range(max(begun - RING, 0), begun)
+        count = self.areas[place][start + BEGUN]
+        return range(max(count - RING, 0), count)
 
     def current_call(self, place: int) -> tuple[int, int] | None:
         """Return the group and the number of the call that a rank is in; None if it is in none."""

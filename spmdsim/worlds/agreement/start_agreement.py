@@ -196,7 +196,7 @@ def _describe_main(main: ModuleType | None) -> str:
 
 @cache
 def _library_folders() -> tuple[str, ...]:
-    """Return the folders of Python's standard library and of installed packages, each with a separator at its end."""
+    """Return the folders of the standard library and of installed packages; each ends with a separator."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
 

@@ -98,9 +98,9 @@ class Comms:
     def _create(self, ranks: tuple[int, ...]) -> Counted:
         """Create the communicator of some ranks. Collective over them."""
         group = self.comm.Get_group()
-        part = group.Incl(list(ranks))
-        comm = self.comm.Create_group(part, tag=len(ranks) % 1024)
-        part.Free()
+        subgroup = group.Incl(list(ranks))
+        comm = self.comm.Create_group(subgroup, tag=len(ranks) % 1024)
+        subgroup.Free()
         group.Free()
         return comm
 
@@ -111,7 +111,7 @@ class Comms:
         leader, followers = ranks[0], set(ranks[1:])
         if me != leader:
             talk.Send(own_number, leader, MEETING)
-            self._until(lambda: talk.Iprobe(leader, MEETING), ranks, set())
+            self._wait_until(lambda: talk.Iprobe(leader, MEETING), ranks, set())
             talk.Recv(received_number, leader, MEETING)
             return
         absent = set(followers)
@@ -124,11 +124,11 @@ class Comms:
                         absent.discard(rank)
             return not absent
 
-        self._until(hear, ranks, absent)
+        self._wait_until(hear, ranks, absent)
         for rank in sorted(followers):
             talk.Send(own_number, rank, MEETING)
 
-    def _until(self, done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
+    def _wait_until(self, done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
         """Wait until ``done()`` is true.
 
         Raises DisagreementError if ranks do not come before the deadline, or have left. ``ranks`` are the members of

@@ -102,7 +102,7 @@ class Tally:
         self.algorithms: dict[str, None] = {}
         self.unknown = False
 
-    def moved(self, name: str, received: int, sent: int) -> None:
+    def count_move(self, name: str, received: int, sent: int) -> None:
         """Count a call that moves data."""
         self.calls[name] = self.calls.get(name, 0) + 1
         self.data += CallCounts(1, received, sent)
@@ -115,7 +115,7 @@ class Tally:
         received, sent = (len(counts) - 1) * counts[rank], sum(counts) - counts[rank]
         if name == "Allreduce":  # Gathering the blocks moves equally many bytes.
             received = sent = received + sent
-        self.moved(name, received * itemsize, sent * itemsize)
+        self.count_move(name, received * itemsize, sent * itemsize)
         moves = library_moves(VENDOR, name, tuple(counts), rank, itemsize)
         if moves is None:
             self.unknown = True
@@ -123,7 +123,7 @@ class Tally:
             self.algorithms[moves.algorithm] = None
             self.library += CallCounts(1, moves.received, moves.sent)
 
-    def way(self) -> str:
+    def describe_calls(self) -> str:
         """Return the calls of this step in words."""
         by = f" ({', '.join(self.algorithms)})" if self.algorithms else ""
         calls = (f"{count} x {name}" if count > 1 else name for name, count in self.calls.items())
@@ -192,12 +192,12 @@ def _counting(call: _Call, moves: Moves) -> _Call:
     """Return a method of a communicator that also counts the bytes of its call; see :data:`Moves`."""
     name = call.__name__
 
-    def counted(self: Counted, sendbuf: Any, recvbuf: Any) -> Any:
+    def count_and_call(self: Counted, sendbuf: Any, recvbuf: Any) -> Any:
         if recorder.open_traces:
-            self.tally.moved(name, *moves(*self.rank_size, sendbuf, recvbuf))
+            self.tally.count_move(name, *moves(*self.rank_size, sendbuf, recvbuf))
         return call(self, sendbuf, recvbuf)
 
-    return cast(_Call, counted)
+    return cast(_Call, count_and_call)
 
 
 class Counted(MPI.Intracomm):
@@ -242,14 +242,14 @@ class Counted(MPI.Intracomm):
         """Send the root's buffer to all other ranks."""
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(buf)
-            self.tally.moved("Bcast", nbytes * (rank != root), (size - 1) * nbytes * (rank == root))
+            self.tally.count_move("Bcast", nbytes * (rank != root), (size - 1) * nbytes * (rank == root))
         super().Bcast(buf, root)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks before this one; count the array that each rank but the first has to receive."""
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(recvbuf)
-            self.tally.moved("Exscan", nbytes * (rank > 0), nbytes * (rank < size - 1))
+            self.tally.count_move("Exscan", nbytes * (rank > 0), nbytes * (rank < size - 1))
         super().Exscan(sendbuf, recvbuf, op)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
@@ -257,13 +257,13 @@ class Counted(MPI.Intracomm):
         if tag in _PURPOSES:
             self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         elif recorder.open_traces:
-            self.tally.moved("Isend", 0, _nbytes(buf))
+            self.tally.count_move("Isend", 0, _nbytes(buf))
         return super().Isend(buf, dest, tag)
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """Receive a message of the length of its buffer without waiting."""
         if recorder.open_traces:
-            self.tally.moved("Irecv", _nbytes(buf), 0)
+            self.tally.count_move("Irecv", _nbytes(buf), 0)
         return super().Irecv(buf, source, tag)
 
     def _balanced(self, count: int) -> list[int]:

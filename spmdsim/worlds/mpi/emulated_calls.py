@@ -258,7 +258,7 @@ class EmulatedCalls:
         self._on, self._number = bool(check) and comm.Get_size() > 1, 0
         self._numbers: Bounded[EmulatedCall, int] = Bounded()
         self._pending: Comparison | None = None
-        self._said: EmulatedCall | dict[str, str] = {}
+        self._call_or_facts: EmulatedCall | dict[str, str] = {}
         self.begun, self._since = False, 0.0
         self._broken: str | None = None
         self._left: dict[int, int] = {}
@@ -312,7 +312,7 @@ class EmulatedCalls:
             raise DisagreementError(self._broken)
         if self._strict:
             number ^= number_of(source_lines())
-        self._said = call
+        self._call_or_facts = call
         self._number += 1
         self._pending = Comparison(self._comm, number, self._deadline, self._look)
 
@@ -363,16 +363,19 @@ class EmulatedCalls:
     def _line(self) -> str:
         return (source_lines() if self._strict else source_line()) or "an unknown place"
 
-    def _own(self) -> dict[str, str]:
-        return self._said.facts if isinstance(self._said, EmulatedCall) else self._said
+    def _current_facts(self) -> dict[str, str]:
+        call = self._call_or_facts
+        return call.facts if isinstance(call, EmulatedCall) else call
 
     def _title(self) -> str:
         me = f"where rank {self._comm.Get_rank()} is, at {self._line()}"
-        return f"call {self._number - 1} of an emulated communicator, {_in_words(self._own())}, {me}"
+        return (
+            f"call {self._number - 1} of an emulated communicator, {_in_words(self._current_facts())}, {me}"
+        )
 
     def _disagreement(self) -> str:
         """Return the message for ranks that made different calls. Collective."""
-        facts_and_lines = self._comm.allgather((self._own(), self._line()))
+        facts_and_lines = self._comm.allgather((self._current_facts(), self._line()))
         differing = name_differing_facts([facts for facts, _ in facts_and_lines])
         if any("mistake" in facts for facts, _ in facts_and_lines):
             differing = ["arguments"]

@@ -159,9 +159,9 @@ def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], d
 def _indices(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ...]]:
     """Return the index of each part that the box ``outer`` contains, relative to it, by part number."""
     return {
-        k: within(part.box, outer)
-        for k, part in enumerate(shares)
-        if all(a <= start and stop <= b for (start, stop), (a, b) in zip(part.box, outer))
+        k: within(share.box, outer)
+        for k, share in enumerate(shares)
+        if all(a <= start and stop <= b for (start, stop), (a, b) in zip(share.box, outer))
     }
 
 
@@ -238,13 +238,13 @@ class RoomMemory(NamedTuple):
     """Buffer with a block and, around it, the elements received from neighbours.
 
     Attributes:
-        here: the memory, which records the filled parts.
-        whole: the array with the room.
+        memory: the memory, which records the filled parts.
+        padded: the array with the room.
         room: the positions of block and windows in it.
     """
 
-    here: Surroundings
-    whole: np.ndarray
+    memory: Surroundings
+    padded: np.ndarray
     room: Room
 
     @classmethod
@@ -273,15 +273,15 @@ class RoomMemory(NamedTuple):
 
         They must equal those that the buffer already has, because other tensors may use these.
         """
-        return all(_agree(self.whole, old, *one) for old in self.here.filled for one in come)
+        return all(_agree(self.padded, old, *one) for old in self.memory.filled for one in come)
 
     def filled(self, come: Come) -> np.ndarray:
         """Return the windows, after copying the received elements into the padding."""
         for index, array in come:
-            if index not in self.here.filled:
-                self.whole[index] = array
-                self.here.filled.append(index)
-        return self.whole[self.room.windows]
+            if index not in self.memory.filled:
+                self.padded[index] = array
+                self.memory.filled.append(index)
+        return self.padded[self.room.windows]
 
 
 def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
@@ -315,13 +315,13 @@ class Arriving(NamedTuple):
     Attributes:
         number: the rank's number in the group's communicator.
         size: the number of elements.
-        place: the offset in the flat windows if the elements may be received there directly; else None.
+        offset: the offset in the flat windows if the elements may be received there directly; else None.
         parts: for each box the elements in the message, its shape, and its index in the target.
     """
 
     number: int
     size: int
-    place: int | None
+    offset: int | None
     parts: tuple[tuple[slice, Sequence[int], Index], ...]
 
 
@@ -355,11 +355,11 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
         out = None if fresh is None else fresh()
         requests, landed = [], []
         for peer in arriving:
-            if out is None or peer.place is None:
+            if out is None or peer.offset is None:
                 landing = empty((peer.size,), dtype)
                 landed.append((peer, landing))
             else:
-                landing = out.reshape(-1)[peer.place : peer.place + peer.size]
+                landing = out.reshape(-1)[peer.offset : peer.offset + peer.size]
             requests += [comm.Irecv([flat_part, kind], peer.number) for flat_part in counted_parts(landing)]
         for member, pieces in leaving:
             packed = _packed(array, pieces)
@@ -422,9 +422,9 @@ def _in_order(
         if peer == rank:
             contributions.append((array, pieces))
             continue
-        for target, part in _parts(*next(others)):
-            full_index = (slice(None),) * part.ndim
-            contributions.append((part, [HaloPiece(full_index, target, part.size)]))
+        for target, box in _parts(*next(others)):
+            full_index = (slice(None),) * box.ndim
+            contributions.append((box, [HaloPiece(full_index, target, box.size)]))
     return contributions
 
 

@@ -131,7 +131,7 @@ class RowExchange:
         )
         return Stretches(counts, starts)
 
-    def _received(self, counts: Sequence[int]) -> Peers:
+    def _received_elements(self, counts: Sequence[int]) -> Peers:
         """Return ``(rank, elements)`` of each other rank, from the counts of the call."""
         elements_per_count = self.width if self._whole else 1
         elements = {k: count * elements_per_count for k, count in zip(self.places, counts) if k != self.me}
@@ -146,7 +146,7 @@ class RowExchange:
                 self._to_each(rows, counts, starts)
             else:
                 self.comm.Allgatherv(MPI.IN_PLACE, [rows, (counts, starts), self._kind])
-        return self._received(counts)
+        return self._received_elements(counts)
 
     def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
         """Gather rows by messages between all pairs of ranks.
@@ -174,7 +174,7 @@ class RowExchange:
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
             outgoing, packed = self._pack(wants, table)
             self.comm.Alltoallv([packed, outgoing, self._kind], [rows, incoming, self._kind])
-        return self._received(incoming.counts)
+        return self._received_elements(incoming.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
         """Return the gradient of this rank's shard of the table, and the elements from each other rank.
@@ -184,7 +184,7 @@ class RowExchange:
         wants, size = self.frame.wants(ids), len(self.places)
         sums = sum_row_gradients(wants[self.me], gradients)
         sent = self._incoming(wants[self.me]).without(self.places.index(self.me))
-        counts, starts = self._asked(wants)
+        counts, starts = self._requested_elements(wants)
         received = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(size) if k != m):
             self.comm.Alltoallv([sums, sent, self._kind], [received, (counts, starts), self._kind])
@@ -199,9 +199,9 @@ class RowExchange:
         want = wants[self.me]
         parts[self.me] = sums[want.places[self.me] : want.places[self.me + 1]]
         gradient = add_gathered_gradients(self.frame, wants, self.me, parts, self.held)
-        return gradient, self._received(counts)
+        return gradient, self._received_elements(counts)
 
-    def _asked(self, wants: Sequence[Want]) -> Stretches:
+    def _requested_elements(self, wants: Sequence[Want]) -> Stretches:
         """Return, for each rank of the communicator, how many elements it wants and their packed offset."""
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
@@ -217,13 +217,13 @@ class RowExchange:
         if self._same_columns:
             rows, packed = np.concatenate(requested_rows), self._packed()
             _take(table, self.frame.columns[self.me], rows - self.first, packed[: len(rows)])
-            return self._asked(wants), packed
+            return self._requested_elements(wants), packed
         columns = [self.frame.columns[k] for k in self.places]
         pieces = [
             table[:, columns_slice][rows - self.first].reshape(-1)
             for rows, columns_slice in zip(requested_rows, columns)
         ]
-        return self._asked(wants), np.concatenate(pieces)
+        return self._requested_elements(wants), np.concatenate(pieces)
 
     def _into(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Write the rows that this rank owns into the result that all ranks share, and return the result."""

@@ -298,6 +298,7 @@ def _gather_rows(
     fresh, landing = allocator(traffic.target, dtype), allocator((rows_at_once * size * width,), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Gather ``rows_at_once`` rows per call, and copy each batch to its places."""
         out, buffer, own_rows = fresh(), landing(), array.reshape(rows, width)
         target = out.reshape(rows, size, width)
         for begin in range(0, rows, rows_at_once):
@@ -400,6 +401,7 @@ def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     kind, own_box, target = element(dtype.itemsize), traffic.local_box, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Post all receives, then all sends; copy the own box while the messages are under way."""
         out, requests, landings = empty(target, dtype), [], []
         for piece in traffic.receives:
             offset = flat_offset(target, piece.index)

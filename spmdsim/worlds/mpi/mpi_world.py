@@ -286,8 +286,8 @@ class MPIWorld(BeginsEarly):
     def _scheduled(self, step: Step, algorithm: str, dtype: np.dtype) -> Run:
         if self.rank not in step.src.mesh:
             return returning_nothing(step, dtype)
-        part = emulation(step, algorithm, self.rank, dtype)
-        return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
+        schedule = emulation(step, algorithm, self.rank, dtype)
+        return run_schedule(schedule, self._comms.of(tuple(sorted(schedule.members))))
 
     def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
         """Return the run of the only implementation of a step, or a trial of several."""
@@ -362,7 +362,7 @@ class MPIWorld(BeginsEarly):
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Return the bytes that were moved, counted from the buffers and counts of the calls of MPI."""
         tally = self._tally
-        return Moved((tally.data.received,), (tally.data.sent,), tally.way(), tally.by_library())
+        return Moved((tally.data.received,), (tally.data.sent,), tally.describe_calls(), tally.by_library())
 
     def _count_moved_rows(self, step: RowStep | PartsStep, dtype: np.dtype, *_: object) -> Moved:
         return self._count_moved(step, dtype, None)
@@ -413,7 +413,7 @@ class MPIWorld(BeginsEarly):
 
     def _enter_together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
         """Return a context that all ranks of the world, or these, enter together."""
-        call = Call.named(what, range(self.size) if ranks is None else ranks) if self.compares else None
+        call = Call.from_words(what, range(self.size) if ranks is None else ranks) if self.compares else None
         return CallScope(self.agreement, call, self.call_provenance, meets=True)
 
     def _compare_choice(self, what: str) -> None:
@@ -421,7 +421,7 @@ class MPIWorld(BeginsEarly):
             chosen = ", ".join(f"{name}={algorithm}" for name, algorithm in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
             with CallScope(
-                self.agreement, Call.named(words, range(self.size), is_local=True), self.call_provenance
+                self.agreement, Call.from_words(words, range(self.size), is_local=True), self.call_provenance
             ):
                 pass
 

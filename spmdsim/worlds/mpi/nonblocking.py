@@ -186,6 +186,7 @@ def _reducing_all(op: str, group: ReduceGroup) -> Post:
     """Return the start of an all_reduce: exchange blocks, reduce the own block, gather the blocks."""
 
     def post(array: np.ndarray) -> Requests:
+        """Yield the request of the exchange, then that of the gather; return the result."""
         op_, flat = check_reduce(op, array.dtype), array.reshape(-1)
         blocks = nested_blocks(flat.size, (group.size,))
         counts, places = tuple(count for _, count in blocks), tuple(offset for offset, _ in blocks)

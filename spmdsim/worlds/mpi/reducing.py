@@ -68,6 +68,7 @@ def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.d
     assert native is not None
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Reduce at most ``max_count`` elements per call."""
         out = fresh()
         source_view, result_view = number_view(array), number_view(out)
         for start in range(0, result_view.size, max_count):
@@ -106,6 +107,7 @@ def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
     comm, size, me = group.comm, group.size, group.me
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Reduce one chunk after the other: exchange blocks, reduce the own block, gather the blocks."""
         out = empty(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)
@@ -244,6 +246,7 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
     function, order = ufunc(op, dtype), group.order
 
     def run(array: np.ndarray) -> np.ndarray:
+        """Exchange the blocks, and reduce the received ones in the order of the group."""
         out, received = fresh(), landing()
         comm.Alltoall([array, count, kind], [received, count, kind])
         if at_once:

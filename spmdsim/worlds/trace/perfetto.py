@@ -34,7 +34,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     ranks: set[int] = set()
     for trace in traces:
-        owned = _owned(trace)
+        owned = _recorded_ranks(trace)
         ranks.update(owned)
         lines = _lines(trace)
         for number, event in enumerate(trace):
@@ -48,7 +48,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     ]
     names += lane_names(events)
     control = {
-        f"rank {_owned(trace)[0]}": {
+        f"rank {_recorded_ranks(trace)[0]}": {
             purpose: counts._asdict() for purpose, counts in sorted(trace.control.items())
         }
         for trace in traces
@@ -58,7 +58,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     return {**document, "otherData": {"control traffic": control}} if control else document
 
 
-def _owned(trace: Trace) -> Sequence[int]:
+def _recorded_ranks(trace: Trace) -> Sequence[int]:
     """Return the ranks of the process that recorded the trace."""
     return next((event.ranks for event in trace.collectives), trace.ranks)
 

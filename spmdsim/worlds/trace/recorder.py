@@ -211,17 +211,17 @@ def record() -> Iterator[Trace]:
 
 
 @contextlib.contextmanager
-def told(writer: Trace) -> Iterator[None]:
+def observing(writer: Trace) -> Iterator[None]:
     """Add a writer of programs to the observers in the ``with`` block."""
     try:
         programs.append(writer)
         open_traces.append(writer)
         yield
     finally:
-        untold(writer)
+        stop_observing(writer)
 
 
-def untold(writer: Trace) -> None:
+def stop_observing(writer: Trace) -> None:
     """Remove a writer of programs from the observers, if it is one of them."""
     for listeners in (programs, open_traces):
         listeners[:] = [listener for listener in listeners if listener is not writer]
