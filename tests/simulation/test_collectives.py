@@ -332,6 +332,21 @@ def test_a_datatype_per_rank() -> None:
         assert result == [100.0 * s + 4 * rank + 2 * i for s in range(3) for i in range(2)]
 
 
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_counts_and_displacements_of_a_datatype_per_rank_are_any_pair(pair: type) -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        send, values = np.arange(4.0) + 10 * comm.rank, np.zeros(4)
+        layout = pair([[1, 2], [24, 0]])
+        comm.Alltoallw(
+            [send, layout, [MPI.DOUBLE] * 2], [values, [1 + comm.rank] * 2, [0, 16], [MPI.DOUBLE] * 2]
+        )
+        return values.tolist()
+
+    assert list(run(program, 2)) == [[3.0, 0.0, 13.0, 0.0], [0.0, 1.0, 10.0, 11.0]]
+
+
 def test_a_stride_as_displacement_and_receive_sizes_as_counts() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI

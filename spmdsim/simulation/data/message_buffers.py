@@ -246,16 +246,29 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
 
 
 def _parse_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
-    """Return memory, counts, byte displacements and datatypes of a call with a datatype for each rank."""
-    if not isinstance(spec, list | tuple) or len(spec) not in (2, 3, 4):
-        raise ValueError("a message with a datatype per rank must be [data, counts, displs, datatypes]")
-    memory, *items = spec
-    types = [_as_type(value) or BYTE for value in items.pop()]
-    counts: Any = items[0] if items else [1] * parts
-    displacements: Any = items[1] if len(items) > 1 else [0] * parts
-    if len(items) == 1 and isinstance(counts, tuple) and len(counts) == 2:
-        counts, displacements = counts
-    return memory, counts, displacements, types
+    """Return memory, counts, byte displacements and datatypes of an alltoallw message, one of each per rank.
+
+    Args:
+        spec: ``[data, datatypes]``, ``[data, (counts, displs), datatypes]`` or ``[data, counts, displs, datatypes]``,
+            as mpi4py accepts them. Without counts and displacements, they are 1 and 0 for all ranks.
+        parts: number of ranks.
+
+    Raises:
+        ValueError: If ``spec`` has another form.
+    """
+    match spec if isinstance(spec, list | tuple) else ():
+        case [memory, types]:
+            counts, displacements = [1] * parts, [0] * parts
+        case [memory, [counts, displacements], types]:
+            pass
+        case [memory, counts, displacements, types]:
+            pass
+        case _:
+            raise ValueError(
+                "a message with a datatype per rank must be [data, datatypes], [data, (counts, displs), datatypes] "
+                f"or [data, counts, displs, datatypes], got {spec!r}"
+            )
+    return memory, counts, displacements, [_as_type(value) or BYTE for value in types]
 
 
 def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
