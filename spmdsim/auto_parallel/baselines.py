@@ -207,15 +207,16 @@ def _fitting(operator: Operator, factors: Sequence[str], parts: int) -> str | No
 
 
 def _fits(operator: Operator, factor: str, parts: int) -> bool:
-    """Return True if a factor can be split into ``parts`` blocks, none of them empty.
+    """Return True if a factor may be split into ``parts`` blocks, none of them empty.
 
-    Blocks may differ by one element unless a dim combines the factor with another one.
+    Factors that must stay whole are not split. A factor that a dim combines with another one needs equal blocks;
+    blocks of other factors may differ by one element.
     """
     bound = operator.bound
     if factor in bound.rule.whole:
         return False
-    uneven = bound.sizes[factor] >= parts and factor not in bound.compound
-    return uneven or bound.sizes[factor] % parts == 0
+    size = bound.sizes[factor]
+    return size >= parts and (factor not in bound.compound or size % parts == 0)
 
 
 def complete(

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from spmdsim.auto_parallel.baselines import complete, data_parallel
+from spmdsim.auto_parallel.baselines import NotPossibleError, complete, data_parallel
 from spmdsim.auto_parallel.costs import gradient_sums, move_prices
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
@@ -218,3 +218,8 @@ def test_published_models_price_shared_messages() -> None:
     assert [len(message.moves) for message in messages] == [3]
     nbytes = messages[0].itemsize * sum(messages[0].elements)
     assert messages[0].seconds(prices) == prices.message_seconds(messages[0].merge, nbytes) > 0
+
+
+def test_a_batch_without_rows_is_not_split() -> None:
+    with pytest.raises(NotPossibleError, match="0 rows in the batch, fewer than 4"):
+        data_parallel(mlp(2, 8, 0), Mesh((4,), ("dp",)))
