@@ -70,6 +70,8 @@ def test_local_tensors_are_each_ranks_own(world):
             x + x.to_global(placement, S0)
         with pytest.raises(OneFlowError, match=r"nearest: x\.to_global"):
             flow.maximum(x, x.to_global(placement, S0))
+        with pytest.raises(OneFlowError, match="relu: an operand must be a tensor, got float"):
+            flow.relu(1.0)
         with pytest.raises(OneFlowError, match="at least two placements"):
             flow.ones(2, placement=placement, sbp=B) + flow.ones(
                 2, placement=flow.placement("cpu", [0]), sbp=B

@@ -31,11 +31,13 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return our function for tensors, parameters and whole arrays.
+    """Return a library function that takes tensors, parameters and whole arrays.
 
-    All operands move to the mesh of the first tensor.
+    The call moves all operands to the mesh of the first tensor, and returns a list of results as a tuple.
 
-    ``name`` is the function's name in messages.
+    Args:
+        function: the function of spmdsim's own tensors.
+        name: its name in error messages.
     """
 
     @wraps(function)

@@ -28,9 +28,13 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
-    """Return our function for global tensors on one placement, or for the local tensors of each rank.
+    """Return a library function that takes global tensors of one placement, or local tensors.
 
-    The call raises OneFlowError if local and global tensors or placements are mixed.
+    The call raises OneFlowError if local and global tensors or placements are mixed, or if no operand is a tensor.
+
+    Args:
+        function: the function of spmdsim's own tensors.
+        name: the name in error messages; by default the function's.
     """
 
     @wraps(function)
@@ -41,7 +45,12 @@ def lift_function(function: Callable[..., Any], name: str = "") -> Callable[...,
         where = [x.placement for x in parts if not isinstance(x, LocalTensor) and hasattr(x, "placement")]
         if local is not None and not where:
             return _run_locally(function, local, operands, options)
-        if local is not None or not where:
+        if local is None and not where:
+            types = ", ".join(type(x).__name__ for x in parts) or "no operands"
+            raise OneFlowError(
+                f"{name or function.__name__}: an operand must be a tensor, got {types}; nearest: oneflow.tensor(x)"
+            )
+        if local is not None:
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
         check_one_placement(*where)
         with report_different_code():

@@ -35,9 +35,15 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
-    """Return our function for tensors, parameters and whole arrays; the call is recorded in a program.
+    """Return a library function that takes tensors, parameters and whole arrays.
 
-    Operands that are whole move to the mesh of split operands. ``called`` is the function's name in messages.
+    The call moves replicated operands to the mesh of the split ones. Without any tensor, its first operand becomes
+    one, unless it is a list or a text. While a static program is built, the call is recorded in the program. An
+    argument ``name`` of the call is ignored.
+
+    Args:
+        function: the function of spmdsim's own tensors.
+        called: its name in error messages; by default the function's own.
     """
 
     @wraps(function)
