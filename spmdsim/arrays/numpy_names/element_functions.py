@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.creation import ones_like
 from spmdsim.arrays.operands import Operand, operands
-from spmdsim.arrays.ops.declare import binary, convert_to_fractions, unary
+from spmdsim.arrays.ops.declare import binary, convert_integers_to_floats, unary
 from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.layout.element_type import check_ordered, promote_types
 
@@ -132,7 +132,7 @@ def fraction_of(x: Tensor) -> Tensor:
 
 def heaviside(x1: Operand, x2: Operand) -> Tensor:
     """Return 0 for negative elements, 1 for positive ones, and the second operand at 0."""
-    values, value_at_zero = convert_to_fractions(
+    values, value_at_zero = convert_integers_to_floats(
         "heaviside", *map(fraction_of, operands("np.heaviside", (x1, x2)))
     )
     step = ops.where(ops.isnan(values), values, ops.cast(ops.greater(values, 0), values.dtype))
@@ -147,7 +147,9 @@ def reciprocal(x: Tensor) -> Tensor:
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """Compute the logarithm to base 2 of a sum of powers of 2."""
-    fractions = convert_to_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
+    fractions = convert_integers_to_floats(
+        "logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2)))
+    )
     left, right = (to_type(x, promote_types(*[y.dtype for y in fractions])) for x in fractions)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(left, scale), ops.multiply(right, scale)), scale)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.ops.declare import Array, Arrays, convert_to_fractions
+from spmdsim.arrays.ops.declare import Array, Arrays, convert_integers_to_floats
 from spmdsim.arrays.ops.dim_reductions import finish_reductions, mean, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import exp, log, subtract
@@ -98,7 +98,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     >>> print(f"{ops.cross_entropy(m, Tensor.from_global([0, 1], m.layout.mesh('dp'))).item():.4f}")
     0.1269
     """
-    (logits,) = convert_to_fractions("cross_entropy", logits)
+    (logits,) = convert_integers_to_floats("cross_entropy", logits)
     if is_whole(logits, logits.ndim - 1):
         losses = _rows_op(logits, labels)
     else:
@@ -156,7 +156,9 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     >>> loss.shape, slope.shape
     ((2,), (2, 2))
     """
-    losses, gradients = _dense_op.results(*convert_to_fractions("softmax_cross_entropy", logits, labels))
+    losses, gradients = _dense_op.results(
+        *convert_integers_to_floats("softmax_cross_entropy", logits, labels)
+    )
     return losses, gradients
 
 
@@ -206,6 +208,6 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
     ((2, 2), [0.1269, 0.1269])
     """
     probabilities, losses = _sparse_op.results(
-        *convert_to_fractions("sparse_softmax_cross_entropy", logits), labels
+        *convert_integers_to_floats("sparse_softmax_cross_entropy", logits), labels
     )
     return probabilities, losses

@@ -107,10 +107,15 @@ def to_one_type(name: str, *values: Operand) -> list[Tensor]:
     return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in tensors]
 
 
-def convert_to_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
-    """Convert real operands to one floating-point type.
+def convert_integers_to_floats(name: str, *tensors: Tensor) -> list[Tensor]:
+    """Convert integers and booleans to floats of the type that NumPy's ``exp`` returns for them.
 
-    Integers become the float type that NumPy's functions, such as ``exp``, return for them.
+    Their type is that of the promoted types of all operands. Floats keep their types, except that all operands get
+    one type if one of them has an ml_dtypes type, such as bfloat16.
+
+    Args:
+        name: the operator, for error messages.
+        tensors: the operands.
 
     Raises:
         RuleError: If an operand is complex.

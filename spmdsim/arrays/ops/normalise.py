@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_to_fractions
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_integers_to_floats
 from spmdsim.arrays.ops.dim_reductions import Dims, finish_reductions, mean, normal_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import max as max_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
@@ -106,7 +106,7 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     >>> ops.softmax(m).full().round(4).tolist()
     [[0.8808, 0.1192], [0.1192, 0.8808]]
     """
-    (x,), rows = convert_to_fractions("softmax", x), _normalise_dim(x, dim)
+    (x,), rows = convert_integers_to_floats("softmax", x), _normalise_dim(x, dim)
     if is_whole(x, rows):
         return _softmax_op(x, dim=rows)
     e = exp(shift_rows(to_sum_type(x), rows))
@@ -130,7 +130,7 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     >>> ops.log_softmax(m).full().round(4).tolist()
     [[-0.1269, -2.1269], [-2.1269, -0.1269]]
     """
-    (x,), rows = convert_to_fractions("log_softmax", x), _normalise_dim(x, dim)
+    (x,), rows = convert_integers_to_floats("log_softmax", x), _normalise_dim(x, dim)
     if is_whole(x, rows):
         return _log_softmax_op(x, dim=rows)
     shifted = shift_rows(to_sum_type(x), rows)
@@ -239,7 +239,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     >>> ops.layer_norm(m, one, zero).full().round(3).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    x, scale, shift = convert_to_fractions("layer_norm", x, scale, shift)
+    x, scale, shift = convert_integers_to_floats("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
     if is_whole(x, dims):
         return _layer_norm_op(x, scale, shift, epsilon=epsilon, **({} if begin == -1 else {"begin": begin}))
@@ -299,7 +299,7 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
     >>> ops.rms_norm(m, Tensor.ones((2,), layout=m.layout.mesh(None))).full().round(4).tolist()
     [[1.3416, 0.4472], [0.6325, 1.2649]]
     """
-    x, scale = convert_to_fractions("rms_norm", x, scale)
+    x, scale = convert_integers_to_floats("rms_norm", x, scale)
     return _rms_op(x, scale, epsilon=epsilon)
 
 
@@ -343,4 +343,6 @@ def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Di
     >>> ops.l2_normalize(m).full().round(4).tolist()
     [[0.9487, 0.3162], [0.4472, 0.8944]]
     """
-    return _l2_op(*convert_to_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)
+    return _l2_op(
+        *convert_integers_to_floats("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon
+    )
