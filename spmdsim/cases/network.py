@@ -194,7 +194,16 @@ STRATEGIES: dict[str, Callable[[int], list[Any]]] = {
 
 
 def _describe_adaptation(strategies: str, ranks: int, batch: int) -> str:
-    """Return a text on how the strategies differ from the tutorial's; empty on its 8 ranks."""
+    """Return a text on how the strategies differ from the tutorial's, and which sizes split unevenly.
+
+    The text is empty on the tutorial's 8 ranks if they divide the batch.
+
+    Args:
+        strategies: "simple", "advanced" or "data", a key of :data:`STRATEGIES`. "data" is not compared with the
+            tutorial, whose strategies split the weights, too.
+        ranks: number of ranks.
+        batch: rows of a batch.
+    """
     words = []
     if strategies != "data" and ranks != 8:
         matrices = {"simple": (2,), "advanced": (3, 1)}[strategies]
@@ -230,7 +239,7 @@ class Network(Module):
         shapes = list(itertools.pairwise(WIDTHS))
         layouts = [self._layouts(p, (batch, n), (n, m), ranks) for p, (n, m) in zip(self.products, shapes)]
         self.input_layout = layouts[0][0]
-        #: Text on how the strategies differ from the tutorial's; empty on its 8 ranks.
+        #: Text on how the strategies differ from the tutorial's, and which sizes split unevenly; empty if there is nothing to say.
         self.adaptation = _describe_adaptation(strategies, ranks, batch)
         self.fc1, self.fc2, self.fc3 = (
             Parameter(shape, layout, Normal(0.01), dtype) for shape, (_, layout) in zip(shapes, layouts)

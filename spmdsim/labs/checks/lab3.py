@@ -25,7 +25,10 @@ from spmdsim.labs.judging import (
 
 
 def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
-    """Return the words that each rank of the grid receives if all shards are even.
+    """Return the elements that each rank receives in ``[m, k] @ [k, n]`` on a grid ``(pm, pk, pn)``.
+
+    All three matrices are evenly spread over all ranks, before and after the product. The number is exact if the
+    grid divides the sizes.
 
     >>> grid_words(4096, 4096, 4096, (2, 2, 2))
     6291456.0
@@ -71,9 +74,13 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def words(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the formula against the library's count."""
+    """Check a student's ``words(m, k, n, grid)`` against the formula of :func:`grid_words`.
+
+    Yields after each part that is right: first sizes that the grid divides, then other sizes.
+    """
     even = (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1)))
-    for cases in (even, (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))):
+    uneven = (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))
+    for cases in (even, uneven):
         for (m, k, n), grid in cases:
             value, wanted = to_python(answer(m, k, n, grid)), grid_words(m, k, n, grid)
             right = isinstance(value, int | float) and math.isclose(value, wanted)
