@@ -253,8 +253,10 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("where", ["on import", "in the program"])
-@pytest.mark.parametrize("what", MODELS)
+@pytest.mark.parametrize(
+    "what, where",
+    [*((what, "in the program") for what in MODELS), ("spins", "on import"), ("_exits", "on import")],
+)
 def test_models_within_limits(
     what: str, where: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
