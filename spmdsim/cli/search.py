@@ -173,7 +173,11 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
 
 def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
-    """Return the mesh of ``--mesh``, or the number of ranks."""
+    """Return the mesh of ``--mesh``, or without it the number of ranks ``-n``.
+
+    Raises:
+        InputError: If ``-n`` is neither its default nor the size of the mesh.
+    """
     if not args.mesh:
         ranks: int = args.ranks
         return ranks

@@ -105,9 +105,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
-    """Run the script on virtual ranks and print findings; return the exit code of the report.
+    """Run the script on virtual ranks; print findings; return the report's exit code.
 
-    ``arguments`` are the script's own.
+    ``--json`` prints the report as JSON instead of the ranks' lines and the findings; ``--quiet`` prints no findings.
+    ``--trace`` and the options for pictures write files.
+
+    Args:
+        args: the options of the command.
+        arguments: the script's own arguments.
+
+    Raises:
+        InputError: If the rank of ``--only`` does not exist.
     """
     from spmdsim.simulation import simulate
 

@@ -78,20 +78,24 @@ def main(args: argparse.Namespace) -> int:
         return _run(args, world, images, network)
 
 
-def _prepare(args: argparse.Namespace, size: int) -> tuple[Images, Network]:
-    """Return the images and the network; raise errors of arguments and files before the work."""
+def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network]:
+    """Return the images and the network; raise errors of arguments and files before the work.
+
+    Raises:
+        InputError: If the machine or the images cannot be read, or a batch is larger than the number of images.
+    """
     from spmdsim.cases.network import Network, load
 
     if args.perfetto is not None:
         from spmdsim.cost import load_machine
 
-        load_machine(args.machine)
+        load_machine(args.machine)  # Only to raise errors of --machine before the training.
     images = load(args.data)
     if args.batch > images.count:
         raise InputError(
             f"a batch of {args.batch} is more than the {many(images.count, 'image')} of {images.name}"
         )
-    return images, Network(args.strategies, size, args.batch, args.dtype)
+    return images, Network(args.strategies, rank_count, args.batch, args.dtype)
 
 
 def _run(args: argparse.Namespace, world: World, images: Images, network: Network) -> int:

@@ -69,13 +69,14 @@ def execute(
         transport.wait_all(requests)
 
 
-def fitting(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
-    """Return the input and output arrays of a rank's program.
+def check_arrays(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
+    """Return the input and output arrays of a rank's program after checks.
 
     None becomes an array without elements.
 
     Raises:
-        ScheduleError: If a length or element type is wrong.
+        ScheduleError: If a length differs from the program's count, if the element types or row shapes of the two
+            arrays differ, or if an array that the program needs is None.
     """
     like = operand if operand is not None else result
     if like is None:
@@ -129,7 +130,7 @@ def _bind(
 
     The input is copied if the output would overwrite it too early.
     """
-    source, target = fitting(program, operand, result)
+    source, target = check_arrays(program, operand, result)
     kind = (source.dtype, source.shape[1:])
     if work is None or len(work) < program.work_count or (work.dtype, work.shape[1:]) != kind:
         work = np.empty((program.work_count, *kind[1]), kind[0])
@@ -140,10 +141,16 @@ def _bind(
 
 
 def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
-    """Return the array, or an empty one for None, after a check of its length and element type.
+    """Return the array, or an empty one for None, after checks.
+
+    Args:
+        array: the array, or None.
+        count: the length that it must have.
+        kind: the element type and the shape of a row that it must have.
+        name: the name of the array in errors.
 
     Raises:
-        ScheduleError: If it has another length or element type, or is missing.
+        ScheduleError: If the length, element type or row shape is another one, or None stands for elements.
     """
     if array is None:
         if count:

@@ -73,14 +73,19 @@ def state_table(story: History, index: int) -> list[str]:
 
 
 def _state_columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
-    """Return the heads of the columns, and the cells of each rank's row."""
+    """Return the heads of a table of the chunks on the ranks, and the cells of each rank's row.
+
+    The table has one column per chunk or scratch place. If there are more than ``MOST_CHUNKS_APART`` of them, it has
+    one column per source rank.
+    """
     cells, count = story.cells, story.schedule.chunk_count
     ranks = range(story.schedule.size)
     if len(cells) > MOST_CHUNKS_APART:
         return _columns_by_origin(story, state)
-    heads = [f"chunk {c}" if c < count else f"scratch {c // count}" for c in cells]
     if len(cells) > 4:
         heads = [str(c) if c < count else f"s{c // count}" for c in cells]
+    else:
+        heads = [f"chunk {c}" if c < count else f"scratch {c // count}" for c in cells]
     return heads, [[_cell(story, state, rank, cell) for cell in cells] for rank in ranks]
 
 

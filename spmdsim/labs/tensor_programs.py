@@ -94,10 +94,18 @@ class OperatorRecording(Watcher):
         sharding: ShardedOp | None,
         results: Sequence[Tensor],
     ) -> None:
-        """Record the call of an operator.
+        """Append one operator call to the recording, and number its results; called after each operator.
+
+        Args:
+            op: the operator.
+            tensors: its operands.
+            params: its parameters.
+            sharding: the operator with strategies, or None. Only the strategies and the repeat are recorded.
+            results: its results.
 
         Raises:
-            NoAnswer: If the library does not declare the operator.
+            NoAnswer: If ``op`` is not an operator of the library, because only those are graded, or if the recording
+                has ``MOST_STEPS`` steps already.
         """
         kind = next((k for k, operator in enumerate(list_operators()) if operator is op), None)
         if kind is None:
@@ -109,12 +117,17 @@ class OperatorRecording(Watcher):
             self.assign_number(result)
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
-        """Record a redistribution, which can also change the shape."""
+        """Append one redistribution to the recording, and number its result; its shape may differ.
+
+        Raises:
+            NoAnswer: If the recording has ``MOST_STEPS`` steps already.
+        """
         shape = None if result.shape == tensor.shape else result.shape
         self._add(["move", self.number(tensor), *map(encode, (result.layout, shape))])
         self.assign_number(result)
 
     def _add(self, step: list[Any]) -> None:
+        """Append a step; raise NoAnswer if there are ``MOST_STEPS`` already."""
         if len(self.steps) >= MOST_STEPS:
             raise NoAnswer(f"it calls more than {MOST_STEPS:,} operators")
         self.steps.append(step)

@@ -190,10 +190,11 @@ def _open_like(stream: TextIO, number: int) -> TextIO:
 
 
 def _run_body(body: Callable[[], int]) -> str:
-    """Run the function and return its outcome as text.
+    """Run ``body`` in the child; return the outcome line that its parent reads.
 
-    The text is ``code N``, ``error TEXT``, or ``word TEXT`` for an unknown word with a suggestion.
-    Other exceptions are printed as by every command, and give the code of the command.
+    ``error TEXT`` is a mistake of the user, which is not printed here: `SpmdError`, `MemoryError`, or an exit with
+    code 0. ``word TEXT`` is a mistake with a suggestion for a misspelt word. ``code N`` is the exit code of every
+    other end; its exception is printed here, as by every command.
     """
     from spmdsim.launch.bootstrap import guard
 

@@ -136,17 +136,45 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_nested(text: str, what: str) -> Any:
-    """Parse nested integers such as cuts ``((2,4),(4,1))``; ``what`` names them in the error."""
+    """Parse an integer, or nested tuples or lists of integers such as ``((2,4),(4,1))``.
+
+    Args:
+        text: the text.
+        what: the name of the value in the error.
+
+    Raises:
+        InputError: If the text is anything else.
+
+    >>> parse_nested("((2,4),[4,1])", "cuts"), parse_nested("3", "cuts")
+    (((2, 4), [4, 1]), 3)
+    """
     try:
-        return literal(text)
+        value = literal(text)
     except ValueError:
-        raise InputError(
-            f"{what} must be nested integers such as ((2,4),(4,1)), got {one_line(text)!r}"
-        ) from None
+        value = None
+    if not _has_only_integers(value):
+        raise InputError(f"{what} must be nested integers such as ((2,4),(4,1)), got {one_line(text)!r}")
+    return value
+
+
+def _has_only_integers(value: Any) -> bool:
+    """Return True for an int (not a bool), and for tuples and lists that contain only such values."""
+    if isinstance(value, list | tuple):
+        return all(map(_has_only_integers, value))
+    return type(value) is int
 
 
 def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
-    """Parse tuples of integers, such as shapes or cuts; ``what`` names them in the error.
+    """Parse tuples of integers, such as shapes or cuts.
+
+    One integer, or integers between commas, are one tuple.
+
+    Args:
+        text: the text.
+        what: the name of the value in the error.
+
+    Raises:
+        InputError: If the text is anything else, or has tuples inside of the tuples.
 
     >>> parse_tuples("(32,784),(784,512)", "shapes"), parse_tuples("((2,4),(4,1))", "cuts")
     (((32, 784), (784, 512)), ((2, 4), (4, 1)))
@@ -167,6 +195,9 @@ def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
 
 def parse_order(text: str) -> list[int]:
     """Parse the ranks in mesh order: ``3,1,0,2`` or nested lists.
+
+    Raises:
+        InputError: If the text is anything else.
 
     >>> parse_order("[[3,1],[0,2]]")
     [3, 1, 0, 2]

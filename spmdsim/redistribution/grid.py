@@ -242,16 +242,19 @@ class Grid:
         return piece_numbers(self.mesh, self.free)
 
     def spans(self, box: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the range of cells of each dimension that share an element with a box that is not empty."""
+        """Return ``(first, stop)`` of the cells that a box overlaps, in each dimension.
+
+        ``box`` is ``(start, stop)`` in each dimension; it must not be empty.
+        """
         return [cut.cells_in(*interval) for cut, interval in zip(self.cuts, box)]
 
-    def clip_edges(
+    def list_edges(
         self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]
     ) -> list[np.ndarray]:
-        """Return the edges of a range of cells in each dimension, clipped to a box.
+        """Return the bounds of a box and the edges of cells inside it, in each dimension.
 
         Args:
-            spans: ``(first, stop)`` of the cells in each dimension; the box overlaps all of them.
+            spans: ``(first, stop)`` of the cells that the box overlaps, as :meth:`spans` returns them.
             box: ``(start, stop)`` in each dimension.
         """
         dims = zip(self.cuts, spans, box)

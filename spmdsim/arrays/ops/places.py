@@ -56,13 +56,19 @@ def _extreme_steps(
 
 
 def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Generator[Array, Array, Array]:
-    """Return the global row-major index of the first extreme entry; nan counts as the extreme.
+    """Return the index of the first extreme element along ``dim``; a nan is an extreme.
 
-    A rank proposes the index of its own extreme, or ``_NO_INDEX`` if another rank's entry is more extreme.
+    The index is int64 and row-major over the global sizes of the reduced dims.
+
+    If no reduced dim is split, the generator returns at once. Otherwise it yields twice:
+
+    1. this rank's extremes; the caller sends back the extremes of all ranks.
+    2. the indices of this rank's extremes, and ``_NO_INDEX`` where this rank does not own the extreme; the caller
+       sends back the lowest index of all ranks.
 
     Args:
         op: "max" or "min".
-        context: the operator call as this rank sees it: strategy, rank, sizes.
+        context: the operator call on this rank: strategy, rank, sizes.
         x: this rank's block.
         dim: the dimension, or None for all.
     """
@@ -149,13 +155,14 @@ def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 
     Args:
         x: the tensor.
-        dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+        dim: the dimension; negative numbers count from the end. It may be split. None: all, counted in row-major
+            order.
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, no elements, or complex numbers, which have no order.
-        UsageTypeError: a ``keepdims`` that is no truth value.
+        RuleError: If a dimension is out of range, there are no elements, or ``x`` is complex.
+        UsageTypeError: If ``keepdims`` is no bool.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -190,8 +197,9 @@ def _topk_forward(
 ) -> Generator[Array, Array, tuple[Array, Array]]:
     """Return the ``k`` extreme entries along a dimension and their global indices.
 
-    If the dim is split, each rank gathers the candidates of all ranks. Ranks with fewer than ``k`` entries pad values
-    with zeros and indices with -1.
+    If the dim is not split, the generator returns at once. Otherwise it yields twice: the values, then the indices of
+    this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back those of all ranks as
+    ``[ranks, k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
     """
     rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
     order = _sorted_positions(rows, min(k, rows.shape[1]), largest)

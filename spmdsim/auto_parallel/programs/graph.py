@@ -193,9 +193,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_operators(self) -> dict[int, int]:
-        """Map from each operator of a repeated layer to its counterpart in the first repeat.
+        """Map from each operator of repeated layers to the first equal one at its position in the layer.
 
-        Operators with different rules, sizes or configurations are not tied.
+        Operators are equal if their rules, sizes and configurations are. An operator that is the first one maps to
+        itself. Keys and values are indices of operators. Operators outside of repeated layers are absent.
         """
         first: dict[tuple[object, ...], int] = {}
         representative: dict[int, int] = {}
@@ -209,7 +210,8 @@ class Graph(ShortRepr):
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
         """Groups of tensors that differ only in the repeat of their layer.
 
-        Tensors at one position of repeated layers are in one group, all others are alone.
+        Tensors are in one group if their facts are equal and their producers and readers are tied, that is map to one
+        operator in :attr:`tied_operators`. Each other tensor is alone in its group.
         """
         tied = self.tied_operators
         groups: dict[tuple[object, ...], list[Value]] = {}
@@ -232,7 +234,8 @@ class Graph(ShortRepr):
     def equal_operators(self) -> tuple[tuple[Operator, ...], ...]:
         """Groups of operators that differ only in the repeat of their layer.
 
-        Tied operators whose operands and results are tied are in one group, all others are alone.
+        Operators are in one group if they map to one operator in :attr:`tied_operators`, and their operands and
+        results are in the same groups of :attr:`tied_values`. Each other operator is alone in its group.
         """
         tied = self.tied_operators
         group_of = {value.index: k for k, group in enumerate(self.tied_values) for value in group}

@@ -52,7 +52,13 @@ examples:
     help="fit alpha, beta and gamma to this machine; writes a machine file",
 )
 def main(args: argparse.Namespace) -> int:
-    """Measure, fit a machine, print it and write it to a file; return 0."""
+    """Measure messages, fit a machine, print it, and write it to the file of ``--output``; return 0.
+
+    Outside of a launch, start this command on ``--ranks`` ranks and return the exit code of the job.
+
+    Raises:
+        InputError: If ``--end`` is less than 1 KiB, or there are fewer than two ranks.
+    """
     from spmdsim.launch import launched, start_self
 
     largest = parse_bytes(args.end)

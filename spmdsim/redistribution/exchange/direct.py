@@ -126,7 +126,7 @@ def _receives(between: Between, rank: int) -> Sequence[Transfer]:
         if all(a <= cell < b for cell, (a, b) in zip(own_cell, spans)):
             peers[_ravel(own_cell, spans)] = rank
     # The dimensions after the tensor's own have one overlapping cell each, so the cells of the tensor are complete.
-    return Transfers(peers, have.clip_edges(spans[:ndim], box))
+    return Transfers(peers, have.list_edges(spans[:ndim], box))
 
 
 def _sends(between: Between, rank: int) -> Sequence[Transfer]:
@@ -154,7 +154,7 @@ def _sends(between: Between, rank: int) -> Sequence[Transfer]:
     is_served = ~owns_cell & (order * have.copies // max(needing_count, 1) == have.copy_numbers[position])
     is_served |= ranks == rank
     served_numbers = np.flatnonzero(is_served)
-    return Transfers(ranks[served_numbers], want.clip_edges(spans[:ndim], box), served_numbers // want.copies)
+    return Transfers(ranks[served_numbers], want.list_edges(spans[:ndim], box), served_numbers // want.copies)
 
 
 def _choose(

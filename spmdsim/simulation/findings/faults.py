@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import many
-from spmdsim.simulation.findings.problems import ERROR, Problem, place_of, ranks_text
+from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem, ProgramPlace, place_of, ranks_text
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.collective_calls import CollectiveCall, Meeting
-from typing import TYPE_CHECKING
-
-from spmdsim.simulation.findings.problems import WARNING, ProgramPlace
-
-if TYPE_CHECKING:
     from spmdsim.simulation.engine.mailboxes import Message, Receive
     from spmdsim.simulation.engine.scheduler import Scheduler
 
@@ -84,7 +79,10 @@ def is_new(scheduler: Scheduler, *key: Any) -> bool:
 
 
 def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Report a message from a row-major to a column-major array, or the reverse: it arrives transposed."""
+    """Report a message that arrives transposed, once per pair of source lines.
+
+    The caller has checked that one array is row-major and the other one column-major.
+    """
     if not is_new(scheduler, "order", message.site, receive.site):
         return
     sent, received = send_place(message), receive_place(receive)
@@ -99,7 +97,10 @@ def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive
 
 
 def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
-    """Report a collective with row-major and column-major arrays: some data arrives transposed."""
+    """Report a collective whose data arrives transposed, once per source line of the first call.
+
+    The caller has checked that some arrays are row-major and others column-major.
+    """
     if not is_new(scheduler, "order", calls[0].site):
         return
     orders: dict[int, tuple[Any, str]] = {}
@@ -121,7 +122,13 @@ def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
 
 
 def report_flood(message: Message, count: int, nbytes: int) -> None:
-    """Report a rank that sent ``count`` messages with ``nbytes`` bytes to one rank without waiting."""
+    """Report a rank that sends many messages to one rank without waiting, once per source line.
+
+    Args:
+        message: one of the messages.
+        count: the number of messages so far.
+        nbytes: their bytes in total.
+    """
     if not is_new(message.task.scheduler, "flood", message.site):
         return
     sent, dest = send_place(message), message.comm.ranks[message.dest]
@@ -135,7 +142,13 @@ def report_flood(message: Message, count: int, nbytes: int) -> None:
 
 
 def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
-    """Report a buffer that the program changed while a nonblocking call still used it."""
+    """Report a buffer that the program changed during a nonblocking call, once per source line of the call.
+
+    Args:
+        scheduler: the scheduler of the simulation.
+        operation: the message or the receive of the call.
+        where: the source line that completes the call.
+    """
     if not is_new(scheduler, "changed", operation.site):
         return
     start = place_of(operation.task.rank, operation.name, operation.site)
@@ -209,7 +222,10 @@ def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
 
 
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
-    """Describe the value that each group of ranks passes, if all call from one line."""
+    """Return a clause on the value that each group of ranks passes, if all ranks call from one source line.
+
+    It shows the first five groups, and counts the ranks of the others.
+    """
     location = _call_place(shared, meeting, groups[0][0])
     shown = sorted(groups[:5], key=lambda ranks: ranks[0])
     phrases = [
@@ -228,7 +244,14 @@ def _fact_value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
 
 
 def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
-    """Describe the call, or the argument ``fact`` of the call, of a group of ranks."""
+    """Return a clause on the call of a group of ranks, such as "ranks 1-3 call bcast with root 2 at a.py:7".
+
+    Args:
+        shared: the state of the communicator.
+        meeting: the calls that the ranks make at one time.
+        fact: "call" for the call itself; else the argument to name, a key of ``_PHRASES`` such as "root".
+        ranks: the group; the call and source line of its first rank represent all.
+    """
     call: Any = meeting.calls[ranks[0]]
     does = f"{_ranks_words(shared, ranks)} {'calls' if len(ranks) == 1 else 'call'}"
     location = _call_place(shared, meeting, ranks[0])
@@ -285,23 +308,27 @@ def _pairs(calls: list[CollectiveCall]) -> Any:
     return ()
 
 
-def describe_lag(shared: Any, meeting: Meeting) -> str:
-    """Describe ranks that skipped a collective, as an addition to a sentence; empty if no ranks did.
+def _most_common_call(row: Sequence[Any]) -> Any:
+    """Return the ``(call name, site)`` that most ranks have; ``row`` has one per rank, or None without a call."""
+    return Counter(filter(None, row)).most_common(1)[0][0]
 
-    Ranks that skipped a call are one call behind: at each meeting they call from the line from which the other ranks
-    call at the next meeting. At most half of the ranks can be behind.
+
+def describe_lag(shared: Any, meeting: Meeting) -> str:
+    """Return a clause on ranks that skipped a collective; empty if no ranks did.
+
+    A rank that skipped a call is one call ahead of the others: at each meeting it makes the call that the other ranks
+    make at the next meeting. At most half of the ranks can be ahead.
     """
     rows = dict(shared.history)
     rows[meeting.index] = [call and (call.name, call.site) for call in meeting.calls]
     for index, row in rows.items():
         if index + 1 not in rows:
             continue
-        common, next_common = (
-            Counter(filter(None, rows[i])).most_common(1)[0][0] for i in (index, index + 1)
-        )
-        skipping = [r for r, entry in enumerate(row) if entry == next_common and entry != common]
+        common_call, next_call = _most_common_call(row), _most_common_call(rows[index + 1])
+        skipping = [rank for rank, call in enumerate(row) if call == next_call and call != common_call]
         if skipping and len(skipping) <= len(row) // 2:
-            skipped = place_of(0, *common)
+            call_name, site = common_call
+            skipped = place_of(0, call_name, site)
             names = _ranks_words(shared, skipping)
             return f"; {names} skipped {skipped} (collective call {index + 1} of the others)"
     return ""

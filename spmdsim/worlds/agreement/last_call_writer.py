@@ -82,13 +82,23 @@ class LastCallWriter:
             os.write(self._pipe, bytes([number]))
 
     def _listen(self, read: int) -> None:
-        """Write the file whenever a signal arrives at the pipe."""
-        while heard := os.read(read, 1024):
-            for number in set(heard) & {*map(int, _SIGNALS)}:
-                ends = number == signal.SIGTERM
-                self.write(signal.Signals(number).name if ends else read_request() or "SIGUSR1", last=ends)
-                if ends and signal.getsignal(number) == self._handle:
-                    _end_by(number)
+        """Write the file at each signal that arrives at the pipe ``read``; runs in its own thread."""
+        while signal_bytes := os.read(read, 1024):
+            for number in set(signal_bytes) & {*map(int, _SIGNALS)}:
+                self._answer(number)
+
+    def _answer(self, number: int) -> None:
+        """Write the file for a signal.
+
+        SIGTERM writes the file for the last time. Then the process ends by the signal, unless the program replaced the
+        handler.
+        """
+        if number == signal.SIGTERM:
+            self.write("SIGTERM", last=True)
+            if signal.getsignal(number) == self._handle:
+                _end_by(number)
+        else:
+            self.write(read_request() or "SIGUSR1", last=False)
 
     # -- writing ------------------------------------------------------------------------------------------
 

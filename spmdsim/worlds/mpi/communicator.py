@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.execution import execute, fitting
+from spmdsim.collectives.execution import check_arrays, execute
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.selection_tables import choose, libraries
@@ -349,7 +349,7 @@ class EmulatedCommunicator(Pictured):
             like: a buffer with the operation's element type.
         """
         program = program_of(schedule, self._rank, sizes)
-        fitting(program, vector, result)
+        check_arrays(program, vector, result)
         if result is not None:
             require_writable(result)
         self._calls.begin(schedule, sizes, op, result if vector is None else vector)
