@@ -89,9 +89,17 @@ def check_arrays(program: RankProgram, operand: Array | None, result: Array | No
 def rounds_of(
     program: RankProgram, operand: Array | None, result: Array | None, op: ReduceOp, work: Array | None = None
 ) -> Iterator[Post]:
-    """Run a rank's program round by round, and yield the messages of each round.
+    """Run a rank's program; yield the messages of each round that has messages.
 
-    When resumed, it acts on the received messages.
+    A :data:`Post` is ``(receives, sends)``, two lists of ``(peer, buffer)``. Buffers are views of the arrays, not
+    copies. The caller transfers the messages and resumes the generator, which then reduces or copies them.
+
+    Args:
+        program: the program.
+        operand: the input, with as many elements in its first dim as the program needs; None if that is 0.
+        result: the output, likewise.
+        op: the reduction.
+        work: memory of an earlier call to use again; new memory if it is None or too small.
     """
     arrays = _bind(program, operand, result, work)
     for step in program.steps:

@@ -159,7 +159,14 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
 
 
 def _draw_line(out: Canvas, index: int, points: list[tuple[tuple[float, ...], str]]) -> None:
-    """Draw a line through points; each point has the text that a pointer shows."""
+    """Draw line number ``index`` through points, with a marker at each point.
+
+    Args:
+        out: the canvas.
+        index: number of the line in the plot, which selects the colour.
+        points: ``((x, y), text)`` of each point, in SVG units; more coordinates are ignored. The text is shown under
+            the mouse.
+    """
     path = " ".join(f"{x:.1f},{y:.1f}" for (x, y, *_), _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
     for (x, y, *_), pointer_text in points:

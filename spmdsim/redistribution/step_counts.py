@@ -102,7 +102,10 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
 
 
 def _is_equal_on_ranks(step: Step) -> bool:
-    """Return True if every rank receives equally many elements in a step."""
+    """Return True if every rank surely receives equally many elements in a step.
+
+    False does not mean that the numbers differ: exchanges, counted steps and uneven shards are not examined.
+    """
     if step.collective == "exchange" or isinstance(step, CountedStep):
         return False
     if not (step.src.is_even(step.shape) and step.dst.is_even(step.shape)):

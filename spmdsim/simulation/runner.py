@@ -234,7 +234,15 @@ def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> No
 
 
 def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
-    """Return the innermost line of the user's program in the traceback of an exception."""
+    """Return the innermost line of the user's program in the traceback of an exception.
+
+    Without a line of the user's, the file is "?" and the line 0.
+
+    Args:
+        task: the rank that raised the exception.
+        error: the exception.
+        call: text for the failed call, which becomes a part of the result.
+    """
     location = ProgramPlace(task.rank, call, "?", 0)
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename

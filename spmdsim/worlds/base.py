@@ -342,13 +342,15 @@ class World(AbstractWorld):
     def _count_moved_rows(
         self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
-        """Return the bytes that a step of rows moved.
+        """Return the bytes that the owned ranks received and sent in a step of rows.
+
+        Sent bytes are counted from what the owned ranks received, so they are complete only if all ranks are owned.
 
         Args:
-            step: the step.
+            step: the step; only subclasses use it.
             dtype: the element type.
             planned: the elements that each owned rank received.
-            peers: for each owned rank the elements from each other rank.
+            peers: for each owned rank, pairs ``(sender, elements)``.
         """
         sent = dict.fromkeys(self.ranks, 0)
         for peers_of_rank in peers:

@@ -53,27 +53,27 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
 
 
 def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
-    """Return for each element the choice of the first condition that holds, or ``default``."""
+    """Return for each element the choice of the first condition that holds, else ``default``.
+
+    Raises:
+        RuleError: If there are no conditions, or another number of choices.
+        InputError: If a number among the choices is out of the range of the common element type.
+    """
     number = len(condlist)
     if number != len(choicelist) or not number:
         raise RuleError(
             f"np.select takes a choice for each condition, but got {number} and {len(choicelist)}"
         )
     numbers = bool, int, float, complex
-    *choicelist, default = (
-        x if isinstance(x, (Tensor, *numbers)) else np.asarray(x) for x in (*choicelist, default)
-    )
-    types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in (*choicelist, default)]
+    values = [x if isinstance(x, (Tensor, *numbers)) else np.asarray(x) for x in (*choicelist, default)]
+    types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in values]
     dtype = np.result_type(*types)
-    *choicelist, default = (
-        _typed_choice(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
-        for x in (*choicelist, default)
-    )
-    like = next((x for x in (*condlist, *choicelist, default) if isinstance(x, Tensor)), None)
+    *choices, result = (_typed_choice(x, dtype) if isinstance(x, numbers) else x for x in values)
+    like = next((x for x in (*condlist, *values) if isinstance(x, Tensor)), None)
     conditions = operands("np.select", (like, *condlist))[1:]
-    for condition, choice in reversed(tuple(zip(conditions, choicelist))):
-        default = ops.where(condition, choice, default)
-    return operands("np.select", (default,))[0]
+    for condition, choice in reversed(tuple(zip(conditions, choices))):
+        result = ops.where(condition, choice, result)
+    return operands("np.select", (result,))[0]
 
 
 def _typed_choice(number: complex, dtype: np.dtype) -> np.ndarray:

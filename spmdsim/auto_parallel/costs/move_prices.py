@@ -198,10 +198,17 @@ class MovePrices:
     def seconds(
         self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int, result: bool = False
     ) -> float:
-        """Return the seconds of a redistribution.
+        """Return the seconds of a redistribution; 0 between equal layouts.
 
-        They are :data:`IMPOSSIBLE` if values had to become partial. ``result`` is True for an operator's result,
-        whose pending sums may not be scattered under some settings.
+        They are :data:`IMPOSSIBLE` if values had to become partial.
+
+        Args:
+            src: the layout before.
+            dst: the layout after.
+            shape: global shape of the tensor.
+            itemsize: bytes per element.
+            result: whether the tensor is an operator's result, whose pending sums may not be scattered under some
+                settings.
         """
         if src == dst:
             return 0.0
@@ -223,7 +230,10 @@ class MovePrices:
         return self._plans[key]
 
     def communicates(self, src: Layout, dst: Layout, shape: Shape, itemsize: int) -> bool:
-        """Return True if any rank sends data from ``src`` to ``dst``."""
+        """Return True if any rank sends data from ``src`` to ``dst``, or if values had to become partial.
+
+        ``shape`` is global, ``itemsize`` in bytes.
+        """
         made_partial = any(axis not in src.partial_axes for axis in dst.partial_axes)
         return made_partial or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
 
@@ -252,7 +262,17 @@ class MovePrices:
         itemsize: int,
         result: bool = False,
     ) -> np.ndarray:
-        """Return the seconds of every pair ``[source, target]``; equal layouts are priced once."""
+        """Return the seconds from every source to every target layout, as an array ``[source, target]``.
+
+        Equal layouts are priced once. A pair is :data:`IMPOSSIBLE` if values had to become partial.
+
+        Args:
+            sources: the layouts before.
+            targets: the layouts after.
+            shape: global shape of the tensor.
+            itemsize: bytes per element.
+            result: whether the tensor is an operator's result; see :meth:`seconds`.
+        """
         rows = list(dict.fromkeys(sources))
         columns = list(dict.fromkeys(targets))
         prices = np.array([[self.seconds(s, t, shape, itemsize, result) for t in columns] for s in rows])

@@ -168,7 +168,15 @@ class Primitive(DialectObject):
         )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """Run our operator with these parameters, and check the out_strategy."""
+        """Redistribute operands as ``shard`` configured them; run the library's operator and return its result.
+
+        Args:
+            operands: tensors, parameters, arrays or numbers.
+            params: the operator's other arguments, by name.
+
+        Raises:
+            ShardError: If the in_strategy or the out_strategy does not fit the operator or the shapes.
+        """
         typed = _match_types(operands)
         bound, sharding, strategy = self._bind(typed, params)
         rules.check_result(self.row, bound, sharding, strategy)

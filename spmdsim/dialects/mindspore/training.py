@@ -169,7 +169,14 @@ class Optimizer(DialectObject, nn.Optimiser):
         super().__init__(trained, self.get_lr(), **options)
 
     def get_lr(self) -> float:
-        """Return the rate of the next step. UsageTypeError: it is no number."""
+        """Return the learning rate of the next step.
+
+        The configured rate is a number, a function of the number of steps done, or a list with a rate per step, whose
+        last rate stays.
+
+        Raises:
+            UsageTypeError: If the rate is not a number.
+        """
         rate = self.learning_rate
         if callable(rate):
             rate = rate(self.global_step)

@@ -28,7 +28,16 @@ BATCH, INPUTS, OUTPUTS = 16, 24, 32
 
 
 def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
-    """Return the layouts of an answer by name; raise Mistake unless each fits its shape."""
+    """Return the layouts of an answer by name.
+
+    Args:
+        answer: the student's layouts, in the order of ``names``.
+        names: the names of the tensors.
+        shapes: the shape of each tensor, by name.
+
+    Raises:
+        Mistake: If the answer has another number of items, or an item is no layout or has the wrong number of dims.
+    """
     expect_several(answer, len(names), f"layouts of {', '.join(names)}")
     layouts = dict(zip(names, answer))
     for name, layout in layouts.items():

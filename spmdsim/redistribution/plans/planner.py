@@ -366,8 +366,12 @@ def _plan(
     partial_target: bool,
     more_memory: bool,
 ) -> Plan:
-    """Return the plan for checked arguments. It is cached by value."""
-    _check_layouts(src, dst, shape, shape if to_shape is None else to_shape, partial_target, to_shape is None)
+    """Return the plan, cached by value; raise PlanError if layouts and shapes do not fit.
+
+    The arguments are those of :func:`plan`, converted to types that can be compared and hashed.
+    """
+    _check_shapes(src, dst, shape, shape if to_shape is None else to_shape, one_shape=to_shape is None)
+    _check_reductions(src, dst, partial_target)
     if to_shape == shape:
         to_shape = None
     itemsize = storage_dtype(src, dtype).itemsize
@@ -436,12 +440,15 @@ def _plans_with_windows(task: PlanTask, everything: bool) -> tuple[Candidate, ..
 MOST_ELEMENTS = 2**61
 
 
-def _check_layouts(
-    src: Layout, dst: Layout, shape: Shape, shape_after: Shape, partial_target: bool, one_shape: bool
-) -> None:
-    """Raise PlanError if the layouts do not fit the shapes or one another.
+def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, one_shape: bool) -> None:
+    """Raise PlanError if the layouts do not fit the shapes, or the shapes do not fit each other.
 
-    ``one_shape`` is True if the plan does not reshape; ``partial_target`` is that of :func:`plan`.
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape before.
+        shape_after: the global shape after; ``shape`` if the plan does not reshape.
+        one_shape: whether the plan does not reshape.
     """
     if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
@@ -464,6 +471,14 @@ def _check_layouts(
             f"shape {shape} holds {many(math.prod(shape), 'element')} and {shape_after} holds {math.prod(shape_after)}; "
             f"a redistribution keeps them all: {src} -> {dst}"
         )
+
+
+def _check_reductions(src: Layout, dst: Layout, partial_target: bool) -> None:
+    """Raise PlanError if values cannot become pending as in ``dst``.
+
+    Without ``partial_target``, ``dst`` may only be partial along axes of ``src``'s mesh along which ``src`` is. Pending
+    values of ``src`` keep their reduction.
+    """
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
         raise PlanError(
             f"plan: dst must be reduced where partial_target is False, got {src} -> {dst}; "

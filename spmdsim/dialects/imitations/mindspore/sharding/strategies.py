@@ -318,6 +318,16 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
     return build_sharded_op(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
 
 
+def _check_devices(layouts: Sequence[Layout], ranks: int) -> None:
+    """Raise ShardError unless the device matrix of each layout has as many devices as there are ranks."""
+    for layout in layouts:
+        if layout.mesh.size != ranks:
+            raise ShardError(
+                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but "
+                f"{many(ranks, 'rank is', 'ranks are')} running{hint_more_ranks()}"
+            )
+
+
 def strategy_of(
     row: OperatorRow, name: str, bound: BoundRule, sharding: ShardedOp | None, ranks: int
 ) -> Strategy:
@@ -340,18 +350,13 @@ def strategy_of(
         with name_operator(name):
             factors = cuts_of_result(bound, in_strategy, ranks)
             return strategy_from_factors(bound, factors, ranks, repeat=sharding.repeat)
-    for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
-        if layout.mesh.size != ranks:
-            raise ShardError(
-                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but "
-                f"{many(ranks, 'rank is', 'ranks are')} "
-                f"running{hint_more_ranks()}"
-            )
-    try:
-        if not isinstance(in_strategy[0], Layout):
+    if isinstance(in_strategy[0], Layout):
+        _check_devices(in_strategy, ranks)
+    else:
+        try:
             check_cuts(in_strategy, bound.shapes, ranks)
-    except RuleError as error:
-        raise ShardError(f"{op}.shard({in_strategy}): {error.message}") from None
+        except RuleError as error:
+            raise ShardError(f"{op}.shard({in_strategy}): {error.message}") from None
     try:
         return sharding.strategy(bound, ranks)
     except RuleError as error:
