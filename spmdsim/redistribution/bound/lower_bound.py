@@ -85,11 +85,8 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
     >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
     (64, 512)
     """
-    average, common_partial, reduced = (
-        least_on_average(src, dst, shape, parts),
-        kept_axes(src, dst),
-        reduced_axes(src, dst),
-    )
+    average = least_on_average(src, dst, shape, parts)
+    common_partial, reduced = kept_axes(src, dst), reduced_axes(src, dst)
     has_new_partial = len(dst.partial) > len(common_partial)
     if (
         not reduced
@@ -114,59 +111,73 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: in
     new_partial = tuple(axis for axis in dst.partial_axes if axis not in common_partial)
     if terms > 1 and not new_partial and max(src.mesh.size, mesh.size) <= FEW:
         return _least_of_few(src, dst, shape, common_partial, (terms - 1) * parts)
-    source_position = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
-    want, have = all_bounds(dst, shape), all_bounds(src, shape)[source_position]
+    source_positions = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
+    is_in_source = source_positions >= 0
+    want = all_bounds(dst, shape)
+    have = all_bounds(src, shape)[source_positions]  # Those of position -1 are not used.
     overlap_lengths = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
-    owned = np.where(source_position < 0, 0, np.maximum(overlap_lengths, 0).prod(axis=1))
+    owned = np.where(is_in_source, np.maximum(overlap_lengths, 0).prod(axis=1), 0)
     wanted = (want[..., 1] - want[..., 0]).prod(axis=1)
-    lines = mesh.axis_size(*new_partial)
-    source = np.where(source_position < 0, -1, piece_numbers(src.mesh, src.split_axes)[source_position]) + 1
+    # Ranks outside of the source mesh get a piece of their own, 0, of which they own no element.
+    source_pieces = np.where(is_in_source, piece_numbers(src.mesh, src.split_axes)[source_positions] + 1, 0)
+    # Along new pending axes, an element may arrive on any one rank.
+    sharing_ranks = mesh.axis_size(*new_partial)
     if terms == 1 or (new_partial and src.mesh != mesh):
-        line = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new_partial))
-        missing = wanted - _distinct(line, source, owned)[line] if new_partial else wanted - owned
-        return ReceptionBound.of_each(-(-missing // lines), int(missing.sum()) // lines)
+        missing = wanted - owned
+        if new_partial:
+            lines = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new_partial))
+            missing = wanted - _sum_distinct(lines, source_pieces, owned)[lines]
+        return ReceptionBound.of_each(-(-missing // sharing_ranks), int(missing.sum()) // sharing_ranks)
     # Overlaps of different source or target pieces share no element, so their sizes add up.
-    covered = int(_distinct(piece_numbers(mesh, (*dst.split_axes, *common_partial)), source, owned).sum())
+    target_pieces = piece_numbers(mesh, (*dst.split_axes, *common_partial))
+    covered = int(_sum_distinct(target_pieces, source_pieces, owned).sum())
     elements = math.prod(shape) * mesh.axis_size(*common_partial)
-    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial, *new_partial)
-    total = elements * ((terms - 1) * parts + wanting) - covered
-    least = -(-total // (mesh.size + src.mesh.size - int((source_position >= 0).sum())))
-    return ReceptionBound.of_each(np.maximum(-(-wanted // lines), least), total)
+    replicas = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial, *new_partial)
+    total = elements * ((terms - 1) * parts + replicas) - covered
+    average = -(-total // (mesh.size + src.mesh.size - int(is_in_source.sum())))
+    return ReceptionBound.of_each(np.maximum(-(-wanted // sharing_ranks), average), total)
 
 
 def _least_of_few(
-    src: Layout, dst: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...], joining: int
+    src: Layout, dst: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...], adding: int
 ) -> ReceptionBound:
     """Return :func:`least_on_average` of a reduction on few ranks without new pending axes.
 
-    Uses no arrays.
+    Plain Python takes less time than arrays for few ranks.
 
-    ``common_partial`` are the axes that stay pending; ``joining`` is the number of receptions per element that add up
-    addends.
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        common_partial: the axes that stay pending.
+        adding: the number of receptions per element that add up addends.
     """
     mesh = dst.mesh
     source_positions, want, have = positions_in(src.mesh, mesh), boxes_of(dst, shape), boxes_of(src, shape)
-    source = piece_numbers(src.mesh, src.split_axes).tolist()
-    target = piece_numbers(mesh, (*dst.split_axes, *common_partial)).tolist()
-    owned = {
-        (piece, source[position]): volume(common)
-        for box, position, piece in zip(want, source_positions, target)
+    source_pieces = piece_numbers(src.mesh, src.split_axes).tolist()
+    target_pieces = piece_numbers(mesh, (*dst.split_axes, *common_partial)).tolist()
+    # Overlaps of different source or target pieces share no element, so their sizes add up.
+    covered = {
+        (piece, source_pieces[position]): volume(common)
+        for box, position, piece in zip(want, source_positions, target_pieces)
         if position >= 0 and (common := overlap(box, have[position])) is not None
     }
-    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial)
-    total = math.prod(shape) * mesh.axis_size(*common_partial) * (joining + wanting) - sum(owned.values())
-    least = -(-total // (mesh.size + src.mesh.size - sum([position >= 0 for position in source_positions])))
-    return ReceptionBound.of_each(np.array([max(volume(box), least) for box in want]), total)
+    elements = math.prod(shape) * mesh.axis_size(*common_partial)
+    replicas = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial)
+    total = elements * (adding + replicas) - sum(covered.values())
+    common_ranks = len(source_positions) - source_positions.count(-1)
+    average = -(-total // (mesh.size + src.mesh.size - common_ranks))
+    return ReceptionBound.of_each(np.array([max(volume(box), average) for box in want]), total)
 
 
-def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:
+def _sum_distinct(groups: np.ndarray, pieces: np.ndarray, elements: np.ndarray) -> np.ndarray:
     """Return, for each group, the total number of elements of its distinct pieces.
 
-    ``group``, ``piece`` and ``elements`` have one entry per position; positions of one group with equal pieces count
-    once.
+    ``groups``, ``pieces`` and ``elements`` have one entry per position; positions of one group with equal pieces
+    count once.
     """
-    _, first = np.unique(group * (piece.max(initial=0) + 1) + piece, return_index=True)
-    return np.bincount(group[first], weights=elements[first], minlength=len(group)).astype(np.int64)
+    _, first = np.unique(groups * (pieces.max(initial=0) + 1) + pieces, return_index=True)
+    return np.bincount(groups[first], weights=elements[first], minlength=len(groups)).astype(np.int64)
 
 
 class SumCell(NamedTuple):
@@ -174,13 +185,13 @@ class SumCell(NamedTuple):
 
     Attributes:
         box: the box of the global tensor.
-        holders: for each addend, the ranks that own it.
+        owners: for each addend, the ranks that own it.
         wanting: the ranks that own the result.
         term_of: the number of the addend that a rank owns, by rank.
     """
 
     box: Bounds
-    holders: tuple[tuple[int, ...], ...]
+    owners: tuple[tuple[int, ...], ...]
     wanting: tuple[int, ...]
     term_of: dict[int, int]
 
@@ -190,7 +201,7 @@ class SumCell(NamedTuple):
         There are none if one of ``adders`` wants the result and owns an addend.
         """
         term_of, wanting = self.term_of, self.wanting
-        if [rank for rank in adders if rank in term_of and rank in wanting]:
+        if any(rank in term_of and rank in wanting for rank in adders):
             return []
         used_terms = [term_of.get(rank) for rank in adders]
         return [rank for rank in wanting if rank in term_of and term_of[rank] not in used_terms]
@@ -220,20 +231,22 @@ class SumCell(NamedTuple):
     @property
     def fewest(self) -> int:
         """Smallest number of receptions of an adder, counted as in :meth:`extras`."""
-        return len(self.holders) - 1 - self._adds_last
+        return len(self.owners) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the receptions per element that each of ``ranks`` has as the adder.
 
         The reception of the result itself is not counted.
         """
-        terms, term_of, wanting = len(self.holders), self.term_of, self.wanting
-        last = {term_of[rank] for rank in wanting if rank in term_of}
-        extras = dict.fromkeys(ranks, terms - bool(last))
+        terms, term_of, wanting = len(self.owners), self.term_of, self.wanting
+        # A rank that wants the result can add one of these addends last; then the adder does not receive it.
+        last_terms = {term_of[rank] for rank in wanting if rank in term_of}
+        extras = dict.fromkeys(ranks, terms - bool(last_terms))
+        # The last reception of an adder that wants the result brings the result itself.
         extras.update(dict.fromkeys(wanting, terms - 1))
         for rank, term in term_of.items():
-            another = len(last) > (term in last)
-            extras[rank] = terms - (2 if another or rank in wanting else 1)
+            saves_last = rank in wanting or bool(last_terms - {term})
+            extras[rank] = terms - 1 - saves_last
         return tuple(extras.values())
 
 
@@ -259,38 +272,32 @@ class Sums:
         common_partial: Sequence[str],
         reduced: Sequence[str],
     ) -> None:
-        #: The ranks of both meshes.
         self.ranks = sorted({*ranks_of(src.mesh).rank.tolist(), *ranks_of(dst.mesh).rank.tolist()})
-        number = piece_numbers(src.mesh, tuple(reduced)).tolist()
+        term_numbers = piece_numbers(src.mesh, tuple(reduced)).tolist()
         want, targets = dict.fromkeys(self.ranks, 0), []
         for (problem, box), members in _pieces(dst, shape, tuple(common_partial)).items():
             wanting = tuple([rank for rank, _ in members])
             want.update(dict.fromkeys(wanting, volume(box)))
             targets.append((problem, box, wanting))
-        #: Elements that each rank wants.
         self.want = np.array(list(want.values()))
         groups: dict[tuple[int, ...], list[SumCell]] = {}
         for (problem, box), members in _pieces(src, shape, tuple(common_partial)).items():
-            term_of_rank = {rank: number[position] for rank, position in members}
-            holders: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
+            term_of_rank = {rank: term_numbers[position] for rank, position in members}
+            owners: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
             for rank, term in term_of_rank.items():
-                holders[term].append(rank)
-            holder_tuples = tuple(map(tuple, holders))
+                owners[term].append(rank)
+            owners_of_terms = tuple(map(tuple, owners))
             for target_problem, target, wanting in targets:
                 if problem == target_problem and (common := overlap(box, target)) is not None:
-                    cell = SumCell(common, holder_tuples, wanting, term_of_rank)
+                    cell = SumCell(common, owners_of_terms, wanting, term_of_rank)
                     groups.setdefault(cell.extras(self.ranks), []).append(cell)
         rows = sorted(groups)
-        #: Cells that cost every adder the same, together.
         self.groups = [groups[row] for row in rows]
-        #: ``[group, rank]``, what they cost it per element.
         self.extras = np.array(rows)
-        #: Per group the ranks that it costs the least.
         self.inside = [
             [rank for rank, cost in zip(self.ranks, row) if cost == least]
             for row, least in zip(rows, map(min, rows))
         ]
-        #: Elements of each group.
         self.volumes = np.array([sum(volume(cell.box) for cell in cells) for cells in self.groups])
 
     @cached_property

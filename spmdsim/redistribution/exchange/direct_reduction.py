@@ -137,7 +137,7 @@ def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[P
         for giver in order[:-1]:
             sent[giver] += volume(box)
         sent[order[-1]] += volume(box) * sum(rank != order[-1] for rank in cell.wanting)
-    dealt.sort(key=lambda item: max(map(len, item[0].holders)))  # Addends with few owners come first.
+    dealt.sort(key=lambda item: max(map(len, item[0].owners)))  # Addends with few owners come first.
     return tuple([_build_part(*item, sent) for item in dealt])
 
 
@@ -413,7 +413,7 @@ def _build_part(
     sent by rank.
     """
     adder_of_term = {cell.term_of[rank]: rank for rank in reversed(order) if rank in cell.term_of}
-    remaining = [term for term in range(len(cell.holders)) if term not in adder_of_term]
+    remaining = [term for term in range(len(cell.owners)) if term not in adder_of_term]
     adders = []
     for number, rank in enumerate(order):
         count = len(remaining)
@@ -422,7 +422,7 @@ def _build_part(
             count = len(remaining) if finishes else receptions[rank] - (number > 0)
         terms = [] if adder_of_term.get(cell.term_of.get(rank, -1)) != rank else [(cell.term_of[rank], rank)]
         for term in remaining[:count]:
-            sender = min(cell.holders[term], key=lambda holder: (sent[holder], holder))
+            sender = min(cell.owners[term], key=lambda owner: (sent[owner], owner))
             sent[sender] += volume(box)
             terms.append((term, sender))
         del remaining[:count]
