@@ -135,12 +135,14 @@ class JoinedNode(Node):
 
 
 def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], origin: int) -> list[int]:
-    """Return the number of rows of each shard along a layout's first dim, by one small all_gather.
+    """Return the number of rows of each shard of the first dim, on all ranks. Collective.
+
+    Replicas count once. The communication is one small all_gather.
 
     Args:
         world: the world whose ranks own the shards.
         layout: the layout of the result.
-        lengths: the numbers of rows of the owned ranks, 0 outside of the mesh.
+        lengths: the number of rows of each rank of ``world.ranks``, in that order; 0 outside of the mesh.
         origin: the provenance number of the tensor that has the rows.
     """
     axes = layout.canonical.dims[0]

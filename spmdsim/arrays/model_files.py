@@ -37,7 +37,8 @@ def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Ten
     Args:
         path: a ``.safetensors`` file, an index, or a folder that contains one of these.
         world: the world of the ranks.
-        layouts: a layout per array to read, by name; or a function of name and shape, which reads all arrays.
+        layouts: a layout per array to read, by name; or a function of name and shape, which reads all arrays. None,
+            which reads a checkpoint in its stored layouts, is an error here, because models have no layouts.
 
     Raises:
         InputError: If a file is missing or damaged, an array does not exist, or ``layouts`` is None; equal on all

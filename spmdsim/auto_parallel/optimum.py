@@ -34,10 +34,18 @@ MOST_STARTS = 3
 TIE_ABOVE = 400
 
 
-def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None) -> ChoiceModel:
-    """Build the choices on a mesh, with uneven blocks if no operator can use even ones.
+def build_choice_model(
+    graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None
+) -> ChoiceModel:
+    """Build the model of all choices on a mesh: with even blocks if they can be used, else with uneven ones.
 
-    ``moves`` are prices that earlier calls computed.
+    Uneven blocks are tried if no operator can use the mesh with even ones, unless ``settings.even`` is False already.
+
+    Args:
+        graph: the program.
+        mesh: the mesh.
+        settings: the settings of the search.
+        moves: prices of redistributions that earlier calls computed; None: none yet.
 
     Raises:
         InputError: If no operator can use the mesh.

@@ -16,7 +16,7 @@ from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.optimum import least_on, model_on, solve
+from spmdsim.auto_parallel.optimum import build_choice_model, least_on, solve
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
@@ -230,7 +230,9 @@ class SearchResult(ShortRepr):
             strategy: cuts, a mapping of factors to axes, or a strategy.
         """
         settings = replace(self.settings, tie=False)
-        model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves)
+        model = build_choice_model(
+            self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves
+        )
         solution = solve(model)
         method = f"with {operator} given"
         least = model.least(solution)

@@ -52,7 +52,7 @@ def has_gradient(dtype: np.dtype) -> bool:
     >>> [has_gradient(np.dtype(name)) for name in ("f4", "c8", "i4", "?")]
     [True, True, False, False]
     """
-    return dtype.kind in "fcV"
+    return dtype.kind in "fcV"  # V is the kind of the types of ml_dtypes, such as bfloat16.
 
 
 def promote_types(*dtypes: np.dtype) -> np.dtype:
@@ -141,7 +141,9 @@ def is_additive(src: np.dtype, dst: np.dtype) -> bool:
         return True
     if src.kind in "iu" and dst.kind in "iu":
         return dst.itemsize <= src.itemsize
-    if (src.kind == "c" and dst.kind != "c") or not (src.kind in "fcV" and dst.kind in "fcV"):
+    # Between integers and floats, a conversion rounds or cuts every shard. From complex to real numbers, it loses the
+    # imaginary parts.
+    if not (has_gradient(src) and has_gradient(dst)) or (src.kind == "c" and dst.kind != "c"):
         return False
     return all(a <= b for a, b in zip(_precision(src), _precision(dst)))
 

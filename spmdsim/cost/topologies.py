@@ -64,9 +64,10 @@ class Torus(Topology):
         return at, start, hops, backwards
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return all links of all messages.
+        """Return the links of each message: all hops along the first dim, then those along the second, and so on.
 
-        The arrays have as many entries as the sum of the distances.
+        In each dim the message takes the shorter direction; see :meth:`_link` for the numbers of the links. The arrays
+        have as many entries as the sum of the distances. A message from a rank to itself crosses no link.
         """
         messages, links = [], []
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
@@ -209,7 +210,12 @@ class FatTree(Topology):
         return cls((leaf, ranks // leaf), (1, uplinks), bandwidth, alpha, hop_seconds)
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links up on the sender's side and down on the receiver's side, level by level."""
+        """Return the links of each message: level by level, up on the sender's side and down on the receiver's side.
+
+        A message rises to the lowest level whose subtree contains both ends. The receiver's number chooses the port
+        upwards at each level. See :meth:`_link` for the numbers of the links. A message from a rank to itself crosses
+        no link.
+        """
         messages, links = [], []
         copy = np.zeros_like(sources)
         for level in range(len(self.down)):
@@ -287,7 +293,12 @@ class Dragonfly(Topology):
         return (target_group - group - 1) % self.groups // self.per_router
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: of its hosts, and up to two local links and a global one."""
+        """Return the links of each message: of its hosts, and up to two links inside groups and one between groups.
+
+        Links from ``0`` lead out of ranks, links from ``ranks`` into ranks. Links from ``local`` connect the routers of
+        a group, links from ``globe`` connect groups. A message from a rank to itself crosses only the links of its
+        hosts, which are none.
+        """
         per_group = self.routers * self.hosts
         a, b = sources // per_group, targets // per_group
         r, s = sources // self.hosts % self.routers, targets // self.hosts % self.routers

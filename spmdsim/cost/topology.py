@@ -73,9 +73,9 @@ class Topology(Pictured, ABC):
 
     @abstractmethod
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message from ``sources[i]`` to ``targets[i]``.
+        """Return the numbers of the links that each message from ``sources[i]`` to ``targets[i]`` crosses.
 
-        A message to its own rank crosses no link.
+        A message from a rank to itself crosses no link.
         """
 
     @abstractmethod
@@ -114,9 +114,14 @@ class Flat(Topology):
         self.capacity = np.full(2 * ranks, float(bandwidth))
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the link out of the sender and the link into the receiver."""
+        """Return the links of each message: the link out of the sender, then the link into the receiver.
+
+        Link ``r`` leads out of rank ``r``, link ``ranks + r`` into rank ``r``. A message from a rank to itself crosses
+        no link.
+        """
         moving = np.flatnonzero(sources != targets)
-        links = np.concatenate([sources[moving], self.ranks + targets[moving]])
+        links_out, links_in = sources[moving], self.ranks + targets[moving]
+        links = np.concatenate([links_out, links_in])
         return Routes(np.concatenate([moving, moving]), links, len(sources))
 
     def link_name(self, link: int) -> str:
@@ -156,13 +161,23 @@ class Nodes(Topology):
         self.capacity = np.concatenate([inside, np.full(2 * self.nodes, float(bandwidth) * rails)])
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return two links inside a node; between nodes also the ports of both nodes."""
+        """Return the links of each message: of the sender and the receiver; between nodes also the ports of both nodes.
+
+        Link ``r`` leads out of rank ``r``, link ``ranks + r`` into rank ``r``. After them come the ports out of the
+        nodes, then the ports into the nodes. A message from a rank to itself crosses no link.
+        """
         moving = np.flatnonzero(sources != targets)
-        s, t = sources[moving], targets[moving]
-        a, b = s // self.per_node, t // self.per_node
-        far = a != b
-        base = 2 * self.ranks
-        links = [s, self.ranks + t, base + a[far], base + self.nodes + b[far]]
+        senders, receivers = sources[moving], targets[moving]
+        source_nodes, target_nodes = senders // self.per_node, receivers // self.per_node
+        far = source_nodes != target_nodes
+        first_port_out = 2 * self.ranks
+        first_port_in = first_port_out + self.nodes
+        links = [
+            senders,
+            self.ranks + receivers,
+            first_port_out + source_nodes[far],
+            first_port_in + target_nodes[far],
+        ]
         messages = [moving, moving, moving[far], moving[far]]
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 

@@ -128,12 +128,21 @@ class ModuleWords:
         self.tables, self.submodules, self.hidden = tables.split(), submodules.split(), hidden
 
     def makers(self, dialect: str) -> dict[str, Callable[[], Any]]:
-        """Return a function per name of the tables that makes or returns its value."""
+        """Import the tables; map each name in them to a function that returns its value.
+
+        A table is a dictionary of values, or a function that returns a dictionary of functions without arguments.
+
+        Args:
+            dialect: the package that the paths of the tables are relative to.
+        """
         makers: dict[str, Callable[[], Any]] = {}
         for path in self.tables:
             home, _, name = path.rpartition(".")
             table = getattr(import_module(f".{home}", dialect), name)
-            makers.update(table() if callable(table) else {word: partial(table.get, word) for word in table})
+            if callable(table):
+                makers.update(table())
+            else:
+                makers.update({word: partial(table.get, word) for word in table})
         return makers
 
 

@@ -109,20 +109,22 @@ class Window:
         read = len(range(max(low, 0), min(high, n))) if self.mirror else len(self.reads(start, stop, n))
         return before, high - low - before - read
 
-    def readers(self, start: int, stop: int) -> tuple[int, int]:
+    def positions_reading(self, start: int, stop: int) -> tuple[int, int]:
         """Return ``(first, last + 1)`` of the positions that read an element of ``start .. stop-1``.
 
-        >>> Window(6, -1, 3).readers(2, 3)
+        If no position reads them, both numbers are equal. For mirrored windows the range can have more positions.
+
+        >>> Window(6, -1, 3).positions_reading(2, 3)
         (1, 4)
         """
         if self.stride < 0:  # count the elements from the other end
             start, stop = 1 - stop, 1 - start
             reverse = Window(self.size, -self.first, 1, -self.stride)
-            return reverse.readers(start, stop)
+            return reverse.positions_reading(start, stop)
         if self.mirror:
             # A mirrored element is not further from its position than the farther end of the window.
             reach = max(-self.first, self.first + self.width - 1)
-            return Window(self.size, -reach, 2 * reach + 1).readers(start, stop)
+            return Window(self.size, -reach, 2 * reach + 1).positions_reading(start, stop)
         start, stop = start * self.spread, (stop - 1) * self.spread + 1
         low = -(-(start - self.first - self.width + 1) // self.stride)
         high = (stop - 1 - self.first) // self.stride + 1

@@ -157,23 +157,36 @@ class Optimiser(SavedState, Pictured):
         with self._restoring_state(trained) as waiting:
             for number, parameter in enumerate(trained):
                 value: Any = self._updated(parameter, slopes[number])
-                values[number] = slopes[number] = (
-                    None  # Free the arrays as soon as the parameter releases them.
-                )
+                # Free the arrays as soon as the parameter releases them.
+                values[number] = None
+                slopes[number] = None
                 if value.layout != parameter.layout:
                     moves.add(number, value, parameter.layout)
                 else:
                     parameter.assign(value)
                     del waiting[number]
                 value = None
-            later = moves.post_all()
-            gathered = moves.finish()
-            for number in [*waiting]:
-                if number in later:
-                    trained[number].assign_later(partial(later[number], number))
-                else:
-                    trained[number].assign(gathered[number])
-                del waiting[number]
+            self._assign_gathered(trained, moves, waiting)
+
+    @staticmethod
+    def _assign_gathered(
+        trained: Sequence[Parameter], moves: SharedMoves, waiting: dict[int, object]
+    ) -> None:
+        """Gather the parameters whose state is split further, now or later, and assign their new values.
+
+        Args:
+            trained: the parameters of the step.
+            moves: the gathers, by position in ``trained``.
+            waiting: an entry per parameter without new value, by position in ``trained``. All are deleted.
+        """
+        later = moves.post_all()
+        gathered = moves.finish()
+        for number in [*waiting]:
+            if number in later:
+                trained[number].assign_later(partial(later[number], number))
+            else:
+                trained[number].assign(gathered[number])
+            del waiting[number]
 
     @contextmanager
     def _restoring_state(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:

@@ -26,9 +26,10 @@ BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
 
 def machine_on(machine: CostModel | None, *meshes: Mesh) -> CostModel:
-    """Return the cost model of a mesh or between two meshes.
+    """Return the cost model of a machine on a mesh or between two meshes.
 
-    A machine with nodes uses the links that the mesh crosses. Without a machine, the model is :data:`BYTES_ONLY`.
+    Machines with nodes and `Restricted` models depend on the mesh: they price the links that it crosses. Other models
+    are returned unchanged. For None, the model is :data:`BYTES_ONLY`.
     """
     if machine is None:
         return BYTES_ONLY

@@ -48,10 +48,12 @@ def read_exit_reason() -> tuple[int, str]:
 
 
 def set_hooks(name: str | None = None) -> None:
-    """Set all hooks of this process, again where the program has replaced one.
+    """Install the hooks of threads, exits and exceptions that end all ranks if one rank fails.
+
+    A further call installs hooks again that the program has replaced.
 
     Args:
-        name: what error lines call the program. None keeps the name, which is the script's at first.
+        name: the program's name in error lines. None keeps the name, which is the script's at first.
     """
     if name is not None:
         _program_name[:] = [name]

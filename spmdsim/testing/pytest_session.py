@@ -225,8 +225,16 @@ class RankSession:
                 return f"rank {rank} has tests that others lack, such as {min(tests - common)}"
         return "the ranks have the same tests in different orders"
 
-    def _exit_together(self, reason: str, has_errors: bool) -> None:
-        """Exit the session on all ranks, after rank 0 printed the collection errors of all ranks."""
+    def _exit_together(self, reason: str, has_errors: bool) -> NoReturn:
+        """Print the collection errors of all ranks on rank 0, and end the session. Collective.
+
+        Args:
+            reason: the text of the exit.
+            has_errors: whether this rank has collection errors.
+
+        Raises:
+            pytest.exit.Exception: Always.
+        """
         errors = self._collection_errors() if has_errors else ""
         for rank, text in enumerate(self.agreement.gather_texts(errors)):
             if text and self.rank == 0:

@@ -47,8 +47,12 @@ from spmdsim.worlds.programs import Moved, StepProgram, check_mode, check_shard
 from spmdsim.wrong_calls import explained
 
 
-def _fills(step: Step, dtype: np.dtype) -> Program:
-    """Derive a fill: each rank fills its target shard; see :func:`derive_fill`."""
+def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
+    """Return the program of a ``fill`` step, which makes a tensor pending without messages.
+
+    Along an axis that replicates the source, one rank keeps the values and the other ranks own the identity of the
+    reduction; see :func:`derive_fill`.
+    """
     jobs = [(rank, derive_fill(step, rank, dtype)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
@@ -58,12 +62,12 @@ def _fills(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _exchange(step: Step, dtype: np.dtype) -> Program:
+def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
     """Derive an exchange: every rank's target box is assembled from the boxes that it receives."""
     from spmdsim.redistribution.exchange.direct import receives
 
     if step.to_shape is not None:
-        return _numbered(step)
+        return _derive_numbered_program(step)
     jobs = []
     for rank in step.dst.mesh.rank_list:
         target = step.dst.bounds(step.shape, rank)
@@ -83,7 +87,7 @@ def _exchange(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _summing(step: Step, dtype: np.dtype) -> Program:
+def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
     """Derive a direct reduction: every part is added up in the order of its adders."""
     from spmdsim.redistribution.exchange.direct_reduction import reduction_parts
 
@@ -114,7 +118,7 @@ def _summing(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _scanning(step: Step, dtype: np.dtype) -> Program:
+def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
     """Derive an exclusive scan: every group's arrays are reduced in the order of the group."""
     assert isinstance(step, ScanStep)
     op = check_reduce(step.op, dtype)
@@ -129,7 +133,7 @@ def _scanning(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _reshapes(step: Step, dtype: np.dtype) -> Program:
+def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
     """Derive a local reshape. Replicas that share an array share the reshaped array."""
     jobs = [(rank, step.dst.local_shape(step.shape_after, rank)) for rank in step.src.mesh.rank_list]
 
@@ -144,7 +148,7 @@ def _reshapes(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _numbered(step: Step) -> Program:
+def _derive_numbered_program(step: Step) -> Program:
     """Derive an exchange by element numbers: every rank's target shard is assembled in row-major order."""
     ends, ranks = (step.src, step.dst, step.shape, step.shape_after), step.dst.mesh.rank_list
     jobs = [(r, step.dst.local_shape(step.shape_after, r), flat_receives(*ends, r)) for r in ranks]
@@ -160,7 +164,7 @@ def _numbered(step: Step) -> Program:
     return run
 
 
-def _windows(step: Step, dtype: np.dtype) -> Program:
+def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
     """Derive a halo exchange: every rank's windows are assembled from the boxes of its group.
 
     On the way back, every rank's block is the sum of what the group contributes.
@@ -199,7 +203,7 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
             raise PlanError(f"{text}: the group does not hold the box {target}")
 
 
-def _covered(step: Step, dtype: np.dtype) -> Program:
+def _derive_checked_program(step: Step, dtype: np.dtype) -> Program:
     """Derive a collective, after a check that each group owns the elements that its targets need."""
     for members in step.src.mesh.groups(*step.axes):
         _check_cover(step, ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members))
@@ -211,13 +215,13 @@ _CHECKED = ("all_gather", "all_to_all")
 #: How lock step derives its steps, by collective.
 ALL_DERIVATIONS: dict[str, Derivation] = {
     **{name: derivation for name, derivation in DERIVATIONS.items() if name not in _CHECKED},
-    **dict.fromkeys(_CHECKED, _covered),
-    "fill": _fills,
-    "reshape": _reshapes,
-    "exchange": _exchange,
-    "reduce_exchange": _summing,
-    EXCLUSIVE_SCAN: _scanning,
-    **dict.fromkeys((WINDOW, HALO_EXCHANGE, HALO_REDUCE), _windows),
+    **dict.fromkeys(_CHECKED, _derive_checked_program),
+    "fill": _derive_fill_program,
+    "reshape": _derive_reshape_program,
+    "exchange": _derive_exchange_program,
+    "reduce_exchange": _derive_reduction_program,
+    EXCLUSIVE_SCAN: _derive_scan_program,
+    **dict.fromkeys((WINDOW, HALO_EXCHANGE, HALO_REDUCE), _derive_window_program),
 }
 
 
@@ -377,4 +381,4 @@ class ShapeOnly(World):
 
 def _expected(step: RowStep | PartsStep) -> Peers:
     """Return the elements that the representative is expected to receive from each other rank."""
-    return tuple((peer, count) for peer, count in step.expected(0) if peer != 0)
+    return tuple((peer, count) for peer, count in step.expected_elements(0) if peer != 0)

@@ -113,11 +113,11 @@ def test_what_a_prediction_on_links_leaves_out_is_said(capsys) -> None:
         for links in [], ["--links", "butterfly"]:
             assert main([*common, ranks, "--topology", topology, *links]) == 0
             lines = capsys.readouterr().out.splitlines()  # the remark names no row: --links has no (bound)
-            assert any(one.startswith("on more than 32 ranks that send") for one in lines) == (ranks == "64")
+            assert any(one.startswith("above 32 ranks") for one in lines) == (ranks == "64")
     for ignored in ["--topology", "torus:4x4"], ["--machine", "cluster"]:
         assert main([*common, "16", *ignored, "--model", "loggops"]) == 0
         shown = capsys.readouterr()
-        assert f"{ignored[1]} counts for nothing" in shown.err and "on more than" not in shown.out
+        assert f"{ignored[1]} counts for nothing" in shown.err and "above 32" not in shown.out
 
 
 def test_crossover_is_where_the_closed_forms_cross() -> None:

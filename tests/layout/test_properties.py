@@ -445,7 +445,7 @@ def test_windows_read_what_their_positions_read_one_by_one():
                 assert {*reads} == wanted, window
         for start, stop in ((0, 3), (2, 5), (8, 9)):
             readers = [i for i, some in read.items() if some & {*range(start, stop)}]
-            low, high = window.readers(start, stop)
+            low, high = window.positions_reading(start, stop)
             assert [*range(low, high)] == readers, (window, start, stop)
             seen += bool(readers)
         halo = Windowed(mesh("x", None), (window, None))

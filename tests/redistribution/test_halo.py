@@ -382,7 +382,7 @@ def test_windows_read_what_their_definition_says(window):
         return
     for start, stop in itertools.combinations(range(n + 1), 2):
         readers = {i for i in range(window.size) if set(read_by(window, i, n)) & set(range(start, stop))}
-        low, high = window.readers(start, stop)
+        low, high = window.positions_reading(start, stop)
         assert readers <= set(range(low, high))
         if readers and abs(window.stride) <= window.width and window.spread == 1:
             assert (min(readers), max(readers) + 1) == (low, high)

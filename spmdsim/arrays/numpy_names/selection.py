@@ -235,7 +235,7 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
         right: intervals contain their right bound instead of the left one.
 
     Raises:
-        UsageTypeError: If ``bins`` is a tensor, or ``x`` is none.
+        UsageTypeError: If ``bins`` is a tensor, or ``x`` is not a tensor.
         RuleError: If the bounds are not in order.
     """
     if isinstance(bins, Tensor) or not isinstance(x, Tensor):

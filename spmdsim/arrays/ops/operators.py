@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper, wraps
-from inspect import signature
+from inspect import Signature, signature
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
@@ -76,24 +76,25 @@ class OperatorFunction(Pictured, Generic[P, R]):
             if other_name != first
         }
         self._places = {first: parameters.index(first) for first in self.others.values()}
-        written = signature(function)
-        shown_parameters = [
-            parameter
-            for name, parameter in written.parameters.items()
-            if name not in self.others and parameter.annotation not in REFUSED
-        ]
-        self.__signature__ = written.replace(
-            parameters=shown_parameters
-        )  # what is printed: each parameter once
+        self.__signature__ = self._shown_signature(with_aliases=False)
         self.__module__ = "spmdsim.ops"
+
+    def _shown_signature(self, with_aliases: bool) -> Signature:
+        """Return the signature for help texts; without aliases it lists each parameter under its first name only."""
+        declared = signature(self._function)
+        return declared.replace(
+            parameters=[
+                parameter
+                for name, parameter in declared.parameters.items()
+                # REFUSED annotates parameters that exist only to refuse an argument.
+                if parameter.annotation not in REFUSED and (with_aliases or name not in self.others)
+            ]
+        )
 
     def with_all_names(self) -> OperatorFunction[P, R]:
         """Return an equal operator whose signature also lists the other names of parameters, such as ``axis``."""
-        copy, written = OperatorFunction(self._function, self._op), signature(self._function)
-        parameters = written.parameters.values()
-        copy.__signature__ = written.replace(
-            parameters=[parameter for parameter in parameters if parameter.annotation not in REFUSED]
-        )
+        copy = OperatorFunction(self._function, self._op)
+        copy.__signature__ = copy._shown_signature(with_aliases=True)
         return copy
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:

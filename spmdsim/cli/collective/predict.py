@@ -131,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
         say(table, "")
     say(machine.certainty)
     if args.topology and events is None:
-        _say_largest(ranks[-1])
+        _warn_of_rough_counts(ranks[-1])
     say(*map(crossover_words, prediction.crossovers), *measured_words(prediction))
     for name, why in prediction.left_out.items():
         remark(f"left out: {name}: {why}")
@@ -180,17 +180,17 @@ def _print_links(
         emit_json([asdict(load) for load in links])
         return 0
     say(title, "", table, "")
-    _say_largest(n)
+    _warn_of_rough_counts(n)
     return 0
 
 
-def _say_largest(n: int) -> None:
-    """Print a remark if blocks of unequal sizes are not counted one by one on so many ranks."""
+def _warn_of_rough_counts(n: int) -> None:
+    """Print a remark if ``n`` ranks are so many that the bytes of symmetric algorithms are rounded up."""
     from spmdsim.cost.link_load import EXACT_UP_TO
 
     if n > EXACT_UP_TO:
         say(
-            f"on more than {EXACT_UP_TO} ranks that send alike, each message counts with the size of its round's largest"
+            f"above {EXACT_UP_TO} ranks, every message of a symmetric algorithm counts as large as its round's largest"
         )
 
 

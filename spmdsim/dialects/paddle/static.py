@@ -334,7 +334,14 @@ class Program(DialectObject):
         return output
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
-        """Run all calls; return all values by key. ``fed`` has tensors by variable name."""
+        """Replay all calls; return each value by the key of its variable.
+
+        Args:
+            fed: tensors by variable name. Results that need a tensor that is not fed become `Missing`.
+
+        Raises:
+            the error of `missing_feed_error`: If a call that trains needs a tensor that is not fed.
+        """
         values: dict[int, Any] = {x.key: fed.get(name, Missing(name)) for name, x in self.feeds.items()}
         values = {key: self._apply_stop_gradient(key, x) for key, x in values.items()}
         for call in self.instructions:
@@ -345,8 +352,11 @@ class Program(DialectObject):
             missing = find_instances((args, options), Missing)
             if missing and call.trains:
                 raise missing_feed_error(missing[0])
-            computed = [] if missing else find_instances(_run_now(call.function, args, options), CoreTensor)
-            results = missing[:1] * len(call.outputs) or map(with_methods, computed)
+            if missing:
+                results = [missing[0]] * len(call.outputs)
+            else:
+                tensors = find_instances(_run_now(call.function, args, options), CoreTensor)
+                results = list(map(with_methods, tensors))
             values.update({key: self._apply_stop_gradient(key, x) for key, x in zip(call.outputs, results)})
         return values
 

@@ -146,9 +146,10 @@ def save_tuning(path: str | Path, vendor: str, later: TrialRecords | Mapping[str
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder, so that other processes that write into it wait until the block ends.
+    """Lock a folder during the block; other processes that lock it wait.
 
-    The folder itself is locked, so that no lock file remains.
+    On a file system without locks, processes do not wait for each other. The folder itself is locked, so that no lock
+    file remains.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:

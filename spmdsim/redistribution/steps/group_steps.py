@@ -114,10 +114,11 @@ class PartsStep(CountedStep):
         """True, because the arrays may differ in length."""
         return True
 
-    def expected(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)``: the expected number of elements from each member to ``rank``.
+    def expected_elements(self, rank: int) -> list[tuple[int, int]]:
+        """Return ``(member, elements)`` for each rank of the group: the expected number that it sends to ``rank``.
 
-        It is that for evenly spread values.
+        The expectation is for values that are spread evenly: ``times`` values per element, rounded. The group includes
+        ``rank``. For a rank outside of the source mesh the list is empty.
         """
         if rank not in self.src.mesh:
             return []
@@ -133,11 +134,16 @@ class PartsStep(CountedStep):
         """Return the number of elements that ``rank`` is expected to send to others."""
         group = self.group(rank) if rank in self.src.mesh else ()
         other_members = (member for member in group if member != rank)
-        return sum(count for member in other_members for peer, count in self.expected(member) if peer == rank)
+        return sum(
+            count
+            for member in other_members
+            for peer, count in self.expected_elements(member)
+            if peer == rank
+        )
 
     def received_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` is expected to receive from others."""
-        return sum(count for peer, count in self.expected(rank) if peer != rank)
+        return sum(count for peer, count in self.expected_elements(rank) if peer != rank)
 
     @property
     def most_received(self) -> int:

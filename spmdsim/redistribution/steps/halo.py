@@ -143,7 +143,7 @@ class Dim:
         return self.window.reads(int(self.positions.start[piece]), int(self.positions.stop[piece]), self.n)
 
     def sources(self, piece: int) -> list[int]:
-        """Return the pieces from whose blocks this piece reads, sorted."""
+        """Return the pieces from whose blocks this piece reads, sorted; possibly the piece itself."""
         wanted, pieces = self.reads(piece), set()
         for turn in self._turns(wanted):
             limits = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
@@ -154,14 +154,14 @@ class Dim:
         return [piece_ for piece_ in sorted(pieces) if self.read_slices(piece_, piece)]
 
     def readers(self, piece: int) -> list[int]:
-        """Return the pieces that read from this piece's block, sorted."""
+        """Return the pieces that read from this piece's block, sorted; possibly the piece itself."""
         (start, stop), pieces = self.block(piece), set()
         if start == stop or not self.window.size:
             return []
         window = self.window
         reach = range(window.first, (window.size - 1) * window.stride + window.first + window.width)
         for turn in self._turns(reach) if window.wrap else range(1):
-            a, b = window.readers(start + turn * self.n, stop + turn * self.n)
+            a, b = window.positions_reading(start + turn * self.n, stop + turn * self.n)
             if a < b:
                 first, last = self.positions.cells_in(a, b)
                 pieces.update(self.positions.piece[first:last].tolist())

@@ -52,7 +52,7 @@ class RowStep(Step):
 
         The expectation is for ids drawn evenly and at random.
         """
-        return sum(count for peer, count in self.expected(rank) if peer != rank)
+        return sum(count for peer, count in self.expected_elements(rank) if peer != rank)
 
     @cached_property
     def returning(self) -> RowStep | None:
@@ -86,10 +86,11 @@ class RowStep(Step):
         count = frame.returned_elements if self.goes_back else frame.looked_up_elements
         return sum(elements for _, elements in count(wants, me))
 
-    def expected(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)``: the expected number of elements from each member to ``rank``.
+    def expected_elements(self, rank: int) -> list[tuple[int, int]]:
+        """Return ``(member, elements)`` for each rank of the group: the expected number that it sends to ``rank``.
 
-        The expectation is for ids drawn evenly and at random.
+        The expectation is for ids drawn evenly and at random. The group includes ``rank``. For a rank outside of the
+        source mesh the list is empty.
         """
         if rank not in self.src.mesh:
             return []
@@ -106,7 +107,7 @@ class RowStep(Step):
         It is the number that the reverse step would receive.
         """
         reverse = replace(self, collective=EXCHANGE_ROWS if self.goes_back else RETURN_ROWS)
-        return sum(count for peer, count in reverse.expected(rank) if peer != rank)
+        return sum(count for peer, count in reverse.expected_elements(rank) if peer != rank)
 
     def _expected_elements(self, rank: int, rows: int) -> int:
         """Return the expected number of elements of the distinct rows that a rank's ids name.

@@ -199,7 +199,7 @@ def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
     Init.
     """
     for task in scheduler.tasks:
-        task.report_flood()
+        task.report_stored_flood()
     scheduler.problems += [
         *_find_unreceived(scheduler),
         *_find_open_meetings(scheduler),

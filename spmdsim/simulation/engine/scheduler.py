@@ -120,13 +120,17 @@ class Task:
     def reset_counts(self) -> None:
         """Report messages over the limit, and reset the counts, because the rank waited for another rank."""
         if self.flood is not None:
-            self.report_flood()
+            self.report_stored_flood()
         self.last_box, self.count = None, 0
         if self.other_counts:
             self.other_counts.clear()
 
-    def report_flood(self) -> None:
-        """Report the stored message if the rank sent too many messages to one rank."""
+    def report_stored_flood(self) -> None:
+        """Report the stored message that reached the limit `FLOOD`, if there is one, and forget it.
+
+        `FLOOD` messages to one rank, sent without waiting, are too many. The report has the number and the bytes of all
+        messages to that rank so far.
+        """
         message, self.flood = self.flood, None
         if message is not None:
             box = message.comm.boxes[message.dest]

@@ -283,8 +283,11 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
     setattr(PointToPoint, name, describe_method(method, name, prepare, about))
 
 
-def _install() -> None:
-    """Add the sends of all modes to ``PointToPoint``."""
+def _add_sends_of_modes() -> None:
+    """Add ``Send_init``, and the synchronous, buffered and ready sends, to ``PointToPoint``.
+
+    The class itself defines ``Send`` and ``Isend``. Ready sends take buffers only.
+    """
     _add_send("Send_init", STANDARD, _buffer_arguments, "Return a send that can be started repeatedly.")
     for mode, about in _MODES.items():
         call = f"{mode[0]}send"
@@ -301,7 +304,7 @@ def _install() -> None:
             _add_send(f"i{call}", mode, _object_arguments, f"Start a {mode} send of a Python object.")
 
 
-_install()
+_add_sends_of_modes()
 
 
 def _wait_for_both(scheduler: Any, task: Any, message: Message, receive: Receive) -> None:

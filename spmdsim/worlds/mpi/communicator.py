@@ -170,9 +170,10 @@ class EmulatedCommunicator(Pictured):
         """Send the root's buffer to all ranks."""
         buffer = buffer_of(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
-        is_root = self._rank == root
-        vector = buffer.elements.copy() if is_root else None
-        target = buffer.elements if vector is None else vector.copy()  # the root's own is only read
+        if self._rank == root:  # The root's buffer is only read.
+            vector, target = buffer.elements.copy(), buffer.elements.copy()
+        else:
+            vector, target = None, buffer.elements
         self._run(schedule, schedule.chunk_elements(buffer.count), vector, target)
 
     @_collective

@@ -107,10 +107,17 @@ class Tally:
         self.calls[name] = self.calls.get(name, 0) + 1
         self.data += CallCounts(1, received, sent)
 
-    def reduced(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
-        """Count a call that reduces data by an algorithm of the library.
+    def count_reduction(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
+        """Count one reduction by MPI: the bytes of the plan, and those of the algorithm that MPI chooses.
 
-        By the convention of plans, each part of a block is sent to its owner.
+        In the plan, each rank sends every other rank the block that it owns; an Allreduce also gathers the blocks. If
+        MPI's algorithm is not known, ``unknown`` becomes True.
+
+        Args:
+            name: "Allreduce" or "Reduce_scatter".
+            counts: the number of elements that each rank owns.
+            rank: this rank.
+            itemsize: bytes per element.
         """
         received, sent = (len(counts) - 1) * counts[rank], sum(counts) - counts[rank]
         if name == "Allreduce":  # Gathering the blocks moves equally many bytes.
@@ -227,7 +234,9 @@ class Counted(MPI.Intracomm):
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce on all ranks; count the reduce_scatter and all_gather of balanced blocks that it amounts to."""
         if recorder.open_traces:
-            self.tally.reduced("Allreduce", self._balanced(recvbuf.size), self.rank_size[0], recvbuf.itemsize)
+            self.tally.count_reduction(
+                "Allreduce", self._balanced(recvbuf.size), self.rank_size[0], recvbuf.itemsize
+            )
         super().Allreduce(sendbuf, recvbuf, op)
 
     def Reduce_scatter(
@@ -235,7 +244,7 @@ class Counted(MPI.Intracomm):
     ) -> None:
         """Reduce, and leave each rank its block; count each rank's part of a block sent to its owner."""
         if recorder.open_traces:
-            self.tally.reduced("Reduce_scatter", recvcounts, self.rank_size[0], recvbuf.itemsize)
+            self.tally.count_reduction("Reduce_scatter", recvcounts, self.rank_size[0], recvbuf.itemsize)
         super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:

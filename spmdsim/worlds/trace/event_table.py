@@ -145,7 +145,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     if step.collective in LOCAL_STEPS:
         return []
     if isinstance(step, (RowStep, PartsStep)):
-        return step.expected(rank)
+        return step.expected_elements(rank)
     if isinstance(step, HaloStep):
         return [(peer, sum(piece.size for piece in pieces)) for peer, pieces in received_boxes(step, rank)]
     if isinstance(step, ScanStep):

@@ -261,7 +261,11 @@ def _rows() -> dict[str, OperatorRow]:
 
 
 def _elementwise(count: int) -> Op:
-    """Return an element-wise operator of ``count`` operands; with several, partial sums stay partial."""
+    """Return an operator with the layouts of an element-wise operator of ``count`` operands.
+
+    The operator for one operand is relu, which is not linear: partial sums are reduced before it. The operator for
+    several operands adds them: partial sums stay partial.
+    """
     if count == 1:
         return our_operator("relu")
     if count == 2:
