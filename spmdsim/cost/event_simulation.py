@@ -282,7 +282,14 @@ class SimulatedRun(ShortRepr):
 
 
 def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -> SimulatedRun:
-    """Run a program in simulated time; the default parameters are LogGOPSim's.
+    """Run a program in simulated time.
+
+    Args:
+        program: the operations of all ranks. Sizes of calculations are in the time unit of the parameters.
+        parameters: the LogGOPS parameters; default: those of LogGOPSim, in nanoseconds.
+
+    Returns:
+        The times of all operations and ranks, in the time unit of the parameters.
 
     Raises:
         ScheduleError: If operations never start, or messages are never received.
@@ -339,6 +346,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     events = 0
     now: float = -1  # before the first moment
     while True:
+        # 1. Release the operations that waited for operations that have finished or started.
         for op in finished:
             end = ends[op]
             for follower in followers[op]:
@@ -355,6 +363,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
                         freed.append(follower)
         finished.clear()
         started.clear()
+        # 2. Queue the released sends and calculations; post the released receives.
         if freed:
             if len(freed) > 1:
                 freed.sort(key=kind_of)
@@ -391,6 +400,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
             freed.clear()
             if finished or started:
                 continue
+        # 3. Take the next event of this moment, or move to the next moment. The simulation ends after the last one.
         op = next(current, -1)
         if op < 0:
             events_at.pop(now, None)
@@ -399,6 +409,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
             now = heappop(moments)
             current = iter(events_at[now])
             continue
+        # 4. Events from ``total`` on are messages that arrive: match the message with a posted receive, or store it.
         if op >= total:
             send = op - total
             cpu, card = to_cpu[send], to_card[send]
@@ -430,6 +441,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
                 ends[send] = max(ends[send], now)
                 finished.append(send)
             continue
+        # 5. Run a send or a calculation, or queue it again if its processor or network card is busy.
         cpu = cpus[op]
         at = cpu_free[cpu]
         if kinds[op] == SEND:
@@ -455,10 +467,19 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
         starts[op] = now
         started.append(op)
     _refuse_leftovers(program, starts, partners)
+    rank_ends = _find_rank_ends(program, ends)
+    return SimulatedRun(max(rank_ends), rank_ends, tuple(starts), tuple(ends), tuple(partners), events)
+
+
+def _find_rank_ends(program: EventProgram, ends: Sequence[float]) -> tuple[float, ...]:
+    """Return the time at which the last operation of each rank ends; 0 for a rank without operations.
+
+    ``ends`` has the end of each operation of the program.
+    """
     rank_ends: list[float] = [0] * program.size
     for rank, end in zip(program.ranks, ends):
         rank_ends[rank] = max(rank_ends[rank], end)
-    return SimulatedRun(max(rank_ends), tuple(rank_ends), tuple(starts), tuple(ends), tuple(partners), events)
+    return tuple(rank_ends)
 
 
 def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:

@@ -29,7 +29,11 @@ LINE = Mesh((RANKS,), ("r",))
 
 
 def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the bytes of each rank against the lower bound of the library's plan."""
+    """Check the student's ``to_receive(src, dst, shape, rank)``: the elements that each rank must receive at least.
+
+    The right answers are the lower bounds of the library's plans. Yield after each group of layouts: ones that shrink
+    or grow shards, ones that regroup them, and shapes that the mesh does not divide.
+    """
     rows, columns = MESH(("dp", "tp"), None), MESH(None, ("dp", "tp"))
     shrinking = [(rows, columns, (8, 8)), (MESH("dp", None), MESH(None, None), (6, 4))]
     disjoint = [(MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)), (columns, MESH(None, ("tp", "dp")), (4, 16))]
@@ -48,7 +52,11 @@ def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the answer against the bytes of the plans."""
+    """Check the student's ``nearest(src, targets, shape, dtype)``: the index of the cheapest target layout.
+
+    The cheapest target is the first one whose plan has the busiest rank receive the fewest bytes. Yield after each of
+    two groups of layouts.
+    """
     rows = MESH(("dp", "tp"), None)
     split_targets = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
     mixed_targets = (MESH(None, ("tp", "dp")), MESH(("tp", "dp"), None), MESH("dp", "tp"), MESH(None, None))
@@ -68,7 +76,11 @@ def nearest(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def finish(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check values and layout, then bytes."""
+    """Check the student's ``finish(y)``: values and layout, then the bytes that it moves.
+
+    ``y`` is a product with pending sums. The result must be split over dp and tp along dim 0, and the busiest rank may
+    not receive more bytes than the lower bound of the plan. Yield after each of the two parts.
+    """
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
     y = matmul(tensor(a, MESH("dp", "tp")), tensor(b, MESH("tp", None)))
     z, trace = traced(lambda: answer(y))
@@ -80,7 +92,11 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check both tensors, then the bytes of both together."""
+    """Check the student's ``two_readers(x)``: the tensor split along dim 1 and the whole tensor, then the bytes.
+
+    For both tensors together, the busiest rank may not receive more than 7/8 of the bytes of the whole tensor. Yield
+    after each tensor and after the bytes.
+    """
     a = numbers(16, 16)
     tensors, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
     expect_several(tensors, 2, "two tensors")

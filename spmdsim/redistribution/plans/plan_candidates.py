@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.layout.common_mesh import refine
 from spmdsim.pictured import ShortRepr
@@ -147,13 +147,32 @@ def candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...
     return tuple(sorted(plans, key=lambda candidate: candidate.order))
 
 
-def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout from which a ``fill`` step reaches ``dst`` without communication.
+def _split_largest(dims: list[list[str]], axes: list[str], mesh: Mesh, shape: Shape) -> None:
+    """Let ``axes`` also split the dim with the largest shards, the first one of equals, in ``dims``.
 
-    A fill makes new pending axes: one rank along the axis keeps the values. Before it, a new pending axis splits the
-    dimension that it splits in the source. If the source is on another mesh, the axis splits the largest dimension. If
-    the source is replicated along the axis, the axis splits the largest dimension if that receives fewer bytes.
-    Without new pending axes, the layout is ``dst``.
+    Without dims, change nothing.
+
+    Args:
+        dims: the axes that split each dim.
+        axes: the additional axes.
+        mesh: the mesh of the axes.
+        shape: the global shape.
+    """
+    if dims:
+        sizes = largest_shard_shape(mesh, dims, shape)
+        dims[sizes.index(max(sizes))] += axes
+
+
+def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout that one local ``fill`` step turns into ``dst``; ``dst`` itself if no fill is needed.
+
+    A fill makes axes pending without messages: one rank along the axis keeps the values. For each axis that is pending
+    only in ``dst``, the returned layout has:
+
+    * source on another mesh: a split of the dim with the largest shards.
+    * axis splits a dim of the source: the same split.
+    * axis replicates the source: a split of the dim with the largest shards if the busiest rank then receives fewer
+      bytes, else replication.
     """
     if not dst.partial:
         return dst
@@ -162,19 +181,20 @@ def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layo
     if not new_partial:
         return dst
     dims = [list(entry) for entry in dst.dims]
+    replicated: list[str] = []
     for axis, _ in new_partial:
-        if not is_same_mesh and dims:
-            sizes = largest_shard_shape(dst.mesh, dims, shape)
-            dims[sizes.index(max(sizes))].append(axis)
-        for dim, entry in enumerate(src.dims if is_same_mesh else ()):
-            if axis in entry:
-                dims[dim].append(axis)
+        if not is_same_mesh:
+            _split_largest(dims, [axis], dst.mesh, shape)
+        elif axis in src.replicated_axes:
+            replicated.append(axis)
+        else:
+            for dim, entry in enumerate(src.dims):
+                if axis in entry:
+                    dims[dim].append(axis)
     remaining_partial = [item for item in dst.partial if item not in new_partial]
     base = Layout(dst.mesh, dims, remaining_partial)
-    replicated = [axis for axis, _ in new_partial if is_same_mesh and axis in src.replicated_axes]
-    if replicated and dims:
-        sizes = largest_shard_shape(dst.mesh, base.dims, shape)
-        dims[sizes.index(max(sizes))] += replicated
+    if replicated:
+        _split_largest(dims, replicated, dst.mesh, shape)
         split_further = Layout(dst.mesh, dims, remaining_partial)
         if lower_bound(src, split_further, shape).busiest < lower_bound(src, base, shape).busiest:
             return split_further
