@@ -94,18 +94,18 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
     sys.stderr.flush()
     # A terminal stops a process that reads from it outside of the terminal's group.
     in_group = reads and sys.stdin is not None and sys.stdin.isatty()
-    word = secrets.token_hex(8)
+    secret = secrets.token_hex(8)
     with make_unreadable():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, such as numpy's
             child = fork_below_reaper()
         if child == 0:
             writes = {1 if stream is sys.stdout else 2: end for stream, (_, end) in zip(streams, pipes)}
-            _run_child(body, limits, writes, (report[1], word), reads, in_group)
+            _run_child(body, limits, writes, (report[1], secret), reads, in_group)
         for _, end in (*pipes, report):
             os.close(end)
         pipes_of = dict(zip([end for end, _ in pipes], streams))
-        return _ChildWatch(child, limits, pipes_of, report[0], in_group, word).run()
+        return _ChildWatch(child, limits, pipes_of, report[0], in_group, secret).run()
 
 
 # -- the child ------------------------------------------------------------------------------------------
@@ -248,8 +248,16 @@ def _find_raise_place(error: BaseException) -> str:
     return f"{users_lines[-1]}: " if users_lines else ""
 
 
-def _set_limits(limits: Limits, report: int, word: str) -> None:
-    """Set the limits of this process. At the time limit it reports its line and exits."""
+def _set_limits(limits: Limits, report: int, secret: str) -> None:
+    """Set the limits of this process, which reports the user's line and exits at the time limit.
+
+    At an interrupt it reports and exits, too. Without the module ``resource`` only these two handlers are set.
+
+    Args:
+        limits: the limits.
+        report: file descriptor for the line ``"<secret> at <file and line>"``.
+        secret: text by which the parent knows a genuine report.
+    """
     global _memory, current
     current = limits
 
@@ -259,7 +267,7 @@ def _set_limits(limits: Limits, report: int, word: str) -> None:
         ) or find_users_place(frame)
         with suppress(RuntimeError):  # the signal may interrupt a print
             sys.stdout.flush()
-        os.write(report, f"{word} at {code_line}\n".encode(errors="surrogateescape"))
+        os.write(report, f"{secret} at {code_line}\n".encode(errors="surrogateescape"))
         exit_now(1)
 
     signal.signal(LIMIT_SIGNAL, report_place)
@@ -331,11 +339,11 @@ class _ChildWatch:
     """The child as its parent sees it: prints its output, ends it at its limits, reports how it ended."""
 
     def __init__(
-        self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool, word: str
+        self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool, secret: str
     ) -> None:
         self.child, self.handle = child, ProcessHandle(child)
         self.limits, self.streams, self.report = limits, streams, report
-        self.secret = word
+        self.secret = secret
         self.printed_bytes, self.used, self.is_in_line, self.message = 0, 0.0, False, b""
         #: The limit that the child has reached: "time" or "output"; "interrupted" after Ctrl-C; else empty.
         self.reached = ""
