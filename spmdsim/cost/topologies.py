@@ -283,10 +283,11 @@ class Dragonfly(Topology):
         self.alpha, self.hop_seconds = alpha, hop_seconds
         #: Global links that end at one router, so that a group reaches all others.
         self.per_router = -(-(groups - 1) // routers) if groups > 1 else 1
-        self.local = 2 * self.ranks
-        self.globe = self.local + groups * routers * routers
-        self.capacity = np.full(self.globe + groups * groups, float(bandwidth))
-        self.capacity[self.globe :] = global_bandwidth or bandwidth
+        #: Links are numbered: out of each rank, into each rank, local ones by group and routers, global ones by groups.
+        self.first_local = 2 * self.ranks
+        self.first_global = self.first_local + groups * routers * routers
+        self.capacity = np.full(self.first_global + groups * groups, float(bandwidth))
+        self.capacity[self.first_global :] = global_bandwidth or bandwidth
 
     def _gateway(self, group: Ints, target_group: Ints) -> Ints:
         """Return the router of each group that has the global link to another group."""
@@ -310,37 +311,37 @@ class Dragonfly(Topology):
         candidates = [
             (moving, sources),
             (moving, self.ranks + targets),
-            (moving & (r != leave), self.local + a * square + r * self.routers + leave),
-            (far, self.globe + a * self.groups + b),
-            (far & (enter != s), self.local + b * square + enter * self.routers + s),
+            (moving & (r != leave), self.first_local + a * square + r * self.routers + leave),
+            (far, self.first_global + a * self.groups + b),
+            (far & (enter != s), self.first_local + b * square + enter * self.routers + s),
         ]
         messages = [np.flatnonzero(mask) for mask, _ in candidates]
         links = [link[which] for which, (_, link) in zip(messages, candidates)]
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def link_name(self, link: int) -> str:
-        """Return the name of a link."""
+        """Return the name of a link, such as ``group 0: router 1 to 2`` or ``group 0 to group 3``."""
         link = int(link)
-        if link < self.local:
+        if link < self.first_local:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
-        if link < self.globe:
-            group, pair = divmod(link - self.local, self.routers * self.routers)
+        if link < self.first_global:
+            group, pair = divmod(link - self.first_local, self.routers * self.routers)
             return f"group {group}: router {pair // self.routers} to {pair % self.routers}"
-        pair = link - self.globe
-        return f"group {pair // self.groups} to group {pair % self.groups}"
+        source, target = divmod(link - self.first_global, self.groups)
+        return f"group {source} to group {target}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """Return the two ends of a link: rank and router, two routers, or routers of two groups."""
         link = int(link)
-        if link < self.local:
+        if link < self.first_local:
             rank = TopologyPlace(0, link % self.ranks)
             router = TopologyPlace(1, rank.number // self.hosts)
             return (rank, router) if link < self.ranks else (router, rank)
-        if link < self.globe:
-            group, pair = divmod(link - self.local, self.routers * self.routers)
+        if link < self.first_global:
+            group, pair = divmod(link - self.first_local, self.routers * self.routers)
             first, second = (group * self.routers + router for router in divmod(pair, self.routers))
             return TopologyPlace(1, first), TopologyPlace(1, second)
-        a, b = np.divmod(np.array([link - self.globe]), self.groups)
+        a, b = np.divmod(np.array([link - self.first_global]), self.groups)
         leave, enter = a * self.routers + self._gateway(a, b), b * self.routers + self._gateway(b, a)
         return TopologyPlace(1, int(leave[0])), TopologyPlace(1, int(enter[0]))
 
