@@ -326,7 +326,7 @@ def load(
 def _load(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
 ) -> dict[str, Tensor]:
-    """Read the tensors that a manifest names. Collective.
+    """Read the tensors of a manifest, each in its layout. Collective: all ranks raise an error of any rank.
 
     Args:
         source: the folder of the checkpoint.
@@ -336,13 +336,29 @@ def _load(
         verify: compare all checksums first.
 
     Raises:
-        InputError: If a file is missing or damaged, on all ranks.
+        InputError: If a file is missing or damaged, or if a layout is given for a tensor that the checkpoint lacks.
+        SpmdError: The error of any rank, of its own type.
+    """
+    if verify:
+        _verify(source / manifest["data"], manifest["tensors"], world)
+    loaded, problem = _read_tensors(source, manifest, world, layouts)
+    problems = world.gather_objects([problem] * len(world.ranks), "load")
+    for kind, text in (item for item in problems if item is not None):
+        raise kind(f"{text}, at {source_line()}")
+    for tensor in loaded.values() if world.compares else ():
+        require_equal_source(world, tensor, Described(None, "a checkpoint's"), "load")
+    return loaded
+
+
+def _read_tensors(
+    source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice
+) -> tuple[dict[str, Tensor], tuple[type[SpmdError], str] | None]:
+    """Read the tensors of a manifest until one fails; return them, and the type and text of its error.
+
+    The error is None if all tensors were read. It is not raised, because the other ranks do not know of it.
     """
     entries, files = manifest["tensors"], source / manifest["data"]
-    if verify:
-        _verify(files, entries, world)
     loaded: dict[str, Tensor] = {}
-    problem: tuple[type[SpmdError], str] | None = None
     try:
         for name in layouts if isinstance(layouts, Mapping) else ():
             if name not in entries:
@@ -352,15 +368,11 @@ def _load(
         for name, entry in entries.items():
             loaded[name] = _load_one(name, entry, files, world, layouts)
     except SpmdError as error:
-        problem = type(error), str(error)
+        return loaded, (type(error), str(error))
     except OSError as error:
-        problem = InputError, f"the checkpoint in {str(source)!r} cannot be read: {error.strerror or error}"
-    problems = world.gather_objects([problem] * len(world.ranks), "load")
-    for kind, text in (item for item in problems if item is not None):
-        raise kind(f"{text}, at {source_line()}")
-    for tensor in loaded.values() if world.compares else ():
-        require_equal_source(world, tensor, Described(None, "a checkpoint's"), "load")
-    return loaded
+        reason = f"the checkpoint in {str(source)!r} cannot be read: {error.strerror or error}"
+        return loaded, (InputError, reason)
+    return loaded, None
 
 
 def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
