@@ -284,9 +284,11 @@ def _best_mesh(
     models = []
     for mesh in meshes:
         watch(f"prices on {mesh}")
-        models.append(_usable(graph, mesh, settings, moves, memory))
+        models.append(_model_or_error(graph, mesh, settings, moves, memory))
     if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
-        models = [_usable(graph, mesh, replace(settings, even=False), moves, memory) for mesh in meshes]
+        models = [
+            _model_or_error(graph, mesh, replace(settings, even=False), moves, memory) for mesh in meshes
+        ]
     best: tuple[ChoiceModel, Solution] | None = None
     considered: list[tuple[str, float]] = []
     problem: SpmdError | None = None
@@ -338,10 +340,14 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     return _best_mesh(graph, (mesh,), settings, memory, MovePrices(settings))
 
 
-def _usable(
+def _model_or_error(
     graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, memory: float | None
 ) -> ChoiceModel | InputError:
-    """Return the choices on a mesh, or the error if no operator can use the mesh."""
+    """Return the model of the choices on a mesh, or the InputError that it raised.
+
+    The error is that no operator can use the mesh, or that the model cannot be built. If ``memory`` (a limit in bytes)
+    is None, the model leaves out strategies that no optimum has.
+    """
     try:
         if memory is None:
             model = quick_model(graph, mesh, settings, moves)

@@ -349,7 +349,9 @@ class ChoiceModel:
     def _add_reader(
         self, value: Value, storage: StorageStates, variable: int, reader: int, operand: int, count: int
     ) -> None:
-        """Add the price of moving a tensor from its stored layout to one of its readers.
+        """Add the price and the memory of moving a tensor from its stored layout to one of its readers.
+
+        A parameter that is stored apart must be stored as it is used, or finer; other pairs are IMPOSSIBLE.
 
         Args:
             value: the tensor.
@@ -362,12 +364,7 @@ class ChoiceModel:
         wanted = self.states[reader].inputs[operand]
         prices = self._times(value) * self._table(storage.layouts, wanted, value)
         if self._keeper.stored_apart(value):
-            # The price does not depend on the dims that are split for storage, so one choice of dims is enough.
-            allowed = {
-                layout: {layout, *self._keeper.finer_layouts(layout, value.shape)} for layout in {*wanted}
-            }
-            usual = np.array([[stored in allowed[use] for use in wanted] for stored in storage.layouts])
-            prices = np.where(usual, prices, IMPOSSIBLE)
+            prices = np.where(self._is_finer(storage.layouts, wanted, value.shape), prices, IMPOSSIBLE)
         memory = self._copy_memory(value, storage, wanted, reader, operand)
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
@@ -380,6 +377,14 @@ class ChoiceModel:
         return 2 if self.settings.recompute and self.graph.training and value.kind != "input" else 1
 
     # -- prices -------------------------------------------------------------------------------------
+
+    def _is_finer(
+        self, stored_layouts: Sequence[Layout], wanted: Sequence[Layout], shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """Return a mask ``[stored, wanted]``: True where a stored layout is the wanted one or splits it further."""
+        # The price does not depend on the dims that are split for storage, so one choice of dims is enough.
+        allowed = {layout: {layout, *self._keeper.finer_layouts(layout, shape)} for layout in {*wanted}}
+        return np.array([[stored in allowed[layout] for layout in wanted] for stored in stored_layouts])
 
     def _price(self, value: Value) -> Price:
         """Return the function that prices a move of a tensor between two layouts, in seconds."""
