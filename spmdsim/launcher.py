@@ -39,7 +39,10 @@ def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def give_job_facts(environment: MutableMapping[str, str], **facts: str | None) -> None:
-    """Add facts to the variable in an environment; None removes a fact."""
+    """Add facts for started processes to the variable ``SPMDSIM_JOB`` of an environment, in place.
+
+    None removes a fact. The variable has the facts as JSON; it is removed when no fact is left.
+    """
     import json
 
     all_facts: dict[str, str | None] = {**read_job_facts(environment), **facts}

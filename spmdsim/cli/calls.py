@@ -25,7 +25,7 @@ The first call that ranks made differently is marked with ">".
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Print the table of the last calls, or write it as pictures."""
+    """Print the table of the last calls, or write it as pictures; return 0."""
     from spmdsim.figures.figures import Figure
     from spmdsim.tables import Table
     from spmdsim.worlds.trace.last_calls import groups, read, table, title

@@ -44,7 +44,7 @@ SECONDS = 120
     program=lambda args: args.algorithm,
 )
 def main(args: argparse.Namespace) -> int:
-    """Write the page."""
+    """Write the interactive HTML page to ``args.output``, by default explore.html, and return 0."""
     from spmdsim.figures.explore import page
 
     if not args.algorithm:

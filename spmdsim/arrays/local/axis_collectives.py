@@ -417,11 +417,14 @@ def _dim(what: str, dim: int, ndim: int) -> int:
     return dim % ndim
 
 
-def _require_size(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str, ...]) -> None:
-    """Raise RuleError unless the size of a dim is the number of ranks."""
-    if array.shape[dim] != size:
+def _require_size(what: str, array: np.ndarray, dim: int, ranks: int, axes: tuple[str, ...]) -> None:
+    """Raise RuleError unless the size of a dim is ``ranks``, the number of ranks along the axes.
+
+    ``what`` is the call, for the message.
+    """
+    if array.shape[dim] != ranks:
         raise RuleError(
-            f"{what}: dim {dim} has size {array.shape[dim]}, but {many(size, 'rank is', 'ranks are')} along "
+            f"{what}: dim {dim} has size {array.shape[dim]}, but {many(ranks, 'rank is', 'ranks are')} along "
             f"{axis_names(axes)}: make it that long, "
             "or say tiled=True"
         )

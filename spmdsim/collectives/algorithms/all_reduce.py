@@ -103,19 +103,19 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
 
 def fold_in(rank: int, fold: Fold, chunks: range) -> Rounds:
-    """Yield the round in which the rank that drops out gives its vector to its neighbour."""
+    """Yield the round in which the rank of a pair that drops out sends its ``chunks`` to the survivor, to be reduced."""
     return fold.pair_round(rank, [recv_reduce(rank ^ 1, chunks)], [send(rank ^ 1, chunks)])
 
 
 def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
-    """Yield the round in which the survivor gives the result back."""
+    """Yield the round in which the survivor of a pair sends the resulting ``chunks`` to the dropped rank."""
     return fold.pair_round(rank, [send(rank ^ 1, chunks)], [recv(rank ^ 1, chunks)])
 
 
 def halving_range(new: int, steps: int, power: int) -> range:
-    """Return the chunks that survivor ``new`` works on after ``steps`` halvings.
+    """Return the chunks that survivor number ``new`` of ``power`` works on after ``steps`` halvings.
 
-    Halvings start at distance 1.
+    There are ``power`` chunks. Halvings start at distance 1, so the lowest bit of ``new`` selects the first half.
     """
     start, length = 0, power
     for bit in range(steps):
@@ -125,9 +125,9 @@ def halving_range(new: int, steps: int, power: int) -> range:
 
 
 def halve(rank: int, fold: Fold) -> Rounds:
-    """Yield the rounds of a reduce_scatter by recursive halving among the survivors.
+    """Yield a reduce_scatter among a fold's survivors by recursive halving, at distances 1, 2, 4, ...
 
-    The first distance is 1.
+    A survivor ends with the chunk whose number is its own new number with the bits reversed. Dropped ranks idle.
     """
 
     def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
