@@ -167,3 +167,20 @@ def test_a_caught_exit_is_none(tmp_path):
 def test_all_ranks_leave_with_a_code(tmp_path):
     result = plain(tmp_path, "all exit")
     assert result.returncode == 4 and "stopped" not in result.stderr
+
+
+PROGRAM_OF_A_SMALLER_WORLD = """\
+from mpi4py import MPI
+from spmdsim import MPIWorld
+rank = MPI.COMM_WORLD.rank
+world = MPIWorld(MPI.COMM_WORLD.Split(min(rank, 1), rank), check=False)
+if rank == 1:
+    world.gather_on((0, 1), None)
+"""
+
+
+def test_rank_that_left_a_smaller_world_is_named_by_its_number_in_the_job(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM_OF_A_SMALLER_WORLD)
+    result = run_python("-m", "spmdsim", "launch", "-n", 4, tmp_path / "program.py", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "rank 2 left the program and will not come to a collective of ranks 1, 2" in result.stderr

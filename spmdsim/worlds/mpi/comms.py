@@ -42,6 +42,8 @@ LONGEST = 2048
 HURRIED = 4.0
 #: Exit code of a job that waits in vain, equal to that of all mistakes of the user.
 MISTAKE = 2
+#: Seconds for which a rank that waits for a group only yields its core to others, and then sleeps between two looks.
+YIELDING, NAP = 0.005, 0.0005
 #: Seconds after which a rank first reports the ranks that it waits for at the end.
 WORD = 10.0
 
@@ -129,10 +131,15 @@ class Comms:
             talk.Send(own_number, rank, MEETING)
 
     def _wait_until(self, done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
-        """Wait until ``done()`` is true.
+        """Wait until ``done()``, which is called again and again, is true.
 
-        Raises DisagreementError if ranks do not come before the deadline, or have left. ``ranks`` are the members of
-        the group, ``missing`` those that have not reported.
+        Args:
+            done: returns True when all have come; it may change ``missing``.
+            ranks: the members of the group.
+            missing: the members that have not reported, for the message; empty if unknown.
+
+        Raises:
+            DisagreementError: At the deadline, or if a member left the program without making this group.
         """
         begin, what = time.monotonic(), f"a collective of {self._names(ranks)}"
         while not done():
@@ -140,14 +147,14 @@ class Comms:
             if waited > self.deadline:
                 who = self._names(missing) if missing else "some ranks"
                 raise DisagreementError(f"{who} did not come within {self.deadline:g} s to {what}")
-            if waited < 0.005:
+            if waited < YIELDING:
                 os.sched_yield()
                 continue
             self._listen()
-            left = [rank for rank in ranks if rank in self._left]
-            if gone := [rank for rank in left if _number(ranks) not in self._left[rank]]:
-                raise DisagreementError(f"{name_ranks(gone)} left the program and will not come to {what}")
-            time.sleep(0.0005)
+            number = _number(ranks)
+            if gone := [rank for rank in ranks if rank in self._left and number not in self._left[rank]]:
+                raise DisagreementError(f"{self._names(gone)} left the program and will not come to {what}")
+            time.sleep(NAP)
 
     def _names(self, ranks: Iterable[int]) -> str:
         """Return ranks of the world in words, by their numbers in the job."""
@@ -241,7 +248,7 @@ class Comms:
             if awaited and waited > next_word:
                 next_word *= 2
                 self._sign(awaited, waited)
-            time.sleep(0.0005)
+            time.sleep(NAP)
         if comm.rank == 0:
             sent += [comm.isend(None, rank, DONE) for rank in other_ranks]
         self._listen()
@@ -251,7 +258,7 @@ class Comms:
         """Wait until all ranks have come, as they have reported that they will."""
         request, end = self._talk.Ibarrier(), time.monotonic() + self.deadline
         while not request.Test() and time.monotonic() < end:
-            time.sleep(0.0005)
+            time.sleep(NAP)
 
     def _sign(self, awaited: Iterable[int], waited: float) -> None:
         """Write which ranks this one waits for, if it is the first rank that has left."""

@@ -234,15 +234,22 @@ class EmulatedCommunicator(Pictured):
         self._gather(sendbuf, recvbuf, root, True)
 
     def _gather(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
-        """Run a gather of blocks to the root; with ``vector``, of different lengths."""
-        is_root = self._rank == root
-        result = buffer_of(recvbuf, vector) if is_root else None
+        """Run a gather of blocks to the root.
+
+        Args:
+            sendbuf: the block of this rank; MPI.IN_PLACE on the root if it is in the result already.
+            recvbuf: the result, used on the root only.
+            root: the rank that receives all blocks.
+            vector: whether blocks differ in length. The ranks then exchange the lengths first.
+        """
+        result = buffer_of(recvbuf, vector) if self._rank == root else None
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
         if vector:
             own_count = counts[root] if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).count
             counts = self._exchange_counts("gather", root, counts, own_count)
         elif result is None:
             counts = (buffer_of(sendbuf).count,) * self._size
+        # In place, the root's block is copied, because the gather writes into the memory that has it.
         if sendbuf is MPI.IN_PLACE and result is not None:
             block = result.elements[begins[root] : begins[root] + counts[root]].copy()
         else:
@@ -261,7 +268,14 @@ class EmulatedCommunicator(Pictured):
         self._scatter(sendbuf, recvbuf, root, True)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
-        """Run a scatter of the root's blocks; with ``vector``, of different lengths."""
+        """Run a scatter of the root's blocks.
+
+        Args:
+            sendbuf: the blocks, used on the root only.
+            recvbuf: this rank's block; MPI.IN_PLACE on the root if its block stays where it is.
+            root: the rank that sends all blocks.
+            vector: whether blocks differ in length. The ranks then exchange the lengths first.
+        """
         is_root = self._rank == root
         source = buffer_of(sendbuf, vector) if is_root else None
         counts, begins = source.blocks(self._size) if source is not None else ((), ())
