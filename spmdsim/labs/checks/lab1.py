@@ -24,7 +24,10 @@ GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the shard bounds of all ranks on two meshes by running tensors in the student's layouts."""
+    """Check the student's ``layouts(mesh)``, which returns three layouts, on two meshes.
+
+    Compare the bounds of all shards, and the elements of tensors in these layouts. Yield once per layout.
+    """
     answers = [answer(mesh) for mesh in GRIDS]
     for student_layouts in answers:
         expect_several(student_layouts, 3, "three layouts")
@@ -44,7 +47,11 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def block(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the bounds of every block against the library's; yield once per group of sizes."""
+    """Check the student's ``block(size, parts, index)``: the ``(start, stop)`` of a block of a split dim.
+
+    Any empty range is right for an empty block. Yield once per group of sizes: ones with few remainders, ones with
+    other uneven splits, and ones with empty blocks.
+    """
     for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
         for size, parts in cases:
             layout = Mesh((parts,), ("x",))("x")
@@ -66,7 +73,10 @@ def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
 
 
 def owners(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the owners of elements of a few tensors; yield once per mesh."""
+    """Check the student's ``owners(layout, shape, place)``: the ranks that own an element, in any order.
+
+    Yield once per mesh.
+    """
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
             pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
@@ -82,7 +92,10 @@ def owners(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the largest shard for even blocks, uneven blocks and replicas."""
+    """Check the student's ``most_bytes(layout, shape, itemsize)``: the bytes of the largest shard.
+
+    Yield after even blocks and replicas, and after uneven blocks.
+    """
     mesh = GRIDS[0]
     even = [(mesh("dp", None), (8, 8), 4), (mesh("dp", "tp"), (8, 8), 8), (mesh(None, None), (8, 8), 2)]
     uneven = [

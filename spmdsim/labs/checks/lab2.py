@@ -46,7 +46,11 @@ def _expect_rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
 
 
 def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check correctness for any data, then the number of rounds against the bound."""
+    """Check the student's algorithm of a broadcast: its results for any data, then its number of rounds.
+
+    The rounds may not exceed the lower bound. Yield after the results on 2 to 9 ranks, after the rounds on powers of
+    two, and after the rounds on other numbers of ranks.
+    """
     facts = _verify_algorithm(answer, "broadcast", range(2, 10))
     yield
     _expect_rounds(facts, (2, 4, 8))
@@ -56,7 +60,11 @@ def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check correctness for any data, then the bytes against the bound."""
+    """Check the student's algorithm of an all_reduce: its results for any data, then its bytes.
+
+    The bytes may not exceed the lower bound. Yield once after the results on 2 to 8 ranks, and twice after the bytes,
+    which earn two points.
+    """
     by_size = _verify_algorithm(answer, "all_reduce", range(2, 9))
     yield
     for size, facts in by_size.items():
@@ -68,7 +76,11 @@ def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the formula against the counts of the library's ring."""
+    """Check the student's ``ring_seconds(size, nbytes, alpha, beta)``: the seconds of a ring all_reduce.
+
+    The right answers follow from the rounds and bytes of the library's ring; a relative error of 1e-9 is accepted.
+    Yield after cases with alpha or beta alone, and after cases with both.
+    """
     large = ((4, 1 << 20, 0.0, 1e-9), (8, 1 << 20, 1e-6, 0.0))
     for cases in (large, ((5, 1000, 2e-6, 1e-9), (2, 64, 1e-6, 1e-8))):
         for size, nbytes, alpha, beta in cases:
@@ -83,7 +95,10 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the value and layout, then the collectives that run."""
+    """Check the student's ``two_halves(y)``, an all_reduce as a reduce_scatter and an all_gather.
+
+    Yield after value and layout, and after the collectives, which must be these two.
+    """
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
     y = matmul(tensor(a, mesh(None, "r")), tensor(b, mesh("r", None)))

@@ -41,7 +41,11 @@ def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
 
 
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check that the product does not communicate, that no rank repeats work, and that shards are small."""
+    """Check the student's ``no_communication(mesh)``, which returns the layouts of X and W of a product.
+
+    Yield after the check that the product does not communicate, after the check that no rank repeats another rank's
+    work, and after the check that the shards of X and W together are as small as possible.
+    """
     mesh = Mesh((2, 4), ("dp", "tp"))
     layouts = answer(mesh)
     expect_several(layouts, 2, "two layouts", Layout)
@@ -63,7 +67,11 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def contraction(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check values and layout, then bytes."""
+    """Check the student's ``contraction(x, w)``: values and layout, then the bytes.
+
+    The operands of the product are split along the inner dim. The result must be split along dim 0; the busiest rank may receive only the bytes of a reduce_scatter. Yield after
+    values and layout, and after the bytes.
+    """
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 64), numbers(64, 8, seed=2)
     x, w = tensor(a, mesh(None, "r")), tensor(b, mesh("r", None))
@@ -89,7 +97,10 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the grid against all grids, in each of the three cases of the lower bound."""
+    """Check the student's ``best_grid(m, k, n, ranks)``: the grid that moves the fewest words.
+
+    A grid is ``(pm, pk, pn)``. It is compared with all grids of ``ranks`` ranks. Yield once for each of the three cases of the lower bound.
+    """
     for cases in (
         ((4096, 64, 64, 8), (64, 64, 4096, 8)),
         ((512, 16, 512, 16), (24, 480, 480, 12)),

@@ -56,7 +56,11 @@ def _expect_eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
 
 
 def column(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layouts by running the layer."""
+    """Check the student's ``column(mesh)``, which returns three layouts.
+
+    They are the layouts of x, W and b of a column-parallel layer. Yield after a run of the layer, whose values must be right without communication, and after the check that each
+    rank owns an eighth of W and b.
+    """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS), "b": (OUTPUTS,)}
     layouts = _layouts(answer(MESH), ("x", "W", "b"), shapes)
     arrays = {name: numbers(*shape, seed=len(shape)) for name, shape in shapes.items()}
@@ -71,7 +75,11 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def row(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layouts by running the product."""
+    """Check the student's ``row(mesh)``, which returns two layouts.
+
+    They are the layouts of x and W of a row-parallel product. Yield after a run of the product, which must be pending over tp without communication, and after the check that
+    each rank owns an eighth of x and W.
+    """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS)}
     layouts = _layouts(answer(MESH), ("x", "W"), shapes)
     arrays = {name: numbers(*shape) for name, shape in shapes.items()}
@@ -86,7 +94,11 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check values, the operands of the products, and the collectives."""
+    """Check the student's ``mlp(x, w1, b1, w2)``, a column-parallel layer followed by a row-parallel one.
+
+    Yield after values and layout, after the check that each rank multiplies by an eighth of each weight, and after the
+    collectives, which must be one all_reduce.
+    """
     x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
     b1, w2 = numbers(32, seed=3), numbers(32, 8, seed=4)
     replicated, wanted = MESH(None, None), np.maximum(x @ w1 + b1, 0) @ w2
@@ -104,7 +116,11 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the value, then the bytes."""
+    """Check the student's ``loss(h, table, labels)``, a cross entropy with a table that is split by rows.
+
+    The busiest rank may receive only the bytes of three all_reduces with one number per token. Yield once after the
+    value, and twice after the bytes, which earn two points.
+    """
     tokens, words = 16, 64
     h, table = numbers(tokens, 8) / 4, numbers(words, 8, seed=2) / 4
     labels = np.random.default_rng(3).integers(0, words, tokens)

@@ -52,7 +52,11 @@ def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, 
 
 
 def product(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check all sixteen pairs of operand states; each of four groups earns one point."""
+    """Check the student's ``product(x, w)`` for all 16 pairs of operand states.
+
+    It returns the state of the product on a line of ranks. The answer is None if the operands must be redistributed first. Yield after each group of pairs: accepted ones
+    without pending sums, accepted ones with them, refused ones with them, and all refused ones.
+    """
     fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _result_state(LINE, (x,), (w,))]
     split = [(x, w) for x, w in fitting if "P" not in (x, w)]
     partial = [(x, w) for x, w in fitting if "P" in (x, w)]
@@ -65,7 +69,11 @@ def product(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check all pairs of operand states that fit, then all others."""
+    """Check the student's ``product_2d(x, w)``: the states of a product along both axes of a mesh.
+
+    The answer is None if the operands must be redistributed first. Yield after all accepted pairs, and after all
+    refused pairs.
+    """
     all_cases = [(x, w, _result_state(GRID, x, w)) for x, w in pairs(pairs(STATES, repeat=2), repeat=2)]
     for cases in ([case for case in all_cases if case[2]], [case for case in all_cases if not case[2]]):
         for x, w, states in cases:
@@ -76,7 +84,11 @@ def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def chain(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the value, then the bytes."""
+    """Check the student's ``chain(x, w, v)``, the product of three tensors.
+
+    The busiest rank may receive only the bytes of an all_reduce of the result. Yield once after value and layout, and
+    twice after the bytes, which earn two points.
+    """
     a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
     operands = tensor(a, LINE(None, "r")), tensor(b, LINE("r", None)), tensor(c, LINE(None, None))
     trace = expect_answer(answer, operands, a @ b @ c, LINE(None, None), "chain(x, w, v)")
@@ -87,7 +99,11 @@ def chain(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def activation(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check value, layout and bytes."""
+    """Check the student's ``activation(x, w)``, which is relu of a product with pending sums.
+
+    The result must be split along dim 0; the busiest rank may receive only the bytes of a reduce_scatter. Yield after
+    the value, the layout and the bytes.
+    """
     a, b = numbers(16, 64), numbers(64, 64, seed=2)
     y, trace = traced(lambda: answer(tensor(a, LINE(None, "r")), tensor(b, LINE("r", None))))
     expect_tensor(y, np.maximum(a @ b, 0), "activation(x, w)")

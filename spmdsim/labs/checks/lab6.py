@@ -29,7 +29,7 @@ LINE = Mesh((RANKS,), ("r",))
 
 
 def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``to_receive(src, dst, shape, rank)``: the elements that each rank must receive at least.
+    """Check the student's ``to_receive(src, dst, shape, rank)``: the least elements to receive.
 
     The right answers are the lower bounds of the library's plans. Yield after each group of layouts: ones that shrink
     or grow shards, ones that regroup them, and shapes that the mesh does not divide.
@@ -52,9 +52,9 @@ def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``nearest(src, targets, shape, dtype)``: the index of the cheapest target layout.
+    """Check the student's ``nearest(src, targets, shape, dtype)``: the index of a target.
 
-    The cheapest target is the first one whose plan has the busiest rank receive the fewest bytes. Yield after each of
+    The target layout must be the cheapest one. The cheapest target is the first one whose plan has the busiest rank receive the fewest bytes. Yield after each of
     two groups of layouts.
     """
     rows = MESH(("dp", "tp"), None)
@@ -92,9 +92,9 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``two_readers(x)``: the tensor split along dim 1 and the whole tensor, then the bytes.
+    """Check the student's ``two_readers(x)``: the values of two tensors, then the bytes.
 
-    For both tensors together, the busiest rank may not receive more than 7/8 of the bytes of the whole tensor. Yield
+    The first tensor must be ``x`` split along dim 1, the second one ``x`` replicated. For both tensors together, the busiest rank may not receive more than 7/8 of the bytes of the whole tensor. Yield
     after each tensor and after the bytes.
     """
     a = numbers(16, 16)

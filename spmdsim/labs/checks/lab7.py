@@ -50,7 +50,10 @@ def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
 
 
 def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layout of ``x``, then the layout of ``W`` and the all_reduce of a step."""
+    """Check the student's ``data_parallel(mesh)``, which returns the layouts of x and W.
+
+    Yield after the layout of ``x``, and after the layout of ``W`` and the all_reduce of a training step.
+    """
     _, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     yield
@@ -60,7 +63,10 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layouts, then the layout of the gradient and the collectives of a step."""
+    """Check the student's ``fully_sharded(mesh)``, which returns the layouts of x and W.
+
+    Yield after the layouts, and after the layout of the gradient of W and the collectives of a training step.
+    """
     gradient, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     expect_layout(layouts[1], MESH("dp", None), (16, 8), "W")
@@ -98,7 +104,11 @@ def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]
 
 
 def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check that the weights are those without ZeRO, that the state is split, and the collectives."""
+    """Check the student's ``optimiser(parameters, rate)``, which returns an Adam whose state is split.
+
+    Yield after the check that two updates change the weights as a plain Adam does, after the check that each rank has
+    an eighth of the state, and after the collectives of an update: one reduce_scatter and one all_gather.
+    """
     student_optimiser, trace, values = _train(answer)
     _, _, wanted = _train(Adam)
     for number, (value, expected) in enumerate(zip(values, wanted)):

@@ -83,7 +83,11 @@ def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], li
 
 
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check chains of two or three operators, of four, of one, and a long one; yield once for each group."""
+    """Check the student's ``cheapest(costs, moves)``: the least seconds, and the strategies.
+
+    The strategies are one per operator of a chain. The student's seconds must be those of the strategies. Yield after chains of two or three operators, of four, of
+    one, and after a long one, which enumeration cannot solve.
+    """
     trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
     pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
     chains = (
@@ -126,7 +130,11 @@ def _run_step(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the work of each rank in a training step, then its bytes against good layouts."""
+    """Check the student's ``layouts(mesh, batch, width)``: the work of each rank, then the bytes.
+
+    The answer has the layouts of x, W1 and W2 of the network ``relu(x W1) W2``. Yield after the check that each rank does at most an eighth of the work, for a large batch and for a large width;
+    then once per case after its bytes, which may not exceed those of data or tensor parallelism.
+    """
     replicated = MESH(None, None)
     candidates = [(MESH("r", None), replicated, replicated), (replicated, MESH(None, "r"), MESH("r", None))]
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
@@ -148,7 +156,11 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the answer against the strategies that the search finds."""
+    """Check the student's ``turning_point(mesh, hidden, batches)``: the first split batch.
+
+    It is the first batch for which the search splits the batch dim of the first layer. The answer is None if the search splits no batch. Yield after batches with a turning point, and after batches
+    without one.
+    """
     for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
         strategies = (
             search("mlp", MESH, layers=2, hidden=hidden, batch=batch).strategy("fc0") for batch in batches

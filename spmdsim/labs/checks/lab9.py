@@ -72,7 +72,11 @@ def _value_text(value: Any) -> str:
 
 @per_rank
 def ring(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the sums, then the messages."""
+    """Check the student's ``ring(comm, mine)``: the sum of all ranks' numbers by messages.
+
+    Yield after the sums on 1 to 3 ranks, after the sums on more ranks, and after the check that no rank sends more than
+    ``size - 1`` messages.
+    """
     body: Body = lambda comm: answer(comm, (comm.rank + 1) ** 2)  # noqa: E731
     reports = {}
     for sizes in ((1, 2, 3), range(4, RANKS + 1)):
@@ -95,7 +99,10 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
 
 @per_rank
 def halo(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check all cells on two ranks, then on three and more, then on one."""
+    """Check the student's ``halo(comm, u)``, which fills the outer cells with cells of the neighbours.
+
+    Outer cells without a neighbour keep their values. Yield after two ranks, after three and more, and after one.
+    """
 
     def body(comm: Any) -> Any:
         return answer(comm, np.array([-1.0, *(10.0 * comm.rank + np.arange(3)), -2.0]))
@@ -129,7 +136,10 @@ def _check_each(
 
 @per_rank
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check even numbers of ranks, then odd ones."""
+    """Check the student's ``swap(comm, mine)``, which exchanges arrays between neighbours.
+
+    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array. Yield after even numbers of ranks, and after odd ones.
+    """
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
 
     def swapped(rank: int, size: int) -> np.ndarray:
