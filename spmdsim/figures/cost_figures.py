@@ -335,8 +335,8 @@ def _link_colour(topology: Topology, link: int) -> str:
     """Return the colour of a link: by dim in a torus, by group or global link in a dragonfly, else faint."""
     if isinstance(topology, Torus):
         return ink_of(link // (2 * topology.ranks))
-    if isinstance(topology, Dragonfly) and link >= topology.local:
-        return ink_of(0 if link < topology.globe else 1)
+    if isinstance(topology, Dragonfly) and link >= topology.first_local:
+        return ink_of(0 if link < topology.first_global else 1)
     return "var(--faint)"
 
 
