@@ -393,6 +393,8 @@ def describe_method(
 
 
 def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
+    """Return the blocking method of a collective; see :func:`_persistent_method` for the arguments."""
+
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return meet(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
 
@@ -400,6 +402,8 @@ def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Calla
 
 
 def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
+    """Return the method of a collective that returns a request; see :func:`_persistent_method` for the arguments."""
+
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = prepare(self, *args, **kwargs)
@@ -429,17 +433,21 @@ class CollectiveMethods:
     """The collective methods of a communicator, except those that create communicators."""
 
 
-def _install() -> None:
-    """Add the methods of all collectives above to ``CollectiveMethods``."""
+def _add_collective_methods() -> None:
+    """Add a blocking method per collective of this module to ``CollectiveMethods``.
+
+    A collective is a public function that returns a ``CollectiveCall``. Collectives of buffers, whose names begin with
+    a capital letter, also get a nonblocking ``I...`` and a persistent ``..._init`` method.
+    """
     for name, prepare in [*globals().items()]:
         is_local = getattr(prepare, "__module__", None) == __name__ and not name.startswith("_")
         if not is_local or prepare.__annotations__.get("return") != "CollectiveCall":
             continue
         makers = {name: _blocking_method}
-        if not name.islower():  # calls with buffers also have nonblocking and persistent methods
+        if not name.islower():
             makers |= {f"I{name.lower()}": _nonblocking_method, f"{name}_init": _persistent_method}
         for call, make_method in makers.items():
             setattr(CollectiveMethods, call, make_method(call, prepare))
 
 
-_install()
+_add_collective_methods()
