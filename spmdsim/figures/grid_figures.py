@@ -244,10 +244,38 @@ def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]
     return f"shard {shard}, {box}: {reduced}{' on ' if reduced else ''}{ranks}"
 
 
+def _edge_labels(
+    layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None]
+) -> list[tuple[int, str]]:
+    """Return ``(edge, index)`` for the edges of the drawn blocks of a dim that have a label.
+
+    An edge before a block has the block's first index, the last edge the size of the dim. A gap, whose block is None,
+    has no label. Without a dim the list is empty.
+    """
+    if dim is None:
+        return []
+    labels = [
+        (k, str(interval(layout, shape, dim, block)[0]))
+        for k, block in enumerate(blocks)
+        if block is not None
+    ]
+    return [*labels, (len(blocks), str(shape[dim]))]
+
+
 def _draw_boxes(
     layout: Layout, shape: Sequence[int], row: int | None, column: int | None, chosen: dict[int, int]
 ) -> Canvas:
-    """Draw the blocks of two dims, to scale if no block is empty; ``chosen`` has the blocks of other dims."""
+    """Draw the blocks of two dims with their owners, to scale if no block is empty.
+
+    At most ``MOST_PIECES`` blocks per dim are drawn, with a gap instead of the others. Pending values are hatched.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
+        row: the dim that goes down, or None.
+        column: the dim that goes to the right, or None.
+        chosen: for each other dim, the block that is drawn.
+    """
     out = Canvas()
     rows = choose_indices(1 if row is None else layout.cuts[row], MOST_PIECES)
     columns = choose_indices(1 if column is None else layout.cuts[column], MOST_PIECES)
@@ -268,18 +296,12 @@ def _draw_boxes(
         dims_text(layout, row, column) + ("" if columns_scaled and rows_scaled else "; not scaled"),
         "faint",
     )
-    for k, c in enumerate([*columns, None]):
-        if column is not None and (k == len(columns) or c is not None):
-            cut = shape[column] if k == len(columns) else interval(layout, shape, column, c or 0)[0]
-            out.text(left + lefts[k], top - 6, str(cut), "faint", "middle" if k else "start")
-    for j, r in enumerate([*rows, None]):
-        y = top + tops[j]
-        if row is not None and (j == len(rows) or r is not None):
-            cut = shape[row] if j == len(rows) else interval(layout, shape, row, r or 0)[0]
-            out.text(left - 6, y + 4, str(cut), "faint", "end")
-        if j == len(rows):
-            break
-        height = tops[j + 1] - tops[j]
+    for k, label in _edge_labels(layout, shape, column, columns):
+        out.text(left + lefts[k], top - 6, label, "faint", "middle" if k else "start")
+    for j, label in _edge_labels(layout, shape, row, rows):
+        out.text(left - 6, top + tops[j] + 4, label, "faint", "end")
+    for j, r in enumerate(rows):
+        y, height = top + tops[j], tops[j + 1] - tops[j]
         for k, c in enumerate(columns):
             x, width = left + lefts[k], lefts[k + 1] - lefts[k]
             if r is None or c is None:
