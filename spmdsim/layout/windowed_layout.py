@@ -112,7 +112,9 @@ class Window:
     def positions_reading(self, start: int, stop: int) -> tuple[int, int]:
         """Return ``(first, last + 1)`` of the positions that read an element of ``start .. stop-1``.
 
-        If no position reads them, both numbers are equal. For mirrored windows the range can have more positions.
+        If no position reads them, both numbers are equal. For mirrored windows the range can have more positions; with
+        ``spread``, positions between the readers may read nothing. ``wrap`` is ignored: shift ``start`` and ``stop`` by
+        the size of the dimension, and call it again.
 
         >>> Window(6, -1, 3).positions_reading(2, 3)
         (1, 4)
@@ -128,7 +130,8 @@ class Window:
         start, stop = start * self.spread, (stop - 1) * self.spread + 1
         low = -(-(start - self.first - self.width + 1) // self.stride)
         high = (stop - 1 - self.first) // self.stride + 1
-        return max(low, 0), max(max(low, 0), min(high, self.size))
+        first = max(low, 0)
+        return first, max(first, min(high, self.size))
 
 
 def _end_blocks(size: int, parts: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spmdsim.shutdown.stop import end_job, write
 from spmdsim.worlds.agreement import shared_board as layout
@@ -23,7 +23,7 @@ from spmdsim.worlds.agreement.shared_board import SharedBoard
 #: Seconds between two looks, at most; looks per deadline, at least.
 TICK, LOOKS = 0.5, 4
 #: Seconds between two lines about ranks that wait.
-SIGNS = 10.0
+SECONDS_BETWEEN_LINES = 10.0
 #: Seconds for which ranks have waited before the thread says that they wait for ever, and for which a rank that disagrees
 #: may come out of MPI and raise itself.
 SURE, PATIENT = 2.0, 3.0
@@ -94,28 +94,28 @@ class WaitWatch:
     def _run(self) -> None:
         """Look at the board every few moments until :meth:`stop` is called.
 
-        If this rank stays in one call, print which ranks it waits for, or end the job.
+        If another rank differs in a call, publish how this rank computed the tensor of that call. If this rank stays
+        in one call and was the first to come, print every ``SECONDS_BETWEEN_LINES`` seconds which ranks are missing.
+        End the job if waiting longer cannot help.
         """
-        board, signs = self._board, 0
+        board, printed_lines = self._board, 0
         before: tuple[int, int] | None = None
         since = 0.0
         while not self._done.wait(self._tick):
             board.refresh()
             logs = {log.key: log for log in self._logs()}
-            for log in logs.values():
-                if (number := log.find_difference()) is not None:  # so that the others can describe it
-                    log.publish_tensor(number)
+            _publish_differences(logs.values())
             current = board.current_call(board.me)
             watched = None if current is None else logs.get(current[0])
             if current is None or watched is None or current != before:
-                before, since, signs = current, time.monotonic(), 0
+                before, since, printed_lines = current, time.monotonic(), 0
                 continue
             waited = time.monotonic() - since
             text = None if watched.is_polling else self._find_reason(watched, current[1], waited)
             if text is not None and board.current_call(board.me) == current:
                 self._end_job(text)
-            elif waited > (signs + 1) * SIGNS and self._is_first(watched, current[1]):
-                signs += 1
+            elif waited > (printed_lines + 1) * SECONDS_BETWEEN_LINES and self._is_first(watched, current[1]):
+                printed_lines += 1
                 write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
 
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
@@ -140,3 +140,10 @@ class WaitWatch:
         if not self._board.is_first_to_report():
             time.sleep(YIELDS)
         end_job(text, CODE)
+
+
+def _publish_differences(logs: Iterable[CallLog]) -> None:
+    """Publish the tensors of calls in which another rank differs, so that the others can describe the difference."""
+    for log in logs:
+        if (number := log.find_difference()) is not None:
+            log.publish_tensor(number)
