@@ -326,7 +326,7 @@ def load(
 def _load(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
 ) -> dict[str, Tensor]:
-    """Read the tensors of a manifest, each in its layout. Collective: all ranks raise an error of any rank.
+    """Read the tensors of a manifest, each in its layout; all ranks raise an error of any rank.
 
     Args:
         source: the folder of the checkpoint.

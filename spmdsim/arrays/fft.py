@@ -70,6 +70,13 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
 def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """Compute the inverse of :func:`fft`, with equal arguments and errors.
 
+    Args:
+        x: the tensor.
+        n: the number of points; the length of the dim by default.
+        axis: the dim that is transformed.
+        norm: "backward" (default), "ortho" or "forward", as in NumPy.
+        layout: the result's layout; by default that of the transform.
+
     >>> from spmdsim import Mesh, Tensor, fft
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> fft.ifft(fft.fft(m)).full().real.round(6).tolist()

@@ -37,7 +37,7 @@ TIE_ABOVE = 400
 def build_choice_model(
     graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None
 ) -> ChoiceModel:
-    """Build the model of all choices on a mesh: with even blocks if they can be used, else with uneven ones.
+    """Build the model of all choices on a mesh: even blocks if they work, else uneven ones.
 
     Uneven blocks are tried if no operator can use the mesh with even ones, unless ``settings.even`` is False already.
 

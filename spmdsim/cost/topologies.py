@@ -64,7 +64,7 @@ class Torus(Topology):
         return at, start, hops, backwards
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: all hops along the first dim, then those along the second, and so on.
+        """Return the links of each message: all hops along the first dim, then along the second, ...
 
         In each dim the message takes the shorter direction; see :meth:`_link` for the numbers of the links. The arrays
         have as many entries as the sum of the distances. A message from a rank to itself crosses no link.
@@ -210,7 +210,7 @@ class FatTree(Topology):
         return cls((leaf, ranks // leaf), (1, uplinks), bandwidth, alpha, hop_seconds)
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: level by level, up on the sender's side and down on the receiver's side.
+        """Return the links of each message: up on the sender's side, down on the receiver's side.
 
         A message rises to the lowest level whose subtree contains both ends. The receiver's number chooses the port
         upwards at each level. See :meth:`_link` for the numbers of the links. A message from a rank to itself crosses
@@ -294,7 +294,7 @@ class Dragonfly(Topology):
         return (target_group - group - 1) % self.groups // self.per_router
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: of its hosts, and up to two links inside groups and one between groups.
+        """Return the links of each message: its hosts', two inside groups, one between groups.
 
         Links from ``0`` lead out of ranks, links from ``ranks`` into ranks. Links from ``local`` connect the routers of
         a group, links from ``globe`` connect groups. A message from a rank to itself crosses only the links of its

@@ -161,7 +161,7 @@ class Nodes(Topology):
         self.capacity = np.concatenate([inside, np.full(2 * self.nodes, float(bandwidth) * rails)])
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: of the sender and the receiver; between nodes also the ports of both nodes.
+        """Return the links of each message: the two ranks'; between nodes also both nodes' ports.
 
         Link ``r`` leads out of rank ``r``, link ``ranks + r`` into rank ``r``. After them come the ports out of the
         nodes, then the ports into the nodes. A message from a rank to itself crosses no link.

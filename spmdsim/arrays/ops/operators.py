@@ -80,7 +80,10 @@ class OperatorFunction(Pictured, Generic[P, R]):
         self.__module__ = "spmdsim.ops"
 
     def _shown_signature(self, with_aliases: bool) -> Signature:
-        """Return the signature for help texts; without aliases it lists each parameter under its first name only."""
+        """Return the signature for help texts.
+
+        Without aliases it lists each parameter under its first name only.
+        """
         declared = signature(self._function)
         return declared.replace(
             parameters=[

@@ -103,12 +103,12 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
 
 def fold_in(rank: int, fold: Fold, chunks: range) -> Rounds:
-    """Yield the round in which the rank of a pair that drops out sends its ``chunks`` to the survivor, to be reduced."""
+    """Yield the round in which a dropped rank sends ``chunks``, which its survivor reduces."""
     return fold.pair_round(rank, [recv_reduce(rank ^ 1, chunks)], [send(rank ^ 1, chunks)])
 
 
 def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
-    """Yield the round in which the survivor of a pair sends the resulting ``chunks`` to the dropped rank."""
+    """Yield the round in which a survivor sends the resulting ``chunks`` to its dropped rank."""
     return fold.pair_round(rank, [send(rank ^ 1, chunks)], [recv(rank ^ 1, chunks)])
 
 

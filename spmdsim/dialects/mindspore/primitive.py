@@ -168,7 +168,7 @@ class Primitive(DialectObject):
         )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """Redistribute operands as ``shard`` configured them; run the library's operator and return its result.
+        """Place operands as ``shard`` configured them, run the operator, return its result.
 
         Args:
             operands: tensors, parameters, arrays or numbers.

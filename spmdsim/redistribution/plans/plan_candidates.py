@@ -164,7 +164,7 @@ def _split_largest(dims: list[list[str]], axes: list[str], mesh: Mesh, shape: Sh
 
 
 def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout that one local ``fill`` step turns into ``dst``; ``dst`` itself if no fill is needed.
+    """Return the layout that one local ``fill`` step turns into ``dst``, or ``dst`` itself.
 
     A fill makes axes pending without messages: one rank along the axis keeps the values. For each axis that is pending
     only in ``dst``, the returned layout has:

@@ -115,7 +115,7 @@ class PartsStep(CountedStep):
         return True
 
     def expected_elements(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)`` for each rank of the group: the expected number that it sends to ``rank``.
+        """Return ``(member, elements)`` for each rank of the group: what it should send to ``rank``.
 
         The expectation is for values that are spread evenly: ``times`` values per element, rounded. The group includes
         ``rank``. For a rank outside of the source mesh the list is empty.

@@ -87,7 +87,7 @@ class RowStep(Step):
         return sum(elements for _, elements in count(wants, me))
 
     def expected_elements(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)`` for each rank of the group: the expected number that it sends to ``rank``.
+        """Return ``(member, elements)`` for each rank of the group: what it should send to ``rank``.
 
         The expectation is for ids drawn evenly and at random. The group includes ``rank``. For a rank outside of the
         source mesh the list is empty.

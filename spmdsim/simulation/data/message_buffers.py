@@ -246,7 +246,7 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
 
 
 def _parse_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
-    """Return memory, counts, byte displacements and datatypes of an alltoallw message, one of each per rank.
+    """Return memory, counts, byte displacements and datatypes of an alltoallw message.
 
     Args:
         spec: ``[data, datatypes]``, ``[data, (counts, displs), datatypes]`` or ``[data, counts, displs, datatypes]``,

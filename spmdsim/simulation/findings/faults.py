@@ -142,7 +142,7 @@ def report_flood(message: Message, count: int, nbytes: int) -> None:
 
 
 def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
-    """Report a buffer that the program changed during a nonblocking call, once per source line of the call.
+    """Report a buffer that changed during a nonblocking call, once per source line of the call.
 
     Args:
         scheduler: the scheduler of the simulation.
@@ -222,7 +222,7 @@ def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
 
 
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
-    """Return a clause on the value that each group of ranks passes, if all ranks call from one source line.
+    """Return a clause on each group's value, if all ranks call from one source line.
 
     It shows the first five groups, and counts the ranks of the others.
     """
@@ -244,7 +244,7 @@ def _fact_value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
 
 
 def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
-    """Return a clause on the call of a group of ranks, such as "ranks 1-3 call bcast with root 2 at a.py:7".
+    """Return a clause such as "ranks 1-3 call bcast with root 2 at a.py:7".
 
     Args:
         shared: the state of the communicator.
@@ -309,7 +309,7 @@ def _pairs(calls: list[CollectiveCall]) -> Any:
 
 
 def _most_common_call(row: Sequence[Any]) -> Any:
-    """Return the ``(call name, site)`` that most ranks have; ``row`` has one per rank, or None without a call."""
+    """Return the most frequent ``(call name, site)``; ``row`` has one per rank, or None."""
     return Counter(filter(None, row)).most_common(1)[0][0]
 
 

@@ -402,7 +402,10 @@ def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Calla
 
 
 def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
-    """Return the method of a collective that returns a request; see :func:`_persistent_method` for the arguments."""
+    """Return the method of a collective that returns a request.
+
+    See :func:`_persistent_method` for the arguments.
+    """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)

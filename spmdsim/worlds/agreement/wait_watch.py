@@ -143,7 +143,7 @@ class WaitWatch:
 
 
 def _publish_differences(logs: Iterable[CallLog]) -> None:
-    """Publish the tensors of calls in which another rank differs, so that the others can describe the difference."""
+    """Publish the tensors of calls in which another rank differs."""
     for log in logs:
         if (number := log.find_difference()) is not None:
             log.publish_tensor(number)
