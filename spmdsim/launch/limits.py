@@ -228,8 +228,13 @@ def describe_mistake(error: BaseException) -> str:
 
 
 def find_users_place(frame: FrameType | None) -> str:
-    """Return the innermost line of the user's code in a stack; empty if the stack has none."""
-    while frame is not None and not is_users_file(frame.f_code.co_filename):
+    """Return the innermost line of the user's code in a stack; empty if the stack has none.
+
+    The methods that dataclasses and named tuples generate have the file ``<string>``; they are passed over.
+    """
+    while frame is not None and (
+        frame.f_code.co_filename == "<string>" or not is_users_file(frame.f_code.co_filename)
+    ):
         if frame.f_code is _run_child.__code__:
             return ""  # the user's code runs below this frame
         frame = frame.f_back

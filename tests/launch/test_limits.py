@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from processes import hear_ctrl_c
 import spmdsim.launch.limits as limits_module
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.launch.limits import MIB, Limits, run_limited
+from spmdsim.launch.limits import MIB, Limits, find_users_place, run_limited
 from spmdsim.simulation import simulate
 
 HEAD = "from spmdsim.collectives import send, recv, recv_reduce, copy\nimport os, sys, time\n"
@@ -52,6 +53,19 @@ def limits(words: str) -> list[str]:
     allowed = re.search(r"has not ended after (\d+) s", words)
     seconds = allowed[1] if allowed else "60"
     return ["--time-limit", seconds, "--memory-limit", "512", "--output-limit", "1"]
+
+
+@dataclass
+class Stack:
+    """A record whose generated ``__init__`` keeps its own frame."""
+
+    frame: object = field(default_factory=sys._getframe)
+
+
+def test_the_users_line_is_in_a_file_although_a_generated_method_runs() -> None:
+    frame = Stack().frame
+    assert frame.f_code.co_filename == "<string>"
+    assert Path(__file__).name in find_users_place(frame)
 
 
 @pytest.mark.parametrize("what", STUDENTS)
