@@ -10,6 +10,7 @@ cycle of references at different times.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -32,7 +33,7 @@ MOST_PARENTS = 100
 _BASIC = {int, slice, type(None), EllipsisType, *(np.dtype(code).type for code in "bhilqBHILQ")}
 
 
-class View:
+class View(ABC):
     """Link from a view to its base, which puts new values of the view into the base.
 
     Attributes:
@@ -66,13 +67,13 @@ class View:
         """The index in the base; None if the view has all elements of the base, or unknown ones."""
         return None
 
+    @abstractmethod
     def take_from(self, base: Any) -> Any:
         """Return this view of another tensor with the base's shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, base: Any, value: Any) -> Any:
         """Return the base with the elements of the view replaced by ``value``."""
-        raise NotImplementedError
 
     def model(self, base: np.ndarray) -> np.ndarray:
         """Return this view of a NumPy array, of which only shape and strides are used."""

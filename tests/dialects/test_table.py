@@ -52,6 +52,12 @@ def test_a_class_of_ours_takes_other_arguments():
     )
 
 
+def run_apart(code: str) -> None:
+    """Run a program in a fresh process; fail with its error text if it fails."""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
 def test_no_dialect_changes_the_classes_of_the_core():
     code = (
         "from spmdsim import Tensor; from spmdsim import nn; import importlib\n"
@@ -61,8 +67,7 @@ def test_no_dialect_changes_the_classes_of_the_core():
         "    [getattr(package, word) for word in package.__all__]\n"
         "assert words == [dict(vars(c)) for c in (Tensor, nn.Module, nn.Parameter, nn.Optimiser)]"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_apart(code)
 
 
 def test_any_name_of_a_dialect_can_be_the_first_one():
@@ -77,8 +82,7 @@ def test_any_name_of_a_dialect_can_be_the_first_one():
         "            del sys.modules[module]\n"
         "        getattr(importlib.import_module(path), first)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_apart(code)
 
 
 def test_whole_tensors_by_the_frameworks_words(x):
