@@ -70,13 +70,13 @@ def execute(
 
 
 def check_arrays(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
-    """Return the input and output arrays of a rank's program after checks.
+    """Check a rank's input and output arrays against its program, and return both.
 
-    None becomes an array without elements.
+    An array may be None if the program needs none of its elements; an empty array is returned in its place.
 
     Raises:
-        ScheduleError: If a length differs from the program's count, if the element types or row shapes of the two
-            arrays differ, or if an array that the program needs is None.
+        ScheduleError: If a length is not the program's ``input_count`` or ``output_count``, if the element types or row
+            shapes of the two arrays differ, or if an array that the program needs is None.
     """
     like = operand if operand is not None else result
     if like is None:

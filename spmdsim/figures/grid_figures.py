@@ -247,10 +247,11 @@ def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]
 def _edge_labels(
     layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None]
 ) -> list[tuple[int, str]]:
-    """Return ``(edge, index)`` for the edges of the drawn blocks of a dim that have a label.
+    """Return the labels of the edges of drawn blocks along a dim, as ``(edge, text)``.
 
-    An edge before a block has the block's first index, the last edge the size of the dim. A gap, whose block is None,
-    has no label. Without a dim the list is empty.
+    Edge ``k`` is the one before ``blocks[k]``; its text is the first index of that block. The edge after the last block
+    has the size of the dim. The edge before a gap, where ``blocks[k]`` is None, has no label. The list is empty if
+    ``dim`` is None.
     """
     if dim is None:
         return []

@@ -228,9 +228,10 @@ def describe_mistake(error: BaseException) -> str:
 
 
 def find_users_place(frame: FrameType | None) -> str:
-    """Return the innermost line of the user's code in a stack; empty if the stack has none.
+    """Return the file and line of the innermost frame of the user's code; empty if there is none.
 
-    The methods that dataclasses and named tuples generate have the file ``<string>``; they are passed over.
+    The search goes from ``frame`` to its callers and ends where the child process began, at ``_run_child``. The methods
+    that dataclasses and named tuples generate have the file ``<string>``; they are passed over.
     """
     while frame is not None and (
         frame.f_code.co_filename == "<string>" or not is_users_file(frame.f_code.co_filename)

@@ -172,12 +172,15 @@ class Optimiser(SavedState, Pictured):
     def _assign_gathered(
         trained: Sequence[Parameter], moves: SharedMoves, waiting: dict[int, object]
     ) -> None:
-        """Gather the parameters whose state is split further, now or later, and assign their new values.
+        """Gather the new values of waiting parameters, assign them, and empty ``waiting``.
+
+        All gathers are started first. A gather that may finish later is passed to ``assign_later``: the parameter waits
+        for it at its next use.
 
         Args:
             trained: the parameters of the step.
             moves: the gathers, by position in ``trained``.
-            waiting: an entry per parameter without new value, by position in ``trained``. All are deleted.
+            waiting: its keys are the positions in ``trained`` of the parameters without new value.
         """
         later = moves.post_all()
         gathered = moves.finish()

@@ -251,7 +251,7 @@ class Grid:
     def list_edges(
         self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]
     ) -> list[np.ndarray]:
-        """Return the bounds of a box and the edges of cells inside it, in each dimension.
+        """Return one array per dimension: the start of a box, the cell edges inside it, its stop.
 
         Args:
             spans: ``(first, stop)`` of the cells that the box overlaps, as :meth:`spans` returns them.

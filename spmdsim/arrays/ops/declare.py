@@ -108,10 +108,10 @@ def to_one_type(name: str, *values: Operand) -> list[Tensor]:
 
 
 def convert_integers_to_floats(name: str, *tensors: Tensor) -> list[Tensor]:
-    """Convert integers and booleans to floats of the type that NumPy's ``exp`` returns for them.
+    """Convert integer and boolean operands to floats, as NumPy does for ``exp``.
 
-    Their type is that of the promoted types of all operands. Floats keep their types, except that all operands get
-    one type if one of them has an ml_dtypes type, such as bfloat16.
+    They get the type that ``exp`` returns for the promoted type of all operands. Operands that are floats keep their
+    type, unless one operand has an ml_dtypes type such as bfloat16: then all operands get one common type.
 
     Args:
         name: the operator, for error messages.

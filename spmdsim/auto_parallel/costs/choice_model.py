@@ -381,7 +381,10 @@ class ChoiceModel:
     def _is_finer(
         self, stored_layouts: Sequence[Layout], wanted: Sequence[Layout], shape: tuple[int, ...]
     ) -> np.ndarray:
-        """Return a mask ``[stored, wanted]``: True if the stored layout is the wanted one or finer."""
+        """Return a mask ``[stored, wanted]``: True if stored equals wanted or splits it further.
+
+        Further splits are those of ``StorageLayouts.finer_layouts``, which choose the dims; other dims give False.
+        """
         # The price does not depend on the dims that are split for storage, so one choice of dims is enough.
         allowed = {layout: {layout, *self._keeper.finer_layouts(layout, shape)} for layout in {*wanted}}
         return np.array([[stored in allowed[layout] for layout in wanted] for stored in stored_layouts])

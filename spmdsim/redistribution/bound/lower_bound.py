@@ -102,9 +102,16 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
 
 @lru_cache(maxsize=1024)
 def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """Return a lower bound like :func:`lower_bound`, from the average over all ranks only.
+    """Return a lower bound that is never above :func:`lower_bound` and takes less time to compute.
 
-    It takes less time to compute.
+    If no values are added up on the way, it counts the elements that each rank lacks. Otherwise the bound of a rank is
+    the larger of the average over all ranks and the number of elements that the rank needs.
+
+    Args:
+        src: layout before.
+        dst: layout after.
+        shape: global shape.
+        parts: as in :func:`lower_bound`.
     """
     mesh, common_partial = dst.mesh, kept_axes(src, dst)
     terms = count_addends(src, dst)

@@ -116,7 +116,11 @@ class FlatCounts(NamedTuple):
 
 @lru_cache(maxsize=256)
 def flat_counts(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]) -> FlatCounts:
-    """Count the elements and messages of an exchange from ``shape`` in ``src`` to ``to_shape`` in ``dst``."""
+    """Count the elements and messages between ranks when a tensor is redistributed and reshaped.
+
+    The tensor goes from ``shape`` in layout ``src`` to ``to_shape`` in layout ``dst``. Elements that a rank owns already
+    are not counted.
+    """
     received, messages = np.zeros(dst.mesh.size, np.int64), np.zeros(dst.mesh.size, np.int64)
     sent: Counter[int] = Counter()
     for position, rank in enumerate(dst.mesh.rank_list):

@@ -474,10 +474,10 @@ def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, on
 
 
 def _check_reductions(src: Layout, dst: Layout, partial_target: bool) -> None:
-    """Raise PlanError if values cannot become pending as in ``dst``.
+    """Raise PlanError if ``dst`` is partial in a way that ``src`` cannot become.
 
-    Without ``partial_target``, ``dst`` may only be partial along axes of ``src``'s mesh along which ``src`` is. Pending
-    values of ``src`` keep their reduction.
+    A ``dst`` that is not partial always passes. Without ``partial_target``, both layouts must have one mesh, and ``src``
+    must be partial along each partial axis of ``dst``. If both are partial, their reductions must be equal.
     """
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
         raise PlanError(
