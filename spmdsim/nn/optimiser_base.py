@@ -100,7 +100,7 @@ class Optimiser(SavedState, Pictured):
         UsageTypeError: If an item of `parameters` cannot be trained.
 
     >>> from spmdsim import nn
-    >>> issubclass(nn.Adam, Optimiser)
+    >>> issubclass(nn.Adam, nn.Optimiser)
     True
     """
 
