@@ -151,3 +151,20 @@ def test_what_replaces_nan_takes_the_type_of_the_entries(world, dtype):
             result, expected = np.nan_to_num(x, **options), np.nan_to_num(entries, **options)
             assert result.dtype == expected.dtype
             np.testing.assert_array_equal(result.full(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i4", "f4", "f8", "c8"])
+@pytest.mark.parametrize("weights", [
+    np.array([2**25, 1, -(2**25), 2**10], "f4"), np.full(4, 2**62), np.full(4, 3e38, "f4"), np.full(4, 60000, "f2"),
+    np.ones(4, bool), np.arange(4, dtype="u1"),
+], ids=lambda weights: weights.dtype.name)  # fmt: skip
+def test_weights_are_summed_in_the_type_of_the_average(dtype: str, weights: np.ndarray) -> None:
+    """Sums in the weights' own type overflow or cancel, where those in the result's type do not."""
+    values, layout = np.arange(4).astype(dtype), Mesh((2,), ("a",))("a")
+    with np.errstate(all="ignore"):
+        expected = np.average(values, weights=weights)
+        if not np.isfinite(expected):
+            return  # too large for the result's type, too
+        average = np.average(Tensor.from_global(values, layout), weights=Tensor.from_global(weights, layout))
+    assert average.dtype == expected.dtype
+    np.testing.assert_allclose(average.full(), expected, rtol=2e-3)

@@ -15,6 +15,7 @@ from spmdsim.arrays.operands import Operand, array_operands, operands
 from spmdsim.arrays.ops.dim_reductions import normal_dims, to_type
 from spmdsim.arrays.ops.scans import along_dim, conjugate_if_complex
 from spmdsim.arrays.ops.statistics import PICKING, to_type_of_quantiles
+from spmdsim.core.element_types import has_gradient, promote_types
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
 
 Axis = int | Sequence[int] | None
@@ -74,6 +75,8 @@ class NoWeights(SpmdError, ZeroDivisionError):
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """Compute the mean, weighted by one number per element or per entry of the dimension.
 
+    The result has the promoted type of ``a`` and ``weights``, and at least float64 if ``a`` has integers.
+
     Raises:
         NoWeights: If weights of a result add up to 0 (a ``ZeroDivisionError``, as in NumPy). A compiled function and a
             world without data do not read the sums; there the result is what the division gives.
@@ -93,6 +96,11 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
         raise UsageTypeError(
             f"np.average of tensors takes weights of the shape {x.shape}, not {weight.shape}"
         )
+    # As in NumPy, weights are summed in the result's type: their own one may overflow.
+    dtypes = (
+        (x.dtype, weight.dtype) if has_gradient(x.dtype) else (x.dtype, weight.dtype, np.dtype(np.float64))
+    )
+    x, weight = (ops.cast(tensor, promote_types(*dtypes)) for tensor in (x, weight))
     total = ops.sum(weight, axis=axis, keepdims=keepdims)
     total = total.to(total.layout.reduced)  # Reduce once, for the check and the quotient.
     is_read = total.world.has_data and not total.world.observers.programs
