@@ -26,13 +26,13 @@ from spmdsim.core.operator import Op
 from spmdsim.core.tensor import Meta, PlainTensor
 
 mesh, half = Mesh((4,), ("x",)), np.dtype("f2")
-print(Meta.of(mesh(None, partial="x"), (4,), half).held)
+print(Meta.of(mesh(None, partial="x"), (4,), half).storage_dtype)
 matmul = Op("matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul)
 for array in np.eye(4) > 0, np.eye(4, dtype=half):
     world = PlainLockStep(4)
     operands = [PlainTensor.from_array(array, layout, world) for layout in (mesh(None, "x"), mesh("x", None))]
     product = matmul(*operands)
-    print(product, product.held[0].dtype, product.full().tolist())
+    print(product, product.stored_shards[0].dtype, product.full().tolist())
 
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan

@@ -55,7 +55,7 @@ def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
         file.write("5")
     before = status("VmRSS")
     tensor.to(layout)
-    return status("VmHWM") - before + tensor.held[0].nbytes
+    return status("VmHWM") - before + tensor.stored_shards[0].nbytes
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
         if not route.steps:
             continue
         meta = Meta.of(src, SHAPE, dtype)
-        tensor = Tensor(world, meta, [np.ones(src.local_shape(SHAPE, world.rank), meta.held)])
+        tensor = Tensor(world, meta, [np.ones(src.local_shape(SHAPE, world.rank), meta.storage_dtype)])
         measured = max(world.gather_objects([peak(tensor, dst, libc)]))
         ratios.append(route.peak_nbytes / measured)
         if world.rank == 0:

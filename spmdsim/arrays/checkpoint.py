@@ -135,7 +135,10 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
     for name, tensor in others:
         if tensor.world is not first[1].world:
             raise WorldError(f"save() takes tensors of one world, but {first[0]!r} and {name!r} are of two")
-    facts = {name: (f"{t.dtype}{list(t.shape)} {t.layout}", t.origin) for name, t in sorted(tensors.items())}
+    facts = {
+        name: (f"{t.dtype}{list(t.shape)} {t.layout}", t.provenance_number)
+        for name, t in sorted(tensors.items())
+    }
     return first[1].world, facts
 
 

@@ -31,7 +31,7 @@ def detach_current(x: Any) -> Any:
     """Return the tensor as it is now, as operand of its new values; a leaf is returned without history."""
     if x.node is None:
         return x.detach()
-    copy = type(x)(x.world, x.meta, x.held, True, x.name, x.origin)
+    copy = type(x)(x.world, x.meta, x.stored_shards, True, x.name, x.provenance_number)
     copy.node, copy.output = x.node, x.output
     return copy
 
@@ -41,7 +41,7 @@ def without_base(x: Any) -> Any:
     detached = x.detach()
     if detached is not x or x._view is None:
         return detached
-    return type(x)(x.world, x.meta, x.held, name=x.name, origin=x.origin)
+    return type(x)(x.world, x.meta, x.stored_shards, name=x.name, provenance_number=x.provenance_number)
 
 
 def _is_leaf(x: PlainTensor) -> bool:
@@ -90,7 +90,13 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     placed = result.to(x.layout.reduced)
     if x._view is not None:
         _write_back(x, placed, what)
-    x.world, x.meta, x.held, x.origin, x.sums = placed.world, placed.meta, placed.held, placed.origin, None
+    x.world, x.meta, x.stored_shards, x.provenance_number, x.sums = (
+        placed.world,
+        placed.meta,
+        placed.stored_shards,
+        placed.provenance_number,
+        None,
+    )
     if x._changes is not None:
         x._changes = _note_change(x._changes, through)
     if not _is_leaf(x):

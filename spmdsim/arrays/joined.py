@@ -18,7 +18,7 @@ from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.steps.group_steps import Parts, PartsStep, parts_step
-from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace import recorder
 
 
@@ -45,13 +45,15 @@ class JoinedPieces:
         ends = [*(start for start, _ in blocks), self.shape[0]]
         return members.index(rank), [0, *accumulate(self.lengths)], ends
 
-    def move(self, arrays: Sequence[Any], dtype: np.dtype, origin: int, back: bool = False) -> list[Any]:
+    def move(
+        self, arrays: Sequence[Any], dtype: np.dtype, provenance_number: int, back: bool = False
+    ) -> list[Any]:
         """Exchange rows; return the new blocks of the owned ranks.
 
         Args:
             arrays: the blocks of the owned ranks.
             dtype: the element type.
-            origin: the provenance number of the tensor that has the rows.
+            provenance_number: the provenance number of the tensor that has the rows.
             back: move from balanced blocks to blocks of the original lengths.
         """
         ranks = self.world.ranks
@@ -76,7 +78,7 @@ class JoinedPieces:
             ]
             parts = [array[a - old_borders[me] : b - old_borders[me]].ravel() for a, b in sent]
             outgoing.append(Parts(parts, [(b - a) * width for a, b in received]))
-        self.world.call_provenance = origin
+        self.world.call_provenance = provenance_number
         try:
             received_parts = self.world.run_parts(self.step, dtype, outgoing)
         finally:
@@ -108,33 +110,44 @@ class JoinedNode(Node):
         operand: the tensor whose rows were selected.
         pieces: the exchange of the rows.
         put: ``put(k, rows)`` returns the gradient of the shard of owned rank ``k`` from that of its rows.
-        origin: the provenance number of the result.
+        provenance_number: the provenance number of the result.
     """
 
-    __slots__ = ("origin", "pieces", "put")
+    __slots__ = ("pieces", "provenance_number", "put")
 
     def __init__(
         self,
         operand: Tensor,
         pieces: JoinedPieces,
         put: Callable[[int, np.ndarray], np.ndarray],
-        origin: int,
+        provenance_number: int,
     ) -> None:
         super().__init__(operand)
-        self.pieces, self.put, self.origin = pieces, put, origin
+        self.pieces, self.put, self.provenance_number = pieces, put, provenance_number
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Return the gradient of the operand."""
         operand = self.meta
         with recorder.operator("select.backward"):
             dy = reduce_gradients(gradients[0], self.pieces.layout)
-            origin = computed_origin(self.world, "select.backward", (dy.origin, self.origin))
-            shards = self.pieces.move(dy.held, dy.dtype, origin, back=True)
+            provenance_number = number_result(
+                self.world, "select.backward", (dy.provenance_number, self.provenance_number)
+            )
+            shards = self.pieces.move(dy.stored_shards, dy.dtype, provenance_number, back=True)
             put_back = [self.put(k, shard) for k, shard in enumerate(shards)]
-        return [[type(dy)(self.world, operand.with_layout(operand.layout.reduced), put_back, origin=origin)]]
+        return [
+            [
+                type(dy)(
+                    self.world,
+                    operand.with_layout(operand.layout.reduced),
+                    put_back,
+                    provenance_number=provenance_number,
+                )
+            ]
+        ]
 
 
-def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], origin: int) -> list[int]:
+def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], provenance_number: int) -> list[int]:
     """Return the number of rows of each shard of the first dim, on all ranks. Collective.
 
     Replicas count once. The communication is one small all_gather.
@@ -143,7 +156,7 @@ def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], origin: in
         world: the world whose ranks own the shards.
         layout: the layout of the result.
         lengths: the number of rows of each rank of ``world.ranks``, in that order; 0 outside of the mesh.
-        origin: the provenance number of the tensor that has the rows.
+        provenance_number: the provenance number of the tensor that has the rows.
     """
     axes = layout.canonical.dims[0]
     line = Layout(layout.mesh, [axes])
@@ -153,7 +166,7 @@ def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], origin: in
         np.full(line.local_shape((number,), rank), length, np.int64)
         for rank, length in zip(world.ranks, lengths)
     ]
-    counts: list[int] = Tensor(world, meta, shards, origin=origin).full().tolist()
+    counts: list[int] = Tensor(world, meta, shards, provenance_number=provenance_number).full().tolist()
     return counts
 
 
@@ -177,13 +190,15 @@ def join_rows(
     """
     like, dtype = operands[0], pieces[0].dtype
     world = like.world
-    origin = computed_origin(world, name, tuple(operand.origin for operand in operands))
-    lengths = gather_counts(world, layout, [len(piece) for piece in pieces], origin)
+    provenance_number = number_result(world, name, tuple(operand.provenance_number for operand in operands))
+    lengths = gather_counts(world, layout, [len(piece) for piece in pieces], provenance_number)
     exchange = JoinedPieces(world, layout, lengths, width)
-    shards = exchange.move(pieces, dtype, origin)
-    result = Tensor(world, Meta.of(layout, exchange.shape, dtype), shards, origin=origin)
+    shards = exchange.move(pieces, dtype, provenance_number)
+    result = Tensor(
+        world, Meta.of(layout, exchange.shape, dtype), shards, provenance_number=provenance_number
+    )
     if put is not None and like.requires_grad:
-        result.requires_grad, result.node = True, JoinedNode(like, exchange, put, origin)
+        result.requires_grad, result.node = True, JoinedNode(like, exchange, put, provenance_number)
     return result
 
 

@@ -26,7 +26,7 @@ from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown
 from spmdsim.worlds.current import world as current
-from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace.recorder import programs
 from spmdsim.wrong_calls import explained, refuse_arguments
 
@@ -50,10 +50,14 @@ Index: TypeAlias = "IndexEntry | tuple[IndexEntry, ...]"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
-def origin_of(tensors: Sequence[Tensor]) -> int:
+def find_provenance_number(tensors: Sequence[Tensor]) -> int:
     """Return the provenance number of what one call moves: that of a tensor, or of several together."""
-    origins = tuple([tensor.origin for tensor in tensors])
-    return origins[0] if len(origins) == 1 else computed_origin(tensors[0].world, "a bucket", origins, ())
+    provenance_numbers = tuple([tensor.provenance_number for tensor in tensors])
+    return (
+        provenance_numbers[0]
+        if len(provenance_numbers) == 1
+        else number_result(tensors[0].world, "a bucket", provenance_numbers, ())
+    )
 
 
 _numpy_protocols = cache(
@@ -93,7 +97,7 @@ class Tensor(SymbolicTensor):
         shards: one array per rank that this process owns, in the order of ``world.ranks``.
         requires_grad: if True, :meth:`backward` computes a gradient for it.
         name: shown in traces and errors.
-        origin: its provenance number, equal on all ranks; 0 in worlds that do not compare ranks.
+        provenance_number: its provenance number, equal on all ranks; 0 in worlds that do not compare ranks.
 
     Raises:
         UsageTypeError: If a gradient is required and elements are neither floating nor complex.
@@ -196,7 +200,9 @@ class Tensor(SymbolicTensor):
             require_equal_source(world, tensor, source)
         if programs:
             programs[-1].created(tensor, source)
-        tensor.origin = world.origin(meta)  # only now: what was refused is counted on no rank
+        tensor.provenance_number = world.number_tensor(
+            meta
+        )  # only now: what was refused is counted on no rank
         return tensor
 
     @classmethod
@@ -227,7 +233,7 @@ class Tensor(SymbolicTensor):
         world = _world(world, layout)
         world.check_mesh(layout.mesh)
         meta, arrays = assemble(shards, layout, world, shape)
-        tensor = cls(world, meta, arrays, requires_grad, origin=world.origin(meta))
+        tensor = cls(world, meta, arrays, requires_grad, provenance_number=world.number_tensor(meta))
         if world.watches_values:
             from spmdsim.arrays.replicas import watch_values
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.arrays.program_tensor import Tensor, origin_of
+from spmdsim.arrays.program_tensor import Tensor, find_provenance_number
 from spmdsim.arrays.rounding import Verdict
 from spmdsim.arrays.watch import Watcher, watchers
 from spmdsim.errors import UsageTypeError, WorldError, many
@@ -62,8 +62,8 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     if not named:
         return Verdict("ok", 0.0, 0.0, "nothing to compare")
     world = named[0][1].world
-    own_checksums = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
-    world.call_provenance = origin_of([t for _, t in named])
+    own_checksums = [[checksum(t.stored_shards[k]) for _, t in named] for k in range(len(world.ranks))]
+    world.call_provenance = find_provenance_number([t for _, t in named])
     try:
         gathered = world.gather_objects(own_checksums, "check_replicas")
     finally:
@@ -71,7 +71,7 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     for number, (tensor_name, tensor) in enumerate(named):
         groups = _replica_groups(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
-            difference = first_difference(tensor.held, world.gather_objects, groups)
+            difference = first_difference(tensor.stored_shards, world.gather_objects, groups)
             if difference is not None:
                 raise WorldError(_describe_difference(tensor_name, tensor, *difference))
     copies = sum(len(group) - 1 for _, t in named for group in _replica_groups(t))
@@ -225,7 +225,7 @@ class Copies(Watcher):
             return
         if rank not in layout.mesh:
             return
-        group, array = layout.replica_ranks(rank), tensor.held[0]
+        group, array = layout.replica_ranks(rank), tensor.stored_shards[0]
         if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
             difference = first_difference([array], lambda values: world.gather_on(group, values[0]), [group])
             if difference is not None:
@@ -234,9 +234,9 @@ class Copies(Watcher):
     def _look_at_all(self, tensor: Tensor, what: str) -> None:
         """Compare replicas in a process that owns all ranks; replicas that share one array are equal."""
         for group in _replica_groups(tensor):
-            arrays = {id(tensor.held[rank]): tensor.held[rank] for rank in group}
+            arrays = {id(tensor.stored_shards[rank]): tensor.stored_shards[rank] for rank in group}
             if len(arrays) > 1 and len({sampled(array, self.turn) for array in arrays.values()}) > 1:
-                difference = first_difference(tensor.held, tensor.world.gather_objects, [group])
+                difference = first_difference(tensor.stored_shards, tensor.world.gather_objects, [group])
                 if difference is not None:
                     raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
 

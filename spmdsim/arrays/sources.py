@@ -261,7 +261,7 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     """
     meta, rank = tensor.meta, world.ranks[0]
     layout = meta.layout
-    words, array = getattr(source, "words", ""), tensor.held[0]
+    words, array = getattr(source, "words", ""), tensor.stored_shards[0]
     if rank not in layout.mesh or words is None:
         return
     if hasattr(source, "sample"):

@@ -60,7 +60,10 @@ class AdjointNode(OpNode):
         """Return the gradients of the operands from those of the results."""
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
         pairs = enumerate(zip(self.recipe.inputs, self.values))
-        operands = [kind(self.world, meta, shards, origin=self.origin ^ k) for k, (meta, shards) in pairs]
+        operands = [
+            kind(self.world, meta, shards, provenance_number=self.provenance_number ^ k)
+            for k, (meta, shards) in pairs
+        ]
         results = [
             kind(self.world, meta, shards) for meta, shards in zip(self.recipe.outputs, self.saved or ())
         ]
@@ -198,10 +201,10 @@ class RowsNode(OpNode):
             return super().gradients(dys, wanted)
         if dy is None:
             return [None, None]
-        parts = self.world.in_type(dy.held, accumulator("sum", dy.dtype))
+        parts = self.world.in_type(dy.stored_shards, accumulator("sum", dy.dtype))
         world: Any = dy.world
         gradient = world.run_rows(step, self.values[0], parts)
-        return [None, world.in_type(gradient, self.recipe.gradients[1].held)]
+        return [None, world.in_type(gradient, self.recipe.gradients[1].storage_dtype)]
 
 
 @dataclass(frozen=True, eq=False)

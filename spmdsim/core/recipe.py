@@ -86,7 +86,7 @@ class Recipe:
         self.moves_results = any(route is not None for route in self.finals)
         self.is_alone = self.active == (True,) and not self.op.contextual
         #: The type in which the only result is stored; None if there are several results.
-        self.only_dtype = self.outputs[0].held if len(self.outputs) == 1 else None
+        self.only_dtype = self.outputs[0].storage_dtype if len(self.outputs) == 1 else None
 
     @classmethod
     def derive(
@@ -126,7 +126,7 @@ class Recipe:
             try:
                 strategy = bound.infer(layouts)
             except RuleError:
-                strategy = world.planner.choose(bound, layouts, [meta.held for meta in metas])
+                strategy = world.planner.choose(bound, layouts, [meta.storage_dtype for meta in metas])
         world.check_mesh(strategy.mesh)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
         plans = tuple(plan_route(meta, needed.layout, world) for meta, needed in zip(metas, inputs))
@@ -168,7 +168,7 @@ class Recipe:
         provenance = world.provenance
         if self.moves_operands:
             operands = [self.redistribute_operand(k, x) for k, x in enumerate(operands)]
-        lists = [x.held for x in operands]
+        lists = [x.stored_shards for x in operands]
         if provenance is not None and self.op.communicates:
             world.call_provenance = provenance.of_result(self, operands, 0, params)
         try:
@@ -181,7 +181,7 @@ class Recipe:
         results = [kind(world, meta, shards) for meta, shards in zip(self.outputs, columns)]
         if provenance is not None:
             for k, result in enumerate(results):
-                result.origin = provenance.of_result(self, operands, k, params)
+                result.provenance_number = provenance.of_result(self, operands, k, params)
         if self.tracked and any(x._tracked for x in operands):
             self.record(operands, results, params)
         return self.finish_results(results) if self.moves_results else results
@@ -191,7 +191,7 @@ class Recipe:
         redistributed = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
         if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
             # The local gradient function reads the results as the user sees them.
-            node.saved = [result.held for result in redistributed]
+            node.saved = [result.stored_shards for result in redistributed]
         return redistributed
 
     def record(self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params) -> None:
@@ -246,11 +246,13 @@ class Recipe:
     def cast_results(self, result: Any) -> tuple[np.ndarray, ...]:
         """Return the value of the local function as one array per result, in the types of ``outputs``."""
         results = result if self.only_dtype is None else (result,)
-        return tuple([self.op.cast_result(array, meta.held) for array, meta in zip(results, self.outputs)])
+        return tuple(
+            [self.op.cast_result(array, meta.storage_dtype) for array, meta in zip(results, self.outputs)]
+        )
 
     def empty_results(self) -> tuple[np.ndarray, ...]:
         """Return the results of a rank outside the mesh: arrays without elements."""
-        return tuple(np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs)
+        return tuple(np.zeros((0,) * len(meta.shape), meta.storage_dtype) for meta in self.outputs)
 
     def save_arrays(
         self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], wanted: tuple[bool, ...]
@@ -269,15 +271,15 @@ class Recipe:
         """
         blanks = self.blanks.get(wanted)
         if blanks is None:
-            shards = [x.held if x.world.has_data else [] for x in operands]
+            shards = [x.stored_shards if x.world.has_data else [] for x in operands]
             zeros = [
                 [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
                 for arrays in shards
             ]
             reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
             blanks = self.blanks[wanted] = [[] if is_read else blank for is_read, blank in zip(reads, zeros)]
-        saved = [result.held for result in results] if self.op.saves_result else None
-        return [blank or operand.held for blank, operand in zip(blanks, operands)], saved
+        saved = [result.stored_shards for result in results] if self.op.saves_result else None
+        return [blank or operand.stored_shards for blank, operand in zip(blanks, operands)], saved
 
     @cached_property
     def tracked(self) -> tuple[int, ...]:
@@ -317,7 +319,7 @@ def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int]
 
 def is_noop_route(route: Route | None, before: Meta, after: Meta) -> bool:
     """Return True if a route changes no shard and no element type."""
-    return route is None or (not route.steps and before.held is after.held)
+    return route is None or (not route.steps and before.storage_dtype is after.storage_dtype)
 
 
 def plan_route(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:

@@ -82,13 +82,13 @@ class MoveNode(Node):
 class OpNode(Node):
     """Record of an operator call with the arrays that its local gradient function reads."""
 
-    __slots__ = ("origin", "params", "recipe", "results", "saved", "spent", "values")
+    __slots__ = ("params", "provenance_number", "recipe", "results", "saved", "spent", "values")
 
     def __init__(
         self, recipe: Recipe, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params
     ) -> None:
         super().__init__(*operands)
-        self.recipe, self.params, self.origin = recipe, params, results[0].origin
+        self.recipe, self.params, self.provenance_number = recipe, params, results[0].provenance_number
         self.results, self.spent = len(recipe.outputs), False
         self.values, self.saved = recipe.save_arrays(operands, results, self.wanted)
 
@@ -124,8 +124,14 @@ class OpNode(Node):
             if gradient is None or not wanted[k]:
                 continue
             if not isinstance(gradient, PlainTensor):
-                origin = 0 if provenance is None else provenance.of_gradient(recipe, present, k, self.origin)
-                gradient = type(present[0])(world, recipe.gradients[k], gradient, origin=origin)
+                provenance_number = (
+                    0
+                    if provenance is None
+                    else provenance.of_gradient(recipe, present, k, self.provenance_number)
+                )
+                gradient = type(present[0])(
+                    world, recipe.gradients[k], gradient, provenance_number=provenance_number
+                )
             call_vjp[k].append(gradient)
         return call_vjp
 
@@ -137,7 +143,7 @@ class OpNode(Node):
         recipe, world = self.recipe, self.world
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.gradients]
-        arrays, present = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
+        arrays, present = [dy.stored_shards for dy in dys if dy is not None], [dy is not None for dy in dys]
         run = partial(local_gradients, recipe, world, self.params, present, wanted)
         return world.perform(run, *arrays, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
 
@@ -182,7 +188,7 @@ def local_gradients(
     Returns:
         For each operand a list of arrays over the owned ranks, or None if it has no gradient.
     """
-    dtypes = [meta.held if is_wanted else None for is_wanted, meta in zip(wanted, recipe.gradients)]
+    dtypes = [meta.storage_dtype if is_wanted else None for is_wanted, meta in zip(wanted, recipe.gradients)]
     # Ranks outside the mesh cannot know which operands have no gradient, so all ranks take zeros for it.
     replacement = np.zeros_like if recipe.strategy.mesh.size < world.size else lambda _: None
 
@@ -321,8 +327,12 @@ def _initial_gradient(result: PlainTensor, gradient: PlainTensor | None) -> Plai
             raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
         return gradient
     world, meta = result.world, Meta.of(result.layout.dual(), result.shape, result.dtype)
-    shards = [np.ones(x.shape, meta.held) for x in result.held] if world.has_data else world.empties(meta)
-    ones = type(result)(world, meta, shards, origin=result.origin)
+    shards = (
+        [np.ones(x.shape, meta.storage_dtype) for x in result.stored_shards]
+        if world.has_data
+        else world.empties(meta)
+    )
+    ones = type(result)(world, meta, shards, provenance_number=result.provenance_number)
     if world.observers.programs:
         world.observers.programs[-1].created(ones)
     return ones

@@ -41,16 +41,16 @@ _ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
 class Meta:
     """Layout, global shape and element type of a tensor.
 
-    ``held`` is the type of its arrays, mostly ``dtype``.
+    ``storage_dtype`` is the type of its arrays, mostly ``dtype``.
 
     Metas with equal values are one object: operators look up their recipes by identity, which costs nothing.
     """
 
-    __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
+    __slots__ = ("__weakref__", "dtype", "layout", "shape", "storage_dtype")
 
     def __init__(self, layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.layout, self.shape, self.dtype = layout, shape, dtype
-        self.held = storage_dtype(layout, dtype)
+        self.storage_dtype = storage_dtype(layout, dtype)
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
@@ -89,7 +89,7 @@ class PlainTensor(Pictured):
     Attributes:
         world: the world that owns its shards.
         meta: layout, global shape and element type.
-        held: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
+        stored_shards: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
             floats are float32 here: they are rounded once, after the reduction.
         name: a name for messages, or "".
         requires_grad: True if :meth:`backward` computes a gradient for it.
@@ -98,13 +98,13 @@ class PlainTensor(Pictured):
         sums: the unrounded shards of a gradient to which more is added, or None.
         node: the record of the calculation that produced it, if gradients are tracked; None for leaves.
         output: its number among the results of ``node``.
-        origin: its provenance, a number that identifies how it was computed, equal on all ranks of a correct program;
-            0 if nothing compares provenances.
+        provenance_number: identifies how it was computed. It is equal on all ranks of a correct program, and 0 if nothing
+            compares provenances.
     """
 
     __slots__ = (
-        *("__weakref__", "_changes", "_tracked", "_view", "grad", "gradient_layout", "held", "meta"),
-        *("name", "node", "origin", "output", "sums", "world"),
+        *("__weakref__", "_changes", "_tracked", "_view", "grad", "gradient_layout", "meta"),
+        *("name", "node", "output", "provenance_number", "stored_shards", "sums", "world"),
     )
 
     def __init__(
@@ -114,16 +114,24 @@ class PlainTensor(Pictured):
         shards: Shards,
         requires_grad: bool = False,
         name: str = "",
-        origin: int = 0,
+        provenance_number: int = 0,
     ) -> None:
         self.world, self.meta = world, meta
-        self.held = shards if meta.held is meta.dtype else world.in_type(shards, meta.held)
-        if not meta.shape and type(self.held) is list and any(isinstance(x, np.generic) for x in self.held):
-            self.held = world.perform(partial(each, np.asarray), self.held)  # NumPy's scalars have no views.
+        self.stored_shards = (
+            shards if meta.storage_dtype is meta.dtype else world.in_type(shards, meta.storage_dtype)
+        )
+        if (
+            not meta.shape
+            and type(self.stored_shards) is list
+            and any(isinstance(x, np.generic) for x in self.stored_shards)
+        ):
+            self.stored_shards = world.perform(
+                partial(each, np.asarray), self.stored_shards
+            )  # NumPy's scalars have no views.
         self._tracked = False
         if requires_grad:
             self._track(True)
-        self.name, self.origin = name, origin
+        self.name, self.provenance_number = name, provenance_number
         self.grad: Any = None
         self.gradient_layout: Layout | None = None
         self.sums: Shards | None = None
@@ -157,9 +165,9 @@ class PlainTensor(Pictured):
         Raises WorldError if calls differ.
         """
         self.world.verify_calls()
-        if self.meta.held is not self.meta.dtype:
-            return in_type(self.held, self.meta.dtype)
-        return WritableShards(self.held) if len(self.held) > 1 else self.held
+        if self.meta.storage_dtype is not self.meta.dtype:
+            return in_type(self.stored_shards, self.meta.dtype)
+        return WritableShards(self.stored_shards) if len(self.stored_shards) > 1 else self.stored_shards
 
     def _track(self, wanted: bool) -> None:
         """Set ``requires_grad``. Raise UsageTypeError for an element type without gradients."""
@@ -217,8 +225,10 @@ class PlainTensor(Pictured):
         full_mesh = mesh if mesh.size == size else Mesh((size,), ("world",))
         replicated = self.detach().to(full_mesh(*(None for _ in self.shape)))
         self.world.verify_calls()
-        array = np.asarray(in_type(replicated.held[:1], self.dtype)[0])
-        if not array.flags.writeable or any(np.may_share_memory(array, shard) for shard in self.held):
+        array = np.asarray(in_type(replicated.stored_shards[:1], self.dtype)[0])
+        if not array.flags.writeable or any(
+            np.may_share_memory(array, shard) for shard in self.stored_shards
+        ):
             array = array.copy()
         if self.world.provenance is not None:
             self.world.provenance.note_read(self, array)
@@ -228,7 +238,13 @@ class PlainTensor(Pictured):
         """Return a tensor of these shards without a gradient history."""
         if self.node is None and not self.requires_grad:
             return self
-        return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
+        return type(self)(
+            self.world,
+            self.meta,
+            self.stored_shards,
+            name=self.name,
+            provenance_number=self.provenance_number,
+        )
 
     @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
@@ -260,16 +276,21 @@ class PlainTensor(Pictured):
         If ``more_to_come``, the sum of 16-bit floats also stores its float32 values in ``sums``: small addends are
         then not lost when many gradients are added one by one.
         """
-        world, meta, sum_dtype = self.world, self.meta, accumulator("sum", self.meta.held)
+        world, meta, sum_dtype = self.world, self.meta, accumulator("sum", self.meta.storage_dtype)
         lists = [
-            x.sums or (x.held if sum_dtype is meta.held else world.in_type(x.held, sum_dtype))
+            x.sums
+            or (
+                x.stored_shards
+                if sum_dtype is meta.storage_dtype
+                else world.in_type(x.stored_shards, sum_dtype)
+            )
             for x in (self, *others)
         ]
         sums = world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
-        origin = 0 if world.provenance is None else world.provenance.of_sum([self, *others])
-        shards = sums if sum_dtype is meta.held else world.in_type(sums, meta.held)
-        total = type(self)(world, meta, shards, origin=origin)
-        if more_to_come and sum_dtype is not meta.held:
+        provenance_number = 0 if world.provenance is None else world.provenance.of_sum([self, *others])
+        shards = sums if sum_dtype is meta.storage_dtype else world.in_type(sums, meta.storage_dtype)
+        total = type(self)(world, meta, shards, provenance_number=provenance_number)
+        if more_to_come and sum_dtype is not meta.storage_dtype:
             total.sums = sums
         return total
 
@@ -332,10 +353,10 @@ def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     passes gradients through unchanged.
     """
     world, meta = tensor.world, Meta.of(route.dst, route.shape_after, tensor.dtype)
-    shards = world.run_steps(route.steps, tensor, meta.held)
-    if tensor.meta.held is not meta.held:
-        shards = world.in_type(shards, meta.held)
-    result = type(tensor)(world, meta, shards, origin=tensor.origin)
+    shards = world.run_steps(route.steps, tensor, meta.storage_dtype)
+    if tensor.meta.storage_dtype is not meta.storage_dtype:
+        shards = world.in_type(shards, meta.storage_dtype)
+    result = type(tensor)(world, meta, shards, provenance_number=tensor.provenance_number)
     if tensor.requires_grad:
         from spmdsim.core.tape import MoveNode
 

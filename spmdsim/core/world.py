@@ -169,12 +169,12 @@ class AbstractWorld(Pictured, ABC):
 
         Before a step "fill" the shards are converted to ``fill_dtype``, in which the pending reduction accumulates.
         """
-        shards = tensor.held
+        shards = tensor.stored_shards
         try:
             for step in steps:
                 if step.collective == "fill":  # The result is pending: its sum may overflow 16 bits.
                     shards = self.in_type(shards, fill_dtype)
-                self.call_provenance = tensor.origin
+                self.call_provenance = tensor.provenance_number
                 shards = self.run(step, shards)
         finally:
             self.call_provenance = 0
@@ -198,7 +198,9 @@ class AbstractWorld(Pictured, ABC):
 
     def empties(self, meta: Meta) -> list[Any]:
         """Return the uninitialised shards of the owned ranks for a tensor with this meta."""
-        return [self.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in self.ranks]
+        return [
+            self.empty(meta.layout.local_shape(meta.shape, rank), meta.storage_dtype) for rank in self.ranks
+        ]
 
     def check_mesh(self, mesh: Mesh) -> None:
         """Raise WorldError if a mesh has ranks that this world lacks."""

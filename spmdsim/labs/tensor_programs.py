@@ -66,19 +66,19 @@ class OperatorRecording(Watcher):
 
     def number(self, tensor: Tensor) -> int:
         """Return the number of a tensor; a tensor that no recorded step computed becomes a constant."""
-        key = id(tensor.held), tensor.layout
+        key = id(tensor.stored_shards), tensor.layout
         if key not in self._numbers:
             constant: list[Any] = ["constant"]
             self._add(constant)
-            copy = type(tensor)(tensor.world, tensor.meta, tensor.held)
+            copy = type(tensor)(tensor.world, tensor.meta, tensor.stored_shards)
             self._constants.append((constant, copy))
             self.assign_number(tensor)
         return self._numbers[key]
 
     def assign_number(self, tensor: Tensor) -> None:
         """Assign the next number to a tensor."""
-        self._numbers[id(tensor.held), tensor.layout] = len(self._numbered)
-        self._numbered.append(tensor.held)
+        self._numbers[id(tensor.stored_shards), tensor.layout] = len(self._numbered)
+        self._numbered.append(tensor.stored_shards)
 
     def finish(self) -> list[Any]:
         """Return the record with the values of its constants; call it after the recording."""

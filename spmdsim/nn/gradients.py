@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.program_tensor import origin_of
+from spmdsim.arrays.program_tensor import find_provenance_number
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.core.tape import accumulate_grad, add_gradients, pull_back, reduce_gradients
@@ -87,7 +87,7 @@ class SharedMoves:
             bucket = self._open[key] = Bucket(merge, self.operator)
         bucket.items.append((name, tensor, layout))
         shard_count = merge.ranks if merge.collective == "all_gather" else 1
-        bucket.nbytes += shard_count * _count_elements(tensor) * tensor.meta.held.itemsize
+        bucket.nbytes += shard_count * _count_elements(tensor) * tensor.meta.storage_dtype.itemsize
         world = tensor.world
         del tensor  # Only the bucket may refer to the tensor, so that running the bucket frees its memory.
         if bucket.nbytes >= BUCKET_BYTES:
@@ -180,7 +180,7 @@ class Bucket:
         try:
             with recorder.operator(self.operator):
                 for step in steps:
-                    world.call_provenance = origin_of(tensors)
+                    world.call_provenance = find_provenance_number(tensors)
                     after = world.run(step, after)
         finally:
             world.call_provenance = 0
@@ -197,7 +197,7 @@ class Bucket:
         joined, self._steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
-        world.call_provenance = origin_of(tensors)
+        world.call_provenance = find_provenance_number(tensors)
         try:
             with recorder.operator(self.operator):
                 posted: Posted = world.post(self._steps[0], joined)
@@ -212,14 +212,14 @@ class Bucket:
             The flat array of each owned rank, and the steps that reduce, scatter or gather it.
         """
         tensors = [tensor for _, tensor, _ in self.items]
-        world, dtype = tensors[0].world, tensors[0].meta.held
+        world, dtype = tensors[0].world, tensors[0].meta.storage_dtype
         total = sum(map(_count_elements, tensors))
         copies = common_replica_axes(tensor.layout for tensor in tensors)
         steps = self.merge.steps(total, copies, dtype.itemsize, world.machine)
         if not world.has_data:
             return [world.empty((total,), dtype)], steps
         run = partial(_concatenate_rows, self.merge, tensors[0].layout.mesh, dtype, world.ranks)
-        joined = world.perform(run, *[tensor.held for tensor in tensors])
+        joined = world.perform(run, *[tensor.stored_shards for tensor in tensors])
         self.items = [(name, _without_data(tensor), layout) for name, tensor, layout in self.items]
         return joined, steps
 
@@ -236,18 +236,20 @@ class Bucket:
         for (name, tensor, layout), start, stop in zip(self.items, ends, ends[1:]):
             meta = Meta.of(layout, tensor.shape, tensor.dtype)
             if not world.has_data:
-                shards = [world.empty(layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
+                shards = [
+                    world.empty(layout.local_shape(meta.shape, r), meta.storage_dtype) for r in world.ranks
+                ]
             else:
                 pieces = world.perform(partial(_cut_shards, merge, start, stop, meta, world.ranks), after)
-                shards = world.in_type(pieces, meta.held)
-            tensors[name] = Tensor(world, meta, shards, origin=tensor.origin)
+                shards = world.in_type(pieces, meta.storage_dtype)
+            tensors[name] = Tensor(world, meta, shards, provenance_number=tensor.provenance_number)
         return tensors
 
 
 def _without_data(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor that has no arrays, only its layout, shape, type and provenance."""
     described = copy(tensor)
-    described.held = []
+    described.stored_shards = []
     return described
 
 
@@ -295,7 +297,7 @@ def _cut_shards(
         if id(flat) not in pieces and rank in meta.layout.mesh:
             pieces[id(flat)] = _cut_shard(merge, flat, start, stop, meta.layout.local_shape(meta.shape, rank))
         elif rank not in meta.layout.mesh:
-            pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.held)
+            pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.storage_dtype)
     return [pieces[id(flat)] for flat in flats]
 
 

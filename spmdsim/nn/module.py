@@ -265,7 +265,9 @@ class Parameter(Pictured):
         if fresh.layout is not self.layout:
             fresh = fresh.to(self.layout)
         tracked = has_gradient(fresh.dtype)
-        self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, tracked, self.name, fresh.origin)
+        self.tensor = Tensor(
+            fresh.world, fresh.meta, fresh.stored_shards, tracked, self.name, fresh.provenance_number
+        )
         if programs:
             programs[-1].record_assignment(self)
 

@@ -24,7 +24,7 @@ from spmdsim.nn.saved_state import SavedState, StateLayout
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.plans.merge import gather_of
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.provenance import number_result
 from spmdsim.wrong_calls import explained
 
 __all__ = ["Optimiser", "sharded_over"]
@@ -229,10 +229,16 @@ class Optimiser(SavedState, Pictured):
         world = value.world
         if not world.has_data:
             return value.detach()
-        shards = world.perform(partial(self.advance_shards, parameter), value.held, slope.held)
+        shards = world.perform(
+            partial(self.advance_shards, parameter), value.stored_shards, slope.stored_shards
+        )
         facts = tuple(self.numbers()) if world.compares else ()
-        origin = computed_origin(world, type(self).__name__, (value.origin, slope.origin), facts, facts)
-        return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
+        provenance_number = number_result(
+            world, type(self).__name__, (value.provenance_number, slope.provenance_number), facts, facts
+        )
+        return Tensor(
+            world, Meta.of(layout, value.shape, value.dtype), shards, provenance_number=provenance_number
+        )
 
     def advance_shards(
         self, parameter: Parameter, values: list[np.ndarray], changes: list[np.ndarray]

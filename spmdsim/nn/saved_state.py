@@ -78,8 +78,10 @@ class SavedState:
             arrays = self.state.get(id(parameter), ())
             for k in range(self.slots):
                 shards = arrays[k] if k < len(arrays) else _zeros(world, meta)
-                origin = combine_numbers(value.origin, k + 1) if world.compares else 0
-                tensors[f"{name}.{self._slot_name(k)}"] = Tensor(world, meta, [*shards], origin=origin)
+                provenance_number = combine_numbers(value.provenance_number, k + 1) if world.compares else 0
+                tensors[f"{name}.{self._slot_name(k)}"] = Tensor(
+                    world, meta, [*shards], provenance_number=provenance_number
+                )
             tensors[f"{name}.step"] = _number(world, np.int64(self.counts.get(id(parameter), 0)))
         for name in self.saved_numbers if tensors else ():
             number = getattr(self, name)
@@ -117,13 +119,13 @@ class SavedState:
         if not all(tensor.world.has_data for tensor in moved.values()):
             return
         for name, parameter in self._named_parameters():
-            slots = [moved[f"{name}.{self._slot_name(k)}"].held for k in range(self.slots)]
-            self.counts[id(parameter)] = int(moved[f"{name}.step"].held[0])
+            slots = [moved[f"{name}.{self._slot_name(k)}"].stored_shards for k in range(self.slots)]
+            self.counts[id(parameter)] = int(moved[f"{name}.step"].stored_shards[0])
             if slots:
                 self.state[id(parameter)] = slots
         for name in self.saved_numbers if moved else ():
-            setattr(self, name, moved[name].held[0].item())
-        self.loaded = hash(tuple([tensors[name].origin for name in sorted(expected)]))
+            setattr(self, name, moved[name].stored_shards[0].item())
+        self.loaded = hash(tuple([tensors[name].provenance_number for name in sorted(expected)]))
 
     def _slot_name(self, k: int) -> str:
         """Return the name of a state tensor by its place among those of a parameter."""
@@ -151,7 +153,7 @@ def _number(world: World, number: np.generic) -> Tensor:
     """Return a number as a tensor of shape () that every rank of the world has."""
     meta = Meta.of(Mesh((world.size,), ("world",))(), (), number.dtype)
     shards = [np.asarray(number)] * len(world.ranks) if world.has_data else world.empties(meta)
-    return Tensor(world, meta, shards, origin=combine_numbers(number) if world.compares else 0)
+    return Tensor(world, meta, shards, provenance_number=combine_numbers(number) if world.compares else 0)
 
 
 def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) -> None:
@@ -193,4 +195,4 @@ def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
     moved = tensor.detach().to(like.layout)
     if moved.dtype == like.dtype:
         return moved
-    return Tensor(moved.world, like.meta, in_type(moved.held, like.dtype))
+    return Tensor(moved.world, like.meta, in_type(moved.stored_shards, like.dtype))

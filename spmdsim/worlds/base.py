@@ -106,7 +106,7 @@ class World(AbstractWorld):
         """True if ranks compare what they call, by the provenance of tensors."""
         return self.provenance is not None
 
-    def origin(self, meta: Any) -> int:
+    def number_tensor(self, meta: Any) -> int:
         """Return the provenance number of a tensor that all ranks create now; 0 if no rank compares.
 
         ``meta`` is its kind: tensors of one kind are counted.
@@ -149,9 +149,11 @@ class World(AbstractWorld):
         run = None if path.program is None else path.program.run
         if run is None or tensor.requires_grad or recorder.open_traces or self.observers.watchers:
             return follow_watched(tensor, path.route)
-        self.call_provenance = tensor.origin
+        self.call_provenance = tensor.provenance_number
         try:
-            return type(tensor)(self, path.meta, [run(tensor.held[0])], False, "", tensor.origin)
+            return type(tensor)(
+                self, path.meta, [run(tensor.stored_shards[0])], False, "", tensor.provenance_number
+            )
         finally:
             self.call_provenance = 0
 
@@ -505,7 +507,7 @@ def _move_first(tensor: T, layout: Layout) -> T:
     world: Any = tensor.world
     route = world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)
     result = follow_watched(tensor, route)
-    is_stored_as_is = meta.held is meta.dtype and result.meta.held is meta.dtype
+    is_stored_as_is = meta.storage_dtype is meta.dtype and result.meta.storage_dtype is meta.dtype
     program = world.program(route.steps[0], meta.dtype) if len(route.steps) == 1 and is_stored_as_is else None
     world.cache[meta, hash(layout), world.variant] = FastPath(layout, route, result.meta, program)
     return result

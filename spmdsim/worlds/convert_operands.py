@@ -61,11 +61,11 @@ def as_operand(value: Any, like: T) -> T:
         array_, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
         if not world.has_data:
             array_ = world.empty((), meta.dtype)
-        origin = 0
+        provenance_number = 0
         if world.provenance is not None and number:
-            origin = number
-            world.provenance.note(origin, NUMBER, parameters=value)
-        constant: T = make(world, meta, [array_] * len(world.ranks), False, "", origin)
+            provenance_number = number
+            world.provenance.note(provenance_number, NUMBER, parameters=value)
+        constant: T = make(world, meta, [array_] * len(world.ranks), False, "", provenance_number)
         if world.observers.programs:
             world.observers.programs[-1].created(constant, words=repr(value))
         return constant
@@ -114,8 +114,8 @@ def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, 
         ) from None
     number.flags.writeable = False
     # -1 and -2 have one hash, each nan has another.
-    origin = combine_numbers(value, value + 1) if value == value else 0
-    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), origin
+    provenance_number = combine_numbers(value, value + 1) if value == value else 0
+    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), provenance_number
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from spmdsim.core.tensor import Meta, PlainTensor
     from spmdsim.core.world import Params
 
-#: The bits of an origin; the hash of integers is the same in all processes.
-ORIGINS = (1 << 61) - 1
-_origin = attrgetter("origin")
+#: The bits of a provenance number; the hash of integers is the same in all processes.
+NUMBER_MASK = (1 << 61) - 1
+_provenance_number = attrgetter("provenance_number")
 #: The end of the name of a calculation of gradients, whose last operand is the number of the operator's result.
 BACKWARD = ".backward"
 #: Ancestors of a tensor that a rank describes where ranks disagree.
@@ -132,10 +132,10 @@ class Provenance:
         number, op = recipe.number + k, recipe.op
         if params and op.varying:  # the recipe's number does not depend on them
             number += number_of(*[params.get(name) for name in op.varying])
-        numbers = (*map(_origin, operands),)
-        origin = combine_numbers(number, *numbers)
-        self.note(origin, recipe.title, numbers, params if op.shows_parameters else None)
-        return origin
+        numbers = (*map(_provenance_number, operands),)
+        provenance_number = combine_numbers(number, *numbers)
+        self.note(provenance_number, recipe.title, numbers, params if op.shows_parameters else None)
+        return provenance_number
 
     def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
         """Return the number of the gradient of operand ``k``.
@@ -143,24 +143,27 @@ class Provenance:
         ``gradients`` are the gradients of the results; ``result`` is the number of the first result.
         """
         number = recipe.number + k + result + 1
-        numbers = (*map(_origin, gradients),)
-        origin = combine_numbers(number, *numbers)
-        self.note(origin, recipe.title + BACKWARD, (*numbers, result))
-        return origin
+        numbers = (*map(_provenance_number, gradients),)
+        provenance_number = combine_numbers(number, *numbers)
+        self.note(provenance_number, recipe.title + BACKWARD, (*numbers, result))
+        return provenance_number
 
     def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
         """Return the number of a sum of gradients."""
-        operands = (*map(_origin, tensors),)
-        origin = combine_numbers(*operands)
-        self.note(origin, "a sum of gradients", operands)
-        return origin
+        operands = (*map(_provenance_number, tensors),)
+        provenance_number = combine_numbers(*operands)
+        self.note(provenance_number, "a sum of gradients", operands)
+        return provenance_number
 
     def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
         """Log a read of a replicated tensor, so that ranks compare it later, although no collective runs."""
         layout, mesh = tensor.meta.layout, tensor.meta.layout.mesh
         is_whole = layout.replicated_axes == mesh.axes and mesh.size == tensor.world.size
         if self.add_read is not None and is_whole:
-            self.add_read(tensor.origin, checksum(array) if array.nbytes <= SMALL else tensor.origin)
+            self.add_read(
+                tensor.provenance_number,
+                checksum(array) if array.nbytes <= SMALL else tensor.provenance_number,
+            )
 
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
         """Record that the tensor with this number is computed now, with the user's current line."""
@@ -182,9 +185,9 @@ class Provenance:
         """
         number = _number_of_kind(kind)
         count_of_kind = self._counts[number % KINDS] = self._counts[number % KINDS] + 1
-        origin = combine_numbers(number, count_of_kind)
-        self.note(origin, TENSOR, parameters=(kind, count_of_kind))
-        return origin
+        provenance_number = combine_numbers(number, count_of_kind)
+        self.note(provenance_number, TENSOR, parameters=(kind, count_of_kind))
+        return provenance_number
 
     def __contains__(self, number: int) -> bool:
         return self._of(number) is not None
@@ -230,10 +233,10 @@ def combine_numbers(*numbers: Any) -> int:
     >>> combine_numbers(1, 2) == combine_numbers(1, 2) != combine_numbers(2, 1)
     True
     """
-    return hash(numbers) & ORIGINS
+    return hash(numbers) & NUMBER_MASK
 
 
-def computed_origin(
+def number_result(
     world: Any,
     name: str,
     operands: tuple[int, ...],
@@ -252,9 +255,9 @@ def computed_origin(
     if world.provenance is None:
         return 0
     facts = (number_of(name),) if facts is None else facts
-    origin = combine_numbers(*facts, *operands)
-    world.provenance.note(origin, name, operands, parameters)
-    return origin
+    provenance_number = combine_numbers(*facts, *operands)
+    world.provenance.note(provenance_number, name, operands, parameters)
+    return provenance_number
 
 
 def make_printable(value: Any) -> Any:

@@ -29,7 +29,12 @@ class EnlargedNode(MoveNode):
         """Return the gradients in the world of the operand, on its mesh."""
         small, mesh, dual = self.world, self.meta.layout.mesh, self.meta.layout.dual()
         gradients_there = [x if x.layout.mesh == mesh else x.to(dual) for x in gradients[0]]
-        return [[type(x)(small, x.meta, x.held[: small.size], origin=x.origin) for x in gradients_there]]
+        return [
+            [
+                type(x)(small, x.meta, x.stored_shards[: small.size], provenance_number=x.provenance_number)
+                for x in gradients_there
+            ]
+        ]
 
 
 def enlarge(tensor: T, large: Any) -> T:
@@ -37,9 +42,11 @@ def enlarge(tensor: T, large: Any) -> T:
     small = tensor.world
     if small is large:
         return tensor
-    empty_shard = np.zeros((0,) * len(tensor.shape), tensor.meta.held)
-    shards = [*tensor.held, *[empty_shard] * (large.size - small.size)]
-    result = type(tensor)(large, tensor.meta, shards, name=tensor.name, origin=tensor.origin)
+    empty_shard = np.zeros((0,) * len(tensor.shape), tensor.meta.storage_dtype)
+    shards = [*tensor.stored_shards, *[empty_shard] * (large.size - small.size)]
+    result = type(tensor)(
+        large, tensor.meta, shards, name=tensor.name, provenance_number=tensor.provenance_number
+    )
     if tensor.requires_grad:
         result.requires_grad, result.node = True, EnlargedNode(tensor)
     return result

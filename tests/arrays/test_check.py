@@ -400,13 +400,16 @@ def test_tensors_without_elements_are_right():
 def test_a_piece_of_another_shape_is_wrong(held):
     mesh, world = Mesh((2,), ("x",)), LockStep(2)
     right = Tensor.from_global(np.zeros((4, 3)), mesh("x", None), world)
-    verdict = check(Tensor(world, right.meta, [right.held[0], np.zeros(held)]), np.zeros((4, 3)))
+    verdict = check(Tensor(world, right.meta, [right.stored_shards[0], np.zeros(held)]), np.zeros((4, 3)))
     assert verdict.word == "WRONG"
     assert f"rank 1 holds a piece of shape {held}, but by the layout's definition it is (2, 3)" in str(
         verdict
     )
     gone = Tensor.from_global(np.zeros((1, 3)), mesh("x", None), world)
-    assert check(Tensor(world, gone.meta, [gone.held[0], np.zeros((1, 3))]), np.zeros((1, 3))).word == "WRONG"
+    assert (
+        check(Tensor(world, gone.meta, [gone.stored_shards[0], np.zeros((1, 3))]), np.zeros((1, 3))).word
+        == "WRONG"
+    )
 
 
 def test_spread_is_twice_the_answer_to_a_unit_or_the_rounding_itself():

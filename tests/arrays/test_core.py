@@ -12,7 +12,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.arrays import Op
 from spmdsim.arrays.check import tolerance
 from spmdsim.arrays.joined import join_rows
-from spmdsim.arrays.program_tensor import origin_of
+from spmdsim.arrays.program_tensor import find_provenance_number
 from spmdsim.arrays.random import uniform_block
 from spmdsim.arrays.rounding import move_operand
 from spmdsim.arrays.watch import Watcher, watching
@@ -20,7 +20,7 @@ from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
 from spmdsim.worlds.convert_operands import as_operand
-from spmdsim.worlds.provenance import ORIGINS, Provenance
+from spmdsim.worlds.provenance import NUMBER_MASK, Provenance
 
 DTYPES = [
     "float32", "float64", "float16", ml_dtypes.bfloat16, "complex64", "complex128",
@@ -418,10 +418,10 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
     like = Tensor.from_global(source, mesh("x", None), world, requires_grad=True)
     place = {rank: k // grid[1] for k, rank in enumerate(ranks)}
     chosen = [lengths[place[rank]] if rank in place else 0 for rank in range(7)]
-    pieces = [shard[len(shard) - n :] for shard, n in zip(like.held, chosen)]
+    pieces = [shard[len(shard) - n :] for shard, n in zip(like.stored_shards, chosen)]
 
     def put(rank, rows):
-        back = np.zeros_like(like.held[rank])
+        back = np.zeros_like(like.stored_shards[rank])
         back[len(back) - chosen[rank] :] = rows
         return back
 
@@ -433,7 +433,9 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
         expected = (
             source[rows][result.layout.slices(result.shape, rank)] if rank in place else np.zeros((0, 0))
         )
-        np.testing.assert_array_equal(result.held[rank], expected.reshape(result.held[rank].shape))
+        np.testing.assert_array_equal(
+            result.stored_shards[rank], expected.reshape(result.stored_shards[rank].shape)
+        )
     factor = np.arange(2.0 * len(rows)).reshape(-1, 2) + 1
     (result * Tensor.from_global(factor, mesh("x", None), world)).sum().backward()
     wanted = np.zeros_like(source)
@@ -487,14 +489,14 @@ def test_methods_and_attributes_are_numpys():
 def test_equal_pieces_are_one_array_until_one_of_them_is_asked_for():
     world, mesh = LockStep(3), Mesh((3,), ("a",))
     x = Tensor.from_global(np.zeros(2), mesh(None), world)
-    assert x.held[0] is x.held[1]
+    assert x.stored_shards[0] is x.stored_shards[1]
     x.shards[1][0] = 5
     assert x.shards[0][0] == x.shards[2][0] == 0 and x.shards[1][0] == 5
     one = x.shards[1]
     assert one is x.shards[1]  # alone, it is not copied again
     last = x.shards[2]
     last[1] = 7  # two are left, then one: either way the others keep what they have
-    assert [piece.tolist() for piece in x.held] == [[0, 0], [5, 0], [0, 7]]
+    assert [piece.tolist() for piece in x.stored_shards] == [[0, 0], [5, 0], [0, 7]]
     half = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("a"), world).sum()
     assert {piece.dtype.name for piece in half.shards} == {"bfloat16"}
 
@@ -504,7 +506,7 @@ def test_pieces_that_do_not_fit_are_told_by_rank():
     mesh, world = Mesh((2, 2), ("a", "b"), ranks=(4, 0, 2, 3)), LockStep(5)
     pieces = [np.ones((2, 3), "f4"), np.ones(7, "i8"), *[np.ones((2, 3), "f4")] * 3]
     x = Tensor.from_local(pieces, mesh("a", "b"), world)
-    assert (x.shape, x.dtype) == ((4, 6), np.float32) and x.held[1].shape == (0, 0)
+    assert (x.shape, x.dtype) == ((4, 6), np.float32) and x.stored_shards[1].shape == (0, 0)
     pieces[3] = pieces[3].astype("f8")
     with pytest.raises(
         LayoutError, match=r"need one dtype, but ranks 0, 2, 4 hold float32, rank 3 holds float64"
@@ -516,7 +518,7 @@ def test_pieces_that_do_not_fit_are_told_by_rank():
     with pytest.raises(InputError, match=r"\(4,\)"):
         Tensor.from_global(np.ones(3), mesh("a"), world, shape=(4,))
     average = Layout(mesh, [()], {"a": "max", "b": "max"})
-    held = Tensor.from_global(np.full(2, -3.0), average, world).held
+    held = Tensor.from_global(np.full(2, -3.0), average, world).stored_shards
     assert [piece.tolist() for piece in held[2:]] == [[-np.inf] * 2, [-np.inf] * 2, [-3.0, -3.0]]
 
 
@@ -524,9 +526,11 @@ def test_calls_of_several_tensors_are_about_all_of_them():
     world = LockStep(2)
     world.provenance = Provenance()
     x, y = (Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world) for _ in range(2))
-    x.origin, y.origin = 5, 6
-    assert origin_of([x]) == 5 and origin_of([x, y]) != origin_of([y, x])
-    assert all(0 < origin_of(pair) <= ORIGINS for pair in ([x, y], [y, x], [x, x]))
+    x.provenance_number, y.provenance_number = 5, 6
+    assert find_provenance_number([x]) == 5 and find_provenance_number([x, y]) != find_provenance_number(
+        [y, x]
+    )
+    assert all(0 < find_provenance_number(pair) <= NUMBER_MASK for pair in ([x, y], [y, x], [x, x]))
 
 
 def test_numbers_and_parameters_beside_bfloat16():
@@ -541,8 +545,8 @@ def test_numbers_and_parameters_beside_bfloat16():
     shapes = Tensor.from_global(
         lambda index: None, Mesh((2,), ("a",))("a"), ShapeOnly(2), shape=(4,), dtype="f4"
     )
-    assert not isinstance((shapes + 1).held[0], np.ndarray) and not isinstance(
-        as_operand(1, shapes).held[0], np.ndarray
+    assert not isinstance((shapes + 1).stored_shards[0], np.ndarray) and not isinstance(
+        as_operand(1, shapes).stored_shards[0], np.ndarray
     )
 
 

@@ -72,7 +72,7 @@ def test_another_world_with_the_same_memory_runs_its_own_steps() -> None:
     for _ in range(2):
         _ = x[1:3]
     outer = Intercepted(inner, lambda when, step, shards: seen.append(when) or shards)
-    y = Tensor(outer, x.meta, x.held)
+    y = Tensor(outer, x.meta, x.stored_shards)
     for _ in range(2):
         _ = y[1:3]
     assert seen == ["before", "after"] * 2

@@ -286,7 +286,7 @@ def test_a_step_leaves_a_parameters_earlier_values_as_they_are(world, how):
     step(x)
     holders = [
         lambda: layer.weight.value,
-        lambda: layer.weight.value.held,
+        lambda: layer.weight.value.stored_shards,
         lambda: layer.weight.value.shards[0],
         lambda: layer.weight.value.shards[0][3:5, ::2],
         lambda: memoryview(layer.weight.value.local()),
@@ -296,7 +296,7 @@ def test_a_step_leaves_a_parameters_earlier_values_as_they_are(world, how):
     for hold in holders:
         held = hold()
         array = (
-            held.held[0]
+            held.stored_shards[0]
             if isinstance(held, Tensor)
             else held[0]
             if isinstance(held, list)
@@ -478,11 +478,11 @@ def _gradient(parameter):
 @pytest.mark.parametrize(
     ("hold", "numbers"),
     [
-        (_gradient, lambda held: held.held[0]),
-        (lambda parameter: _gradient(parameter).held, lambda held: held[0]),
+        (_gradient, lambda held: held.stored_shards[0]),
+        (lambda parameter: _gradient(parameter).stored_shards, lambda held: held[0]),
         (lambda parameter: _gradient(parameter).local(), np.asarray),
         (lambda parameter: memoryview(_gradient(parameter).shards[0][1:, ::2]), np.asarray),
-        (lambda parameter: _gradient(parameter).detach(), lambda held: held.held[0]),
+        (lambda parameter: _gradient(parameter).detach(), lambda held: held.stored_shards[0]),
     ],
 )
 def test_optimisers_leave_gradients_as_they_are(world, hold, numbers):
@@ -580,7 +580,7 @@ def test_what_cannot_be_recorded_is_refused_in_one_line(world, what):
     layer = nn.Linear(4, 4, mesh("x" if what == "rows" else None, None), mesh(None)).materialise(world)
     x = Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)
     OUTSIDE[:] = [Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)]
-    ARGUMENT[:] = [x, Tensor(world, x.meta, x.held)]
+    ARGUMENT[:] = [x, Tensor(world, x.meta, x.stored_shards)]
     if what == "onwards":
         x = ops.cast(x, np.float32)
     compiled = spmdsim.compile(function)

@@ -103,7 +103,7 @@ def test_what_gradients_do_not_look_at_is_free_at_once():
     copy = w.to(mesh(None, None))
     product = ops.matmul(x, copy)
     y = ops.add(product, b)
-    arrays = [weakref.ref(held) for t in (copy, product) for held in t.held]
+    arrays = [weakref.ref(held) for t in (copy, product) for held in t.stored_shards]
     del copy, product
     assert [array() for array in arrays] == [None] * 4
     total = y.sum()
@@ -120,7 +120,7 @@ def test_operands_of_functions_whose_slopes_follow_from_the_result_are_free_at_o
     for dtype in (np.float32, np.float16):
         x = Tensor.from_global(np.full((4, 3), 0.5, dtype), layout, world, requires_grad=True)
         between = x * 1.5
-        array, kept = weakref.ref(between.held[0]), between.full()
+        array, kept = weakref.ref(between.stored_shards[0]), between.full()
         y = function(between)
         del between
         assert array() is None
@@ -220,10 +220,12 @@ def test_tensors_stay_in_their_worlds():
 
 def test_tensors_of_few_bits_are_held_in_more_while_they_are_pending_and_shown_in_their_own():
     x = Tensor.from_global(np.ones(4, "f2"), MESH("a", partial="b"), LockStep(4))
-    assert {shard.dtype for shard in x.held} == {np.dtype("f4")}
+    assert {shard.dtype for shard in x.stored_shards} == {np.dtype("f4")}
     assert {shard.dtype for shard in x.shards} == {np.dtype("f2")}
     whole = x.to(MESH("a"))
-    assert {shard.dtype for shard in whole.held} == {np.dtype("f2")} and whole.full().tolist() == [1] * 4
+    assert {shard.dtype for shard in whole.stored_shards} == {np.dtype("f2")} and whole.full().tolist() == [
+        1
+    ] * 4
 
 
 def test_core_takes_tensors_and_nothing_else():

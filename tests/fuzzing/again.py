@@ -94,10 +94,10 @@ class Again:
     def _other(self, tensor: Tensor, which: str) -> Tensor:
         if which == "same":
             return tensor
-        arrays = {id(held): self._array(held, which) for held in tensor.held}
-        held = [arrays[id(array)] for array in tensor.held]
+        arrays = {id(held): self._array(held, which) for held in tensor.stored_shards}
+        held = [arrays[id(array)] for array in tensor.stored_shards]
         graded = tensor.requires_grad and which != "ungraded"
-        return Tensor(tensor.world, tensor.meta, held, graded, origin=tensor.origin)
+        return Tensor(tensor.world, tensor.meta, held, graded, provenance_number=tensor.provenance_number)
 
     def _array(self, held: np.ndarray, which: str) -> np.ndarray:
         if which == "ungraded":
@@ -113,9 +113,9 @@ class Again:
         """Metas and arrays of all values, then of the leaves' gradients."""
         for leaf in leaves:
             leaf.grad = None
-        before = [array.tobytes() for leaf in leaves for array in leaf.held]
+        before = [array.tobytes() for leaf in leaves for array in leaf.stored_shards]
         values = [*call(*leaves, *weights), *[leaf.grad for leaf in leaves]]
-        if before != [array.tobytes() for leaf in leaves for array in leaf.held]:
+        if before != [array.tobytes() for leaf in leaves for array in leaf.stored_shards]:
             raise WrongError(f"{self}: it wrote into its arguments")
         return [None if one is None else (one.meta, [x.copy() for x in one.shards]) for one in values]
 

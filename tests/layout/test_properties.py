@@ -408,7 +408,7 @@ def test_tensors_of_core_know_their_worlds_and_their_types():
         with pytest.raises(WorldError, match=r"has 4 ranks; start it with at least 8$"):
             refused()
     pending = PlainTensor.from_array(whole.astype("f2"), half(None, None, partial="a"), world)
-    assert {piece.dtype for piece in pending.held} == {np.dtype("f4")}
+    assert {piece.dtype for piece in pending.stored_shards} == {np.dtype("f4")}
     assert {piece.dtype for piece in pending.shards} == {np.dtype("f2")}
     product = Op("matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul)
     square = PlainTensor.from_array(whole[:, :2], Mesh((4,), ("x",))("x", None), world)

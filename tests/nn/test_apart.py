@@ -16,7 +16,7 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn, record
 from spmdsim.arrays import random
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
-from spmdsim.worlds.provenance import ORIGINS, Provenance
+from spmdsim.worlds.provenance import NUMBER_MASK, Provenance
 from spmdsim.worlds.trace.recorder import programs
 from tests.nn import test_optimiser_state
 
@@ -538,10 +538,13 @@ def test_what_layers_and_optimisers_are_given_is_what_they_take():
     before = layer.bias.value.full()
     nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
     still = nn.SGD(layer, 0)
-    world.provenance, origin = Provenance(), layer.bias.value.origin
+    world.provenance, provenance_number = Provenance(), layer.bias.value.provenance_number
     still.step()
     np.testing.assert_array_equal(layer.bias.value.full(), before)
-    assert 0 < layer.bias.value.origin <= ORIGINS and layer.bias.value.origin != origin
+    assert (
+        0 < layer.bias.value.provenance_number <= NUMBER_MASK
+        and layer.bias.value.provenance_number != provenance_number
+    )
     nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
     assert layer.bias.value.grad is not None
     still.zero_grad()

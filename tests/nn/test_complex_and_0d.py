@@ -75,7 +75,7 @@ def train(kind, options, layout, state, values, gradients, world, compiled=False
     for gradient in gradients:
         call(Tensor.from_global(gradient, layout, world))
         history.append(weight.value.full())
-        assert all(type(shard) is np.ndarray for shard in weight.value.held)
+        assert all(type(shard) is np.ndarray for shard in weight.value.stored_shards)
     return history
 
 

@@ -67,7 +67,7 @@ def layouts(size):
 
 def unshared(tensor):
     """The same tensor, no array of it shared by two ranks."""
-    return Tensor(tensor.world, tensor.meta, [np.array(shard) for shard in tensor.held])
+    return Tensor(tensor.world, tensor.meta, [np.array(shard) for shard in tensor.stored_shards])
 
 
 @pytest.mark.ranks(1, 2, 3, 4, 8)
@@ -180,7 +180,7 @@ def test_parameters_keep_their_type(kind, ranks):
     weight.materialise(world)
     weight.value.grad = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("x"), world)
     optimiser.step()
-    for piece in weight.value.held:
+    for piece in weight.value.stored_shards:
         assert piece.dtype == ml_dtypes.bfloat16 and (piece == ml_dtypes.bfloat16(0.9)).all()
 
 
@@ -220,9 +220,11 @@ def test_arrays_are_values(world, how, monkeypatch):
 
     def init(tensor, *args, **options):
         usual(tensor, *args, **options)
-        if how == "shared by nobody" or any(not isinstance(array, np.ndarray) for array in tensor.held):
-            tensor.held = [np.array(array) for array in tensor.held]
-        for array in tensor.held:
+        if how == "shared by nobody" or any(
+            not isinstance(array, np.ndarray) for array in tensor.stored_shards
+        ):
+            tensor.stored_shards = [np.array(array) for array in tensor.stored_shards]
+        for array in tensor.stored_shards:
             array.flags.writeable = False
 
     monkeypatch.setattr(Tensor, "__init__", init)

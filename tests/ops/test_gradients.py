@@ -364,7 +364,7 @@ def kept_in_vain(sample: Sample) -> list[str]:
     def gradients() -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             slopes = node.gradients(dys, node.wanted)
-        lists = [one.held if isinstance(one, Tensor) else one for one in slopes if one is not None]
+        lists = [one.stored_shards if isinstance(one, Tensor) else one for one in slopes if one is not None]
         return [np.array(array) for arrays in lists for array in arrays]
 
     before, vain = gradients(), []

@@ -89,7 +89,7 @@ def test_tensors_of_other_systems_keep_their_own_words():
             return f"no {name}"
 
     x = tensor()
-    assert Other(x.world, x.meta, x.held).repeat == "no repeat" and Tensor.clip is ops.clip
+    assert Other(x.world, x.meta, x.stored_shards).repeat == "no repeat" and Tensor.clip is ops.clip
 
 
 def test_what_holds_one_number_is_one():
@@ -116,7 +116,7 @@ def test_in_place_is_the_same_tensor(world, symbol):
     """Whoever has the tensor sees it; whoever shares its arrays does not."""
     mesh = Mesh((2, 2), ("dp", "tp"))
     x = Tensor.from_global(A, mesh("dp", "tp"), world)
-    other, shared, array = x, Tensor.from_local(x.held, x.layout, world), A.copy()
+    other, shared, array = x, Tensor.from_local(x.stored_shards, x.layout, world), A.copy()
     x = IN_PLACE[symbol](x, 2)
     assert x is other and x.layout == mesh("dp", "tp")
     np.testing.assert_array_equal(other.full(), IN_PLACE[symbol](array, 2))

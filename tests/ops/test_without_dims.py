@@ -19,7 +19,7 @@ KINDS = ("float64", "float32", "float16", "bfloat16")
 
 def require_arrays(tensor: Tensor, where: str) -> None:
     """Fail unless all shards are arrays of the tensor's type, of which a view can be taken."""
-    for shards in (tensor.held, tensor.shards):
+    for shards in (tensor.stored_shards, tensor.shards):
         assert all(type(shard) is np.ndarray and shard.shape == () for shard in shards), where
     local = tensor.local()
     assert type(local) is np.ndarray and local.dtype == tensor.dtype and not local.flags.writeable, where
@@ -98,4 +98,4 @@ def test_ranks_outside_of_the_mesh_own_a_zero(world):
             ):
                 assert moved.item() == 3
                 wanted = [3.0 if rank in after else 0.0 for rank in world.ranks]
-                assert [shard.item() for shard in moved.held] == wanted, (layout, after)
+                assert [shard.item() for shard in moved.stored_shards] == wanted, (layout, after)

@@ -432,13 +432,13 @@ def test_shifts_to_both_sides_copy_a_block_once(world):
     mesh = Mesh((world.size,), ("x",))
     x = tensor_of(values((40, 6)), mesh("x", None), world)
     above, below = x[:-2, 1:-1], x[2:, 1:-1]
-    left, right = (windows.held[0].base for windows in (above, below))
-    assert left is right and x.held[0].base is left  # where the block has moved, and stays
+    left, right = (windows.stored_shards[0].base for windows in (above, below))
+    assert left is right and x.stored_shards[0].base is left  # where the block has moved, and stays
     del above, below
     above, below = x[:-2, 1:-1], x[2:, 1:-1]
-    assert above.held[0].base is left and below.held[0].base is left
+    assert above.stored_shards[0].base is left and below.stored_shards[0].base is left
     np.testing.assert_array_equal(above.full(), x.full()[:-2, 1:-1])
-    assert x[2:, 2:].held[0].base is left  # three read the same row, as in a stencil of nine points
+    assert x[2:, 2:].stored_shards[0].base is left  # three read the same row, as in a stencil of nine points
     np.testing.assert_array_equal((above + below + x[2:, 2:]).full(), sum_of_three(x.full()))
 
 

@@ -51,9 +51,12 @@ def test_values_and_gradients_have_one_provenance_on_all_ranks(world):
                 a, b = draw.choices(values[-2:], k=2)
                 values.append(draw.choice(PAIRS)(a, b))
             ops.sum(values[-1]).backward()
-        origins = [value.origin for value in (*values, x.grad)]
-        assert 0 not in origins
-        assert all(other == origins for other in world.gather_objects([origins])), (seed, mesh)
+        provenance_numbers = [value.provenance_number for value in (*values, x.grad)]
+        assert 0 not in provenance_numbers
+        assert all(other == provenance_numbers for other in world.gather_objects([provenance_numbers])), (
+            seed,
+            mesh,
+        )
         x.grad.full()
         outside += mesh.size < world.size
     assert outside >= 10
@@ -74,8 +77,8 @@ def test_compiled_functions_have_one_provenance_on_all_ranks(world):
     for _ in range(4):
         x.grad = None
         total = run(x)
-        origins = [total.origin, x.grad.origin]
-        assert all(other == origins for other in world.gather_objects([origins]))
+        provenance_numbers = [total.provenance_number, x.grad.provenance_number]
+        assert all(other == provenance_numbers for other in world.gather_objects([provenance_numbers]))
         assert total.item() == 13
 
 
@@ -106,7 +109,7 @@ SELECTIONS = {
 
 
 def gradient_of_selection(x: Tensor, t: float) -> Tensor:
-    leaf = Tensor(x.world, x.meta, x.held, True, origin=x.origin)
+    leaf = Tensor(x.world, x.meta, x.stored_shards, True, provenance_number=x.provenance_number)
     ops.sum(leaf[x > t] * 2).backward()
     return leaf.grad
 
@@ -114,10 +117,10 @@ def gradient_of_selection(x: Tensor, t: float) -> Tensor:
 @pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
 def test_chosen_entries_come_from_the_operand_and_the_mask(select):
     world, x = numbered()
-    world.origin = lambda meta: 17  # else each new tensor has another number
+    world.provenance_number = lambda meta: 17  # else each new tensor has another number
     first, again, other = select(x, 2.0), select(x, 2.0), select(x, 3.0)
-    assert first.origin == again.origin != 0
-    assert other.origin not in (first.origin, 17)
+    assert first.provenance_number == again.provenance_number != 0
+    assert other.provenance_number not in (first.provenance_number, 17)
 
 
 def sides_of(*programs):
@@ -125,8 +128,8 @@ def sides_of(*programs):
     told, numbers = [], []
     for program in programs:
         world, x = numbered()
-        x.origin = 5
-        number = program(x).origin
+        x.provenance_number = 5
+        number = program(x).provenance_number
         told.append(dict(world.provenance.ancestors(number)))
         numbers.append(number)
     return describe_ancestors([*enumerate(numbers)], lambda place, number: told[place].get(number))
@@ -157,7 +160,7 @@ def test_what_is_not_known_is_told_apart_by_its_number():
 def test_of_a_gradient_the_forward_call_is_said_too():
     def gradient(function):
         def program(x):
-            leaf = Tensor(x.world, x.meta, x.held, True, origin=x.origin)
+            leaf = Tensor(x.world, x.meta, x.stored_shards, True, provenance_number=x.provenance_number)
             ops.sum(function(leaf)).backward()
             return leaf.grad
 

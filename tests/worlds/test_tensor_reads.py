@@ -37,15 +37,15 @@ def call(ranks):
         calls.write_end(calls.begin(Call.from_words("call", members, is_local=True)))
 
 
-def compute(calls, *origins):
-    for origin in origins:
-        calls.history.note(origin, f"operator {origin}", (3,))
+def compute(calls, *provenance_numbers):
+    for provenance_number in provenance_numbers:
+        calls.history.note(provenance_number, f"operator {provenance_number}", (3,))
 
 
-def read(calls, origin, value=None):
+def read(calls, provenance_number, value=None):
     """Compute a tensor and read it, on the line that all ranks read on."""
-    compute(calls, origin)
-    calls.reads.add(origin, origin if value is None else value)
+    compute(calls, provenance_number)
+    calls.reads.add(provenance_number, provenance_number if value is None else value)
 
 
 def texts(ranks, **more):
@@ -84,8 +84,8 @@ def silent_alone(ranks):
 
 def silent_orders(ranks):
     for rank, calls in enumerate(ranks):
-        for origin in (400, 500) if rank % 2 else (500, 400):
-            read(calls, origin)
+        for provenance_number in (400, 500) if rank % 2 else (500, 400):
+            read(calls, provenance_number)
 
 
 def silent_own_numbers(ranks):
@@ -100,8 +100,8 @@ def silent_halves(ranks):
 
 def silent_more_reads(ranks):
     for rank, calls in enumerate(ranks):
-        for origin in (500, 400) if rank == 0 else (400,):
-            read(calls, origin)
+        for provenance_number in (500, 400) if rank == 0 else (400,):
+            read(calls, provenance_number)
 
 
 def silent_equal_values(ranks):

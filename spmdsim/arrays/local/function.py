@@ -246,13 +246,15 @@ class LocalFunction(Pictured):
         """
         wanted = self._shapes_of_user(moved, leaves)
         if world.has_data:
-            arrays_of_ranks = [x.held for x in moved]
+            arrays_of_ranks = [x.stored_shards for x in moved]
         elif wanted is None:
-            arrays_of_ranks = [[abstract(shard.shape, shard.dtype) for shard in x.held] for x in moved]
+            arrays_of_ranks = [
+                [abstract(shard.shape, shard.dtype) for shard in x.stored_shards] for x in moved
+            ]
         else:
             dtype = np.dtype(self._dtype or promote_types(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
-        run = compute_in_float32(self._pieces, tuple(x.meta.held for x in moved))
+        run = compute_in_float32(self._pieces, tuple(x.meta.storage_dtype for x in moved))
         jobs: dict[int, Callable[[], Any]] = {
             rank: bound(
                 run, rank, len(leaves), *[arrays[k] for arrays in arrays_of_ranks], structure=structure

@@ -58,8 +58,8 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     x = move_axes_to_first_dim(x, mask.ndim)
     split_mask = mask.detach().to(Layout(x.layout.mesh, x.layout.dims[: mask.ndim]))
     masks = split_mask.shards
-    pieces = [block[block_mask] for block, block_mask in zip(x.held, masks)]
-    shapes, dims = [block.shape for block in x.held], x.layout.dims[mask.ndim :]
+    pieces = [block[block_mask] for block, block_mask in zip(x.stored_shards, masks)]
+    shapes, dims = [block.shape for block in x.stored_shards], x.layout.dims[mask.ndim :]
 
     def put(k: int, piece: Array) -> Array:
         """Return the entries of block ``k`` at their positions, and zeros elsewhere."""

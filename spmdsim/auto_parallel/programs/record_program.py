@@ -59,9 +59,9 @@ class _OperatorRecorder(Unconfigured):
 
         ``value`` is the index of the value in the graph.
         """
-        self._values[id(tensor.held)] = value
+        self._values[id(tensor.stored_shards)] = value
         # Keep the shards alive, because id() of freed objects is used again.
-        self._alive.append(tensor.held)
+        self._alive.append(tensor.stored_shards)
 
     def value(self, tensor: Tensor) -> int:
         """Return the index of a tensor's value in the graph.
@@ -69,7 +69,7 @@ class _OperatorRecorder(Unconfigured):
         A tensor that was not recorded before becomes a parameter if it requires gradients, else a constant of the
         program that keeps its layout.
         """
-        value = self._values.get(id(tensor.held))
+        value = self._values.get(id(tensor.stored_shards))
         if value is None:
             trained = tensor.requires_grad
             name = self.build.unique(tensor.name or ("parameter" if trained else "constant"))
@@ -135,8 +135,8 @@ class _OperatorRecorder(Unconfigured):
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
         """Assign the result of a redistribution to the value of its operand."""
-        if id(tensor.held) in self._values:
-            self.assign_value(result, self._values[id(tensor.held)])
+        if id(tensor.stored_shards) in self._values:
+            self.assign_value(result, self._values[id(tensor.stored_shards)])
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:

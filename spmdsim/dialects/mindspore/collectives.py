@@ -70,10 +70,10 @@ class _Back(Node):
         if not gradients[0]:
             return gradients
         dy = reduce_gradients(gradients[0], gradients[0][0].layout.dual())
-        local, layout = self.back(dy.detach()).held, self.meta.layout
+        local, layout = self.back(dy.detach()).stored_shards, self.meta.layout
         copies = Layout(layout.mesh, layout.dims, dict.fromkeys(layout.replicated_axes, "avg"))
         meta = Meta.of(copies, self.meta.shape, self.meta.dtype)
-        return [[Tensor(self.world, meta, [np.asarray(x, meta.held) for x in local])]]
+        return [[Tensor(self.world, meta, [np.asarray(x, meta.storage_dtype) for x in local])]]
 
 
 class CallGroup:
@@ -88,7 +88,7 @@ class CallGroup:
         ranks: ranks of the group.
         mesh: mesh of these ranks with one axis.
         tensor: the operand as a tensor without pending reductions; None for an array.
-        held: array of each rank that this process plays.
+        arrays: array of each rank that this process plays.
         shape: shape of a rank's array.
 
     Raises:
@@ -113,13 +113,13 @@ class CallGroup:
                 raise InputError(
                     f"{name}: rank {missing_ranks[0]} is in group {group!r}, but holds nothing of the tensor"
                 )
-            self.held: list[Any] = self.tensor.held
+            self.arrays: list[Any] = self.tensor.stored_shards
             self.shape = self.tensor.layout.local_shape(self.tensor.shape, self.ranks[0])
         else:
             array = np.asarray(operand)
-            self.held, self.shape = [array] * len(self.world.ranks), array.shape
+            self.arrays, self.shape = [array] * len(self.world.ranks), array.shape
             self._compare(f"{array.dtype.name} {array.shape}")
-        self.dtype = np.dtype(self.held[0].dtype)
+        self.dtype = np.dtype(self.arrays[0].dtype)
         if self.dtype.kind not in "iufcV":
             raise UsageTypeError(f"{name} takes a tensor of numbers, not of {self.dtype.name}")
 
@@ -179,7 +179,7 @@ class CallGroup:
             local: shape of a shard; by default that of a rank's array.
         """
         meta = Meta.of(source, tuple(shape), self.dtype)
-        arrays = [np.asarray(x, meta.held) for x in self.held]
+        arrays = [np.asarray(x, meta.storage_dtype) for x in self.arrays]
         return self.tensor_of(meta, arrays, local or self.shape).to(target)
 
     def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
@@ -191,10 +191,10 @@ class CallGroup:
         process plays.
         """
         shards = [
-            x.reshape(local) if rank in meta.layout.mesh else np.empty((0,) * len(local), meta.held)
+            x.reshape(local) if rank in meta.layout.mesh else np.empty((0,) * len(local), meta.storage_dtype)
             for rank, x in zip(self.world.ranks, arrays)
         ]
-        return Tensor(self.world, meta, shards, origin=self.world.origin(meta))
+        return Tensor(self.world, meta, shards, provenance_number=self.world.number_tensor(meta))
 
     def send_from(self, source: int, target: Layout) -> Tensor:
         """Return the array of rank ``source`` as a tensor in layout ``target``."""
@@ -223,7 +223,7 @@ def all_reduce(group: CallGroup) -> Tensor:
         total = group.run_on(all_reduce, ops.multiply(dy, reduced) if op == "prod" else dy, op="sum")
         if op == "sum":
             return total
-        own_arrays = Tensor(group.world, reduced.meta, group.held)
+        own_arrays = Tensor(group.world, reduced.meta, group.arrays)
         if op == "prod":
             return ops.divide(total, own_arrays)
         return ops.multiply(total, ops.cast(ops.equal(own_arrays, reduced), total.dtype))
@@ -263,7 +263,9 @@ def all_to_all(group: CallGroup) -> Tensor:
         source, target = (group.layout(dim, ndim=len(shape) + 2) for dim in (split, split + 1))
         moved = group.redistribute(source, target, [*head, count, *tail], [*head, 1, *tail])
         blocks_shape = (*head, count * shape[split], *shape[split + 1 :])
-        blocks = group.tensor_of(Meta.of(group.layout(split), blocks_shape, group.dtype), moved.held, shape)
+        blocks = group.tensor_of(
+            Meta.of(group.layout(split), blocks_shape, group.dtype), moved.stored_shards, shape
+        )
     else:
         shape[concat] *= count
         blocks = group.redistribute(group.layout(concat), group.layout(split), shape)
@@ -287,7 +289,7 @@ def _broadcast(group: CallGroup, root: int) -> Tensor:
     def back(dy: Tensor) -> Tensor:
         total = group.run_on(all_reduce, dy, op="sum")
         gradients = [
-            x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)
+            x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.stored_shards)
         ]
         return Tensor(group.world, total.meta, gradients)
 

@@ -313,14 +313,14 @@ class RegatheredShards(Sequence[Any]):
 
     def __init__(self, source: CoreTensor, gathered: CoreTensor) -> None:
         self._source, self._layout = source, gathered.layout
-        self._pieces: Sequence[Any] | None = gathered.held
+        self._pieces: Sequence[Any] | None = gathered.stored_shards
 
     def __len__(self) -> int:
-        return len(self._source.held)
+        return len(self._source.stored_shards)
 
     def __getitem__(self, index: Any) -> Any:
         if self._pieces is None:
-            self._pieces = self._source.to(self._layout).held
+            self._pieces = self._source.to(self._layout).stored_shards
         return self._pieces[index]
 
     def drop(self) -> None:
@@ -332,19 +332,21 @@ def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
     """Return a stored value in the layout of its operators; see `context.Sharing` for the levels."""
     moved = with_methods(value.to(layout))
     if level == 1 and moved.requires_grad:
-        result = GlobalTensor(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
+        result = GlobalTensor(
+            moved.world, moved.meta, moved.stored_shards, True, moved.name, moved.provenance_number
+        )
         result.node = GradientMove(moved, layout)
         return result
     if level == 3:
-        moved.held = RegatheredShards(value.detach(), moved)  # type: ignore[assignment]
+        moved.stored_shards = RegatheredShards(value.detach(), moved)  # type: ignore[assignment]
     return moved
 
 
 def finish_call(operands: Sequence[CoreTensor], results: Any) -> Any:
     """Return an operator's results as MindSpore's tensors; drop operands that were gathered for it."""
     for operand in operands:
-        if isinstance(operand.held, RegatheredShards):
-            operand.held.drop()
+        if isinstance(operand.stored_shards, RegatheredShards):
+            operand.stored_shards.drop()
     return tuple(map(with_methods, results)) if isinstance(results, tuple) else with_methods(results)
 
 

@@ -131,7 +131,9 @@ def _leaf(operand: Any) -> Tensor:
         array = equal_on_all_ranks(operand, current_world())
         operand = Tensor.from_global(array, over_ranks(array.ndim), current_world())
     tracked = has_gradient(operand.dtype)
-    return Tensor(operand.world, operand.meta, operand.held, tracked, operand.name, operand.origin)
+    return Tensor(
+        operand.world, operand.meta, operand.stored_shards, tracked, operand.name, operand.provenance_number
+    )
 
 
 class Optimizer(DialectObject, nn.Optimiser):

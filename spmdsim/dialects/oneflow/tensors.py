@@ -373,7 +373,10 @@ class GlobalTensor(TensorSymbols):
         with report_unsupported_transition(self, (where, entries)), report_different_code():
             moved = value.to(layout)
         if grad_sbp is not None and moved.requires_grad:
-            before, moved = moved, CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
+            before, moved = (
+                moved,
+                CoreTensor(moved.world, moved.meta, moved.stored_shards, requires_grad=True),
+            )
             moved.node = GradientMove(before, placements.layout(where, grad_sbp, value.ndim))
         return GlobalTensor(moved, where)
 
@@ -424,6 +427,8 @@ def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
     check_same_shape(Size(old.shape), Size(new.shape))
     value = (new if new.dtype == old.dtype else core.cast(new, old.dtype)).to(old.layout)
     if old.requires_grad and not value.requires_grad:
-        value = CoreTensor(value.world, value.meta, value.held, True, old.name, value.origin)
+        value = CoreTensor(
+            value.world, value.meta, value.stored_shards, True, old.name, value.provenance_number
+        )
         value.grad = old.grad
     return value

@@ -139,4 +139,6 @@ def _shard_alone(x: Any, world: ShapeOnly) -> Any:
         return x
     shape = tensor.layout.local_shape(tensor.meta.shape, tensor.world.ranks[0])
     layout = Layout.replicated(Mesh((1,), ("rank",)), len(shape))
-    return Tensor(world, Meta.of(layout, shape, tensor.dtype), [world.empty(shape, tensor.meta.held)])
+    return Tensor(
+        world, Meta.of(layout, shape, tensor.dtype), [world.empty(shape, tensor.meta.storage_dtype)]
+    )

@@ -225,7 +225,7 @@ def with_methods(x: Any, *, fresh: bool = False) -> Tensor:
     """
     if type(x) is Tensor and not fresh:
         return x
-    tensor = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
+    tensor = Tensor(x.world, x.meta, x.stored_shards, x.requires_grad, x.name, x.provenance_number)
     tensor.node, tensor.output = x.node, x.output
     if x.requires_grad and x.node is None and not fresh:
         tensor.node = MoveNode(x)
@@ -234,7 +234,7 @@ def with_methods(x: Any, *, fresh: bool = False) -> Tensor:
 
 def shape_only(x: ours.Tensor, world: World) -> Tensor:
     """Return the tensor without data, in ``world``."""
-    shards = [world.empty(x.layout.local_shape(x.shape, rank), x.meta.held) for rank in world.ranks]
+    shards = [world.empty(x.layout.local_shape(x.shape, rank), x.meta.storage_dtype) for rank in world.ranks]
     shapes = Tensor(world, x.meta, shards, x.requires_grad, x.name)
     shapes.is_rank_shard = getattr(x, "is_rank_shard", False)
     return shapes
@@ -273,11 +273,11 @@ def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = Fal
     if not _is_whole(x):
         return with_methods(x)
     if x.world is not world and x.world.has_data and world.has_data and not x.requires_grad:
-        return as_replicated(np.asarray(x.held[0]), mesh)  # made before the world was entered
+        return as_replicated(np.asarray(x.stored_shards[0]), mesh)  # made before the world was entered
     if mesh is None or x.layout.mesh == mesh or mesh.size != x.world.size:
         return with_methods(x)
     meta = Meta.of(Layout.replicated(mesh, x.ndim), x.shape, x.dtype)
-    moved = Tensor(x.world, meta, x.held, x.requires_grad, x.name, x.origin)
+    moved = Tensor(x.world, meta, x.stored_shards, x.requires_grad, x.name, x.provenance_number)
     moved.node = MoveNode(x) if x.requires_grad else None
     return moved
 

@@ -113,9 +113,11 @@ class CallRecorder(recorder.Trace):
         self.leaves.append(tensor)
         for leaf in (tensor, gradient):
             if leaf is not None:
-                leaf.held = own_views(leaf.held)
-        number = self._new(tensor.held)
-        self.before.append((number, gradient, None if gradient is None else self._new(gradient.held)))
+                leaf.stored_shards = own_views(leaf.stored_shards)
+        number = self._new(tensor.stored_shards)
+        self.before.append(
+            (number, gradient, None if gradient is None else self._new(gradient.stored_shards))
+        )
 
     # -- called by core and the worlds ------------------------------------------------------------------------
 
@@ -214,7 +216,7 @@ class CallRecorder(recorder.Trace):
                 "it makes a tensor of data or random numbers; make it outside and give it as an argument"
             )
         self.words.append(words)
-        self.constants[self._new(tensor.held)] = tensor.held
+        self.constants[self._new(tensor.stored_shards)] = tensor.stored_shards
 
     def looked_at(self) -> None:
         """Raise UsageTypeError, because the function reads a tensor's values."""
@@ -242,7 +244,7 @@ class CallRecorder(recorder.Trace):
             return
         if all(parameter is not leaf for leaf in self.parameters):
             self.refuse("it assigns a parameter without having read it")
-        number = self.number(parameter.tensor.held, "an optimiser")
+        number = self.number(parameter.tensor.stored_shards, "an optimiser")
         self.assigned_to.setdefault(id(parameter), parameter)
         position = [*self.assigned_to].index(id(parameter))
         self.entries.append(Assignment(parameter, number, position, parameter.tensor.meta))

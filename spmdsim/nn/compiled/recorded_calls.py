@@ -17,7 +17,7 @@ from spmdsim.core.tape import local_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.nn.module import Parameter
 from spmdsim.nn.optimiser_base import Optimiser
-from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace import recorder, source_lines
 
 
@@ -49,7 +49,7 @@ class ReplayState:
             return 0
         # Replace None, because its hash differs between processes.
         facts = tuple([-1 if number is None else number for number in numbers])
-        return computed_origin(self.world, f"the compiled {self.name}", (self.base,), facts)
+        return number_result(self.world, f"the compiled {self.name}", (self.base,), facts)
 
     def undo_updates(self) -> None:
         """Restore the optimisers' state of all parameters whose updated value was not assigned."""

@@ -17,7 +17,7 @@ from spmdsim.nn.compiled.call_recorder import CallRecorder
 from spmdsim.nn.compiled.recorded_calls import Assignment, Entry, RecordedCall, RecordedUpdate, ReplayState
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
-from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace import source_lines
 
 #: What a function may return besides tensors: values that cannot change and hold no tensor.
@@ -93,7 +93,9 @@ class Replay(Pictured):
                 continue
             if leaf.grad.sums is not None:
                 recorded.refuse("it adds gradients of 16-bit floats up over several calls")
-            gradients.append((position, leaf.grad.meta, recorded.number(leaf.grad.held, "a gradient")))
+            gradients.append(
+                (position, leaf.grad.meta, recorded.number(leaf.grad.stored_shards, "a gradient"))
+            )
         return gradients
 
     def _result_form(self, recorded: CallRecorder, result: Any) -> Form:
@@ -105,7 +107,9 @@ class Replay(Pictured):
                     "its .detach()"
                 )
             position = len(self.results)
-            self.results.append((recorded.number(result.held, "its result"), result.meta, type(result)))
+            self.results.append(
+                (recorded.number(result.stored_shards, "its result"), result.meta, type(result))
+            )
             return lambda tensors: tensors[position]
         if is_sequence(result):
             forms = [self._result_form(recorded, element) for element in result]
@@ -157,8 +161,8 @@ class Replay(Pictured):
         world, base = self.world, 0
         if world.compares:
             facts = [number for optimiser in self.optimisers for number in optimiser.numbers()]
-            origins = tuple([leaf.origin for leaf in leaves])
-            base = computed_origin(world, self.name, origins, (self.number, *facts), facts)
+            provenance_numbers = tuple([leaf.provenance_number for leaf in leaves])
+            base = number_result(world, self.name, provenance_numbers, (self.number, *facts), facts)
         state = ReplayState(world, self._inputs(leaves), base, self.name)
         try:
             source_lines.lines_again += [None] * state.is_traced
@@ -183,11 +187,15 @@ class Replay(Pictured):
         values = state.values
         # Derive provenance from positions, because the values that share an array may differ between ranks.
         for k, meta, number in self.gradients:
-            origin = state.provenance((1, k))
+            provenance_number = state.provenance((1, k))
             leaf = leaves[k]
-            leaf.grad = None if meta is None else type(leaf)(world, meta, values[number], origin=origin)
+            leaf.grad = (
+                None
+                if meta is None
+                else type(leaf)(world, meta, values[number], provenance_number=provenance_number)
+            )
         results = [
-            kind(world, meta, values[number], origin=state.provenance((2, k)))
+            kind(world, meta, values[number], provenance_number=state.provenance((2, k)))
             for k, (number, meta, kind) in enumerate(self.results)
         ]
         return self._form(results)
@@ -196,10 +204,10 @@ class Replay(Pictured):
         """Return the values that the function does not compute, by number; None for all others."""
         values: list[Any] = [None] * self.count
         for number, leaf in zip(self.numbers, leaves):
-            values[number] = leaf.held
+            values[number] = leaf.stored_shards
         for position, gradient_number, _ in self.gradients_before:
             if gradient_number is not None:
-                values[gradient_number] = leaves[position].grad.held
+                values[gradient_number] = leaves[position].grad.stored_shards
         for number, arrays in self.constants.items():
             values[number] = arrays
         return values

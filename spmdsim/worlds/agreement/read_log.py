@@ -36,7 +36,7 @@ class Read(NamedTuple):
     Attributes:
         call: the number of the group's calls that this rank had begun.
         key: the number of the position in the program, equal on ranks that read there.
-        origin: the tensor's provenance number.
+        provenance_number: the tensor's provenance number.
         value: a checksum of the elements.
         line: the number of the user's line.
         entry: the number of its entry on the board.
@@ -44,7 +44,7 @@ class Read(NamedTuple):
 
     call: int
     key: int
-    origin: int
+    provenance_number: int
     value: int
     line: int
     entry: int
@@ -72,13 +72,13 @@ class ReadLog:
         self._place: tuple[int, int, tuple[int, ...]] = 0, 0, ()
         self._repeats = 0
 
-    def add(self, origin: int, value: int) -> None:
+    def add(self, provenance_number: int, value: int) -> None:
         """Write a read of a tensor to the board.
 
-        ``origin`` is its provenance number, ``value`` a checksum of its elements.
+        ``provenance_number`` is its provenance number, ``value`` a checksum of its elements.
         """
         log, board = self._log, self._board
-        if origin not in log.history:  # other ranks have forgotten it, too
+        if provenance_number not in log.history:  # other ranks have forgotten it, too
             return
         if not self._start:
             self._start = board.open_group(self._key, log.places)
@@ -87,8 +87,10 @@ class ReadLog:
         self._repeats = self._repeats + 1 if position == self._place else 0
         self._place = position
         key = hash((*position, self._repeats))
-        self._waiting.append(Read(log.number, key, origin, value, lines[0] if lines else 0, self._count))
-        self._write(key, origin, value)
+        self._waiting.append(
+            Read(log.number, key, provenance_number, value, lines[0] if lines else 0, self._count)
+        )
+        self._write(key, provenance_number, value)
 
     def find_disagreement(self, at_end: bool = False) -> str | None:
         """Compare reads that all ranks have passed with the neighbours'.
@@ -102,15 +104,17 @@ class ReadLog:
             read = self._waiting.popleft()
             for place in self._neighbours:
                 entry = self._find(place, read.key, read.entry)
-                if entry is None or entry[0] == read.origin or entry[1] == read.value:
+                if entry is None or entry[0] == read.provenance_number or entry[1] == read.value:
                     continue
                 if entry[0] not in log.history and self._group_readers(read.key):
                     self._doubt(read, place, entry[0])
         for doubt in list(self._doubted):
-            read, place, origin = doubt
-            if self._find(place, _doubt_key(read.key, read.origin)) is not None:  # it lacks this rank's, too
+            read, place, provenance_number = doubt
+            if (
+                self._find(place, _doubt_key(read.key, read.provenance_number)) is not None
+            ):  # it lacks this rank's, too
                 self._doubted.remove(doubt)
-                if (text := self._describe(read, place, origin)) is not None:
+                if (text := self._describe(read, place, provenance_number)) is not None:
                     return text
             elif log.have_begun(read.call + layout.RING, [place]):  # it has compared this read long ago
                 self._doubted.remove(doubt)
@@ -121,20 +125,20 @@ class ReadLog:
         if self._start:
             self._board.close_group(self._key, failed)
 
-    def _doubt(self, read: Read, place: int, origin: int) -> None:
+    def _doubt(self, read: Read, place: int, provenance_number: int) -> None:
         """Write that this rank lacks the calculation that a neighbour read.
 
         Also publish how this rank computed its own tensor.
         """
-        self._log.publish_ancestors(read.origin)
-        self._write(_doubt_key(read.key, origin), origin, 0)
-        self._doubted.append((read, place, origin))
+        self._log.publish_ancestors(read.provenance_number)
+        self._write(_doubt_key(read.key, provenance_number), provenance_number, 0)
+        self._doubted.append((read, place, provenance_number))
         self._board.refresh()
 
-    def _write(self, key: int, origin: int, value: int) -> None:
+    def _write(self, key: int, provenance_number: int, value: int) -> None:
         """Write an entry to the board."""
         numbers, first = self._board.numbers, locate(self._start, 0, self._count)
-        numbers[first + layout.CALL], numbers[first + layout.AGREED] = key, origin
+        numbers[first + layout.CALL], numbers[first + layout.AGREED] = key, provenance_number
         numbers[first + layout.LINE], numbers[first + layout.BEGIN] = value, 0  # a read is no call
         self._count += 1
         numbers[self._start + layout.BEGUN] = self._count
@@ -174,13 +178,17 @@ class ReadLog:
         has_majority = self._strict or 2 * len(groups[0][0]) > readers
         return groups if readers == len(entries) and has_majority else []
 
-    def _describe(self, read: Read, place: int, origin: int) -> str | None:
+    def _describe(self, read: Read, place: int, provenance_number: int) -> str | None:
         """Return the message for a read on which the ranks disagree; None if too few ranks read there."""
         board, groups = self._board, self._group_readers(read.key)
-        if not groups or (not self._strict and groups[0][1] not in (read.origin, origin)):
+        if not groups or (
+            not self._strict and groups[0][1] not in (read.provenance_number, provenance_number)
+        ):
             return None
-        calculations = describe_ancestors([(board.me, read.origin), (place, origin)], board.text)
-        words = dict(zip((read.origin, origin), calculations))
+        calculations = describe_ancestors(
+            [(board.me, read.provenance_number), (place, provenance_number)], board.text
+        )
+        words = dict(zip((read.provenance_number, provenance_number), calculations))
         texts = "; ".join(
             f"{name_ranks(ranks)}: {words.get(number, 'a tensor computed otherwise')}"
             for ranks, number in groups
@@ -192,6 +200,6 @@ class ReadLog:
         )
 
 
-def _doubt_key(key: int, origin: int) -> int:
+def _doubt_key(key: int, provenance_number: int) -> int:
     """Return the key of the entry that says: this rank lacks the calculation with this provenance number."""
-    return hash((key, origin))
+    return hash((key, provenance_number))

@@ -82,7 +82,7 @@ class RowExchange:
         self._fresh = allocator((ids, self.width), dtype)
         self.types: list[MPI.Datatype] = []
         self._same_columns = len(set(map(str, frame.columns))) == 1
-        self.held = step.held_shape(rank)
+        self.held_shape = step.held_shape(rank)
         widths = {columns.stop - columns.start for columns in frame.columns}
         most = _size(frame.parts[0]) if frame.is_equal else sum(map(_size, frame.parts))
         if (most + 1) * max(widths) > messages.MAX_COUNT:
@@ -198,7 +198,7 @@ class RowExchange:
                 )
         want = wants[self.me]
         parts[self.me] = sums[want.places[self.me] : want.places[self.me + 1]]
-        gradient = add_gathered_gradients(self.frame, wants, self.me, parts, self.held)
+        gradient = add_gathered_gradients(self.frame, wants, self.me, parts, self.held_shape)
         return gradient, self._received_elements(counts)
 
     def _requested_elements(self, wants: Sequence[Want]) -> Stretches:

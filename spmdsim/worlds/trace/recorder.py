@@ -308,7 +308,7 @@ class operator:
         if self.recipe is None or not open_traces:
             return
         recipe, seconds = self.recipe, time.perf_counter() - self.start
-        itemsizes = tuple(meta.held.itemsize for meta in recipe.inputs)
+        itemsizes = tuple(meta.storage_dtype.itemsize for meta in recipe.inputs)
         span = ComputedSpan(
             self.name, self.start, seconds, recipe.bound, recipe.strategy, itemsizes, self.gradients
         )
