@@ -23,9 +23,6 @@ ALLOWED = {
     "arrays/watch.py": {"moved"},
     "auto_parallel/programs/record_program.py": {"moved"},
     "labs/tensor_programs.py": {"moved"},
-    # `Layout.short` is public; a windowed layout has it, too.
-    "core/notation/layouts.py": {"short"},
-    "layout/windowed_layout.py": {"short"},
     # `Rule.whole` and the argument of `Rule.parse` are public.
     "core/rule.py": {"whole"},
     # Paddle's functions have an argument `place`, and its tensors an attribute.

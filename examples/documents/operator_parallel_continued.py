@@ -93,7 +93,7 @@ def main():
     chained = chain()
     losses, accuracy, cuts = tutorial()
     if get_rank() == 0:
-        print("a weight in slices: loss", *halved, "on", weight.layout.short())
+        print("a weight in slices: loss", *halved, "on", weight.layout.placement_text())
         print("chained products: loss %.4f -> %.4f" % (chained[0], chained[-1]))  # noqa: UP031
         print("tutorial: loss %.4f -> %.4f, right %.2f" % (losses[0], losses[-1], accuracy))  # noqa: UP031
         print("kept in pieces:", cuts)

@@ -165,7 +165,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
     >>> import spmdsim.array_api as xp
     >>> from spmdsim import Mesh
-    >>> xp.permute_dims(xp.zeros((2, 3), layout=Mesh((2,), ("x",))("x", None)), (1, 0)).layout.short()
+    >>> xp.permute_dims(xp.zeros((2, 3), layout=Mesh((2,), ("x",))("x", None)), (1, 0)).layout.placement_text()
     'S(1)'
     """
     return ops.transpose(x, axes)

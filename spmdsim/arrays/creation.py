@@ -298,7 +298,7 @@ def empty_like(
     Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
 
     >>> from spmdsim import Mesh
-    >>> empty_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).layout.short()
+    >>> empty_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).layout.placement_text()
     'S(0)'
     """
     return _like("empty_like", x, 0, dtype, layout, device)

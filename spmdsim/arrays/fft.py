@@ -298,7 +298,7 @@ def fft2(
 
     >>> from spmdsim import Mesh, Tensor
     >>> images = Tensor.from_global(np.ones((4, 2, 2)), Mesh((2,), ("x",))("x", None, None))
-    >>> fft2(images).full()[0].real.tolist(), fft2(images).layout.short()  # each image stays on its rank
+    >>> fft2(images).full()[0].real.tolist(), fft2(images).layout.placement_text()  # each image stays on its rank
     ([[4.0, 0.0], [0.0, 0.0]], 'S(0)')
     """
     return fftn(x, s, axes, norm, layout=layout)

@@ -136,7 +136,7 @@ class ReadableTensor(PlainTensor):
         """
         if self.layout.split_axes or self.layout.partial_axes:
             raise UsageTypeError(
-                f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
+                f"a tensor in pieces ({self.layout.placement_text()}) is no array of another library's; use .full() on all ranks"
             )
         options: dict[str, Any] = {
             "stream": stream,

@@ -60,8 +60,8 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
                 "kind": operator.kind,
                 "strategy": str(strategy),
                 "cuts": [list(layout.cuts) for layout in inputs],
-                "inputs": [layout.short() for layout in inputs],
-                "output": answer.choice.layouts[operator.outputs[0]].short(),
+                "inputs": [layout.placement_text() for layout in inputs],
+                "output": answer.choice.layouts[operator.outputs[0]].placement_text(),
                 **{phase: getattr(cost, phase) for phase in PARTS},
                 "seconds": cost.seconds,
                 "result_nbytes": sum(stored_bytes(answer.choice, result) for result in operator.outputs),
@@ -185,7 +185,7 @@ def _redistributions(answer: SearchResult) -> str | Table:
         collective_names = ", ".join(answer.collectives_of(move)) or "local copy"
         collective_names += "" if id(move) in unshared_moves else ", shared"
         tensor_name = _generic_name(answer, move)
-        shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
+        shorts = f"{move.src.placement_text() or '-'} -> {move.dst.placement_text() or '-'}"
         entry = merged.setdefault((move.phase, tensor_name, shorts, collective_names), [0, 0, 0.0])
         entry[0] += move.times
         entry[1] += move.times * answer.moves.plan(*move.price_key).nbytes(answer.mesh.rank_at(0))

@@ -130,8 +130,8 @@ class Outcome:
             "op": self.case.op,
             "mesh": dict(zip(self.case.mesh.axes, self.case.mesh.shape)),
             "strategy": self.case.strategy,
-            "inputs": [layout.short() for layout in self.inputs],
-            "output": self.output.short(),
+            "inputs": [layout.placement_text() for layout in self.inputs],
+            "output": self.output.placement_text(),
             "local_shapes": [list(shape) for shape in self.local_shapes],
             "collectives": [
                 {

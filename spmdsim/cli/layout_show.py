@@ -167,7 +167,7 @@ def show_layout(
         emit_json(layout_json(layout, shape, ranks))
         return 0
     rows, left_out = _rows(layout, ranks, args.all)
-    say(f"layout {layout}  ({layout.short()})")
+    say(f"layout {layout}  ({layout.placement_text()})")
     say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
     say(ownership_words(layout))
     if _devices(layout) < layout.mesh.size:
@@ -200,7 +200,7 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
     say(f"device matrix {first.mesh.shape}, axes {', '.join(first.mesh.axes)}")
     say(*remark)
     cells = [
-        (name, str(shape), str(layout.to_dict()["tensor_map"]), layout.short())
+        (name, str(shape), str(layout.to_dict()["tensor_map"]), layout.placement_text())
         for name, layout, shape in (*derived.inputs, *derived.computed)
     ]
     say("", Table(("tensor", "shape", "tensor map", "per axis"), cells, "tensors"))
@@ -244,7 +244,7 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     ]
     say("", Table(("rank", block_name, "weight", "bias", "padding row"), rows, "parts", right=(0,)), "")
     for name, layout, shape in _parameters(split):
-        say(f"{name}: {layout.short()}")
+        say(f"{name}: {layout.placement_text()}")
         _show_pictures(layout, shape)
     return 0
 

@@ -282,7 +282,7 @@ def written_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None)
 
     Dialects are imported only for other notations than this package's.
 
-    >>> written_layout("dp=2,tp=4: dp,tp").short()
+    >>> written_layout("dp=2,tp=4: dp,tp").placement_text()
     'S(0)S(1)'
     """
     from spmdsim.layout.written import parse_layout

@@ -390,7 +390,7 @@ def _summary(outcomes: list[Outcome]) -> list[dict[str, str]]:
 def _row(outcome: Outcome) -> dict[str, str]:
     """Return the cells of a case by the heads of all columns."""
     case, verdict = outcome.case, outcome.verdict
-    layouts = f"{' , '.join(x.short() for x in outcome.inputs)} -> {outcome.output.short()}"
+    layouts = f"{' , '.join(x.placement_text() for x in outcome.inputs)} -> {outcome.output.placement_text()}"
     return {
         "operator": case.op,
         "mesh": str(case.mesh),

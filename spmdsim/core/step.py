@@ -152,7 +152,7 @@ class Step(ShortRepr):
 
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""
-        return f"{self.collective}{over}: {self.src.short()} -> {self.dst.short()}"
+        return f"{self.collective}{over}: {self.src.placement_text()} -> {self.dst.placement_text()}"
 
 
 #: A function that returns the cost of a step, from the step and the bytes of an element.

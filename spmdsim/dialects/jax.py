@@ -4,7 +4,7 @@ Semantics: ``jax.sharding.PartitionSpec`` and ``NamedSharding``. JAX refuses une
 does so too.
 
 >>> mesh = Mesh((2, 4), ("data", "model"))
->>> layout(mesh, P("data", None), ndim=2).short()
+>>> layout(mesh, P("data", None), ndim=2).placement_text()
 'S(0)R'
 """
 

@@ -66,9 +66,9 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
         notes.append(f"more than {MOST_FILLS} shards have no colours: numbers tell them apart")
     if any(panel is not None and not _fits_rank_word(panel) for panel in rank_panels(layout.mesh)):
         notes.append("in a cell of the grid: the rank, and below it the # of its shard")
-    if "[" in layout.short():
+    if "[" in layout.placement_text():
         notes.append(
-            f"{layout.short()}: S(d)[k] is axis number k of those that split dim d, [0] the outermost"
+            f"{layout.placement_text()}: S(d)[k] is axis number k of those that split dim d, [0] the outermost"
         )
     title, drawings = f"layout {layout}", [_draw_grid(layout, shape)]
     if shape is not None:

@@ -150,7 +150,7 @@ def step_figure(step: Step, itemsize: int = 4) -> Figure:
     """Draw one collective: the bytes from each sender to each receiver; elements have ``itemsize`` bytes."""
     over = f" over {','.join(step.axes)}" if step.axes else ""
     shape = "x".join(map(str, step.shape)) or "a scalar"
-    title = f"{step.collective}{over}: {step.src.short()} -> {step.dst.short()} of {shape}"
+    title = f"{step.collective}{over}: {step.src.placement_text()} -> {step.dst.placement_text()} of {shape}"
     note = f"bytes, with {itemsize} for an element; rows send, columns receive"
     return Figure(title, (_draw_matrix(step, itemsize),), (note,))
 
@@ -207,7 +207,7 @@ def _draw_layouts(plan: Plan) -> Canvas:
     states = plan.states if plan.steps else (plan.src, plan.dst)
     height = 54 if any(map(partial_reduction, states)) else 40
     for number, layout in enumerate(states):
-        words, reduction = [layout.short() or "scalar", str(layout.mesh)], partial_reduction(layout)
+        words, reduction = [layout.placement_text() or "scalar", str(layout.mesh)], partial_reduction(layout)
         words += [] if reduction is None else [f"{reduction.result_words} {reduction.noun}s"]
         width = max(map(width_of, words)) + 20
         canvas.cell(x, 0, width, height, words, None, str(layout), hatched=reduction is not None)

@@ -168,7 +168,7 @@ def trade_off_figure(point: TradeOff) -> Figure:
         (
             operator.name,
             strategy_words(operator.bound, strategy),
-            point.choice.layouts[operator.outputs[0]].short() or "-",
+            point.choice.layouts[operator.outputs[0]].placement_text() or "-",
         )
         for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
     )

@@ -151,7 +151,7 @@ class Windowed(Layout):
 
     >>> from spmdsim.core import Mesh
     >>> halo = Windowed(Mesh((2,), ("x",))("x"), [Window(6, -1, 3)])
-    >>> halo.bounds((6,), 0), halo.bounds((6,), 1), halo.short()
+    >>> halo.bounds((6,), 0), halo.bounds((6,), 1), halo.placement_text()
     (((0, 4),), ((2, 6),), 'S(0)W(0)')
     """
 
@@ -172,9 +172,9 @@ class Windowed(Layout):
         windows = [f"dim {d} in {window}" for d, window in enumerate(self.windows) if window]
         return f"{self.base}, {', '.join(windows)}"
 
-    def short(self) -> str:
-        """Return the short text of the base and the numbers of the dimensions with windows."""
-        return f"{self.base.short()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
+    def placement_text(self) -> str:
+        """Return the placements of the base and the numbers of the dimensions with windows, as one text."""
+        return f"{self.base.placement_text()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
 
     def reads(self, shape: Sequence[int], rank: int) -> tuple[range, ...]:
         """Return, for each dimension, the elements that ``rank`` owns."""

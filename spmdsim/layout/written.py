@@ -264,7 +264,7 @@ def parse_layout(
         InputError: If no mesh is known, or brackets do not match.
         LayoutError: If entries name no axes of the mesh and ``others`` is None.
 
-    >>> parse_layout("dp=2,tp=4: (tp,dp),None").short()
+    >>> parse_layout("dp=2,tp=4: (tp,dp),None").placement_text()
     'S(0)[1]S(0)[0]'
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> parse_layout("[dp, -, sum pending over tp] over dp=2 tp=4") == mesh("dp", None, partial="tp")

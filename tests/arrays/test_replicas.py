@@ -41,7 +41,9 @@ def test_a_written_copy_is_found(world, at):
         with pytest.raises(WorldError) as caught:
             check_replicas(t)
         old = f"{', '.join(map(str, others))} hold{'s' * (len(others) == 1)} {A[at]}"
-        assert f"copies of 'weights' (f64[4,6] {layout.short()}) differ at {at}: " in str(caught.value)
+        assert f"copies of 'weights' (f64[4,6] {layout.placement_text()}) differ at {at}: " in str(
+            caught.value
+        )
         assert old in str(caught.value) and "rank 3 holds 77.0" in str(caught.value)
         assert "test_replicas.py:" in str(caught.value)
 

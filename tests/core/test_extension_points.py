@@ -12,7 +12,13 @@ import spmdsim
 #: The extension points: per class of core, the methods that other packages override, and why.
 EXTENSION_POINTS = {
     "Layout": {"bounds", "reduced", "dual", "canonical"},  # windows of a dim
-    "LayoutFacts": {"check_shape", "largest_shape", "short", "to_dict", "with_partial"},  # the same, in words
+    "LayoutFacts": {
+        "check_shape",
+        "largest_shape",
+        "placement_text",
+        "to_dict",
+        "with_partial",
+    },  # the same, in words
     "BoundRule": {
         *("infer", "refusals", "strategies", "input_layouts", "output_layouts", "gradient_layout", "steps"),
     },  # windows, steps in the middle, functions of a rank's arrays

@@ -81,7 +81,9 @@ def test_spellings(text, expected):
 def test_axes_named_like_placements_are_axes():
     mesh = Mesh((2, 2), ("S", "P"))
     assert sp.parse_layout("S,P", mesh, 2) == mesh("S", "P")
-    assert sp.parse_layout("d1,None partial d0:max", Mesh((2, 2), ("d0", "d1"))).short() == "P(max)S(0)"
+    assert (
+        sp.parse_layout("d1,None partial d0:max", Mesh((2, 2), ("d0", "d1"))).placement_text() == "P(max)S(0)"
+    )
 
 
 def test_a_dim_that_is_not_split_has_one_word():
@@ -141,7 +143,7 @@ def test_mindspore_with_names_numbers_and_ranks():
 
 
 def test_oneflow():
-    assert sp.parse_oneflow("[[0,1],[2,3]]", "(B,S(0))", 2).short() == "RS(0)"
+    assert sp.parse_oneflow("[[0,1],[2,3]]", "(B,S(0))", 2).placement_text() == "RS(0)"
     assert sp.parse_oneflow("[0,2,1]", "S(0)", 1, sort_ranks=True).mesh.rank_list == (0, 1, 2)
     for placement, sbp in (("[[0,1]", "B"), ("open('x')", "B"), ("[0,1]", "S(9)"), ("[0,1]", "(B,B)")):
         with pytest.raises(SpmdError):

@@ -81,7 +81,7 @@ def test_a_dim_that_broadcasts_is_not_repeated(world):
     x, y = (Tensor.from_global(np.ones(shape), layout, world) for shape in ((1, 6), (5, 6)))
     with record() as trace:
         z = ops.einsum("bi,bi->b", x, y)
-    assert z.layout.short() == "P(sum)" and not trace.nbytes()
+    assert z.layout.placement_text() == "P(sum)" and not trace.nbytes()
     np.testing.assert_array_equal(z.full(), np.full(5, 6.0))
 
 

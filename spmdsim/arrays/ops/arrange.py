@@ -92,7 +92,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.moveaxis(x, 0, 1).layout.short()
+    >>> ops.moveaxis(x, 0, 1).layout.placement_text()
     'S(1)'
     """
     ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in (source, destination)]
@@ -119,7 +119,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.swapaxes(x, 0, 1).layout.short()
+    >>> ops.swapaxes(x, 0, 1).layout.placement_text()
     'S(1)'
     """
     a, b = normalise_dim(axis1, x.ndim), normalise_dim(axis2, x.ndim)

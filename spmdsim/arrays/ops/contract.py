@@ -115,7 +115,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.matmul(m, m)
-    >>> y.layout.short(), y.full().tolist()
+    >>> y.layout.placement_text(), y.full().tolist()
     ('S(0)', [[11.0, 7.0], [14.0, 18.0]])
     """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.meta.dtype is b.meta.dtype):
@@ -158,7 +158,7 @@ def vdot(a: Operand, b: Operand) -> Tensor:
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.vdot(m, m)
-    >>> y.layout.short(), float(y.full())
+    >>> y.layout.placement_text(), float(y.full())
     ('P(sum)', 30.0)
     """
     return _vdot_op(*to_one_type("vdot", a, b))

@@ -190,7 +190,7 @@ def sum(
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.sum(x, axis=0)
-    >>> y.layout.short(), y.full().tolist()
+    >>> y.layout.placement_text(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
     """
     params = {"dims": normal_dims(dims, len(x.meta.shape)), "keepdims": keepdims}

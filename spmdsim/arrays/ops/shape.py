@@ -179,7 +179,7 @@ def reshape(
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.reshape(x, (2, 1, 3)).layout.short()
+    >>> ops.reshape(x, (2, 1, 3)).layout.placement_text()
     'S(0)'
     """
     if isinstance(layout, int):

@@ -308,7 +308,7 @@ class LayoutFacts(Pictured):
     >>> x = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
     >>> [x.shard_index(rank) for rank in range(8)]
     [0, 4, 2, 6, 1, 5, 3, 7]
-    >>> x.short(), x.cuts
+    >>> x.placement_text(), x.cuts
     ('S(1)[1]S(1)[0]S(0)', (2, 4))
     """
 
@@ -372,7 +372,10 @@ class LayoutFacts(Pictured):
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """Placement of each mesh axis. It lacks the order of axes that split one dim: see :meth:`short`."""
+        """Placement of each mesh axis.
+
+        It lacks the order of axes that split one dim: see :meth:`placement_text`.
+        """
         shard = {axis: Shard(dim) for dim, entry in enumerate(self.dims) for axis in entry}
         partial = {axis: Partial(op) for axis, op in self.partial}
         return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
@@ -381,10 +384,10 @@ class LayoutFacts(Pictured):
         """Return the layout with other pending reductions (none by default)."""
         return self.mesh(*self.dims, partial=partial)
 
-    def short(self) -> str:
-        """Return the placement of each axis as text, such as ``S(0)R``.
+    def placement_text(self) -> str:
+        """Return the placement of each mesh axis as one text, such as ``S(0)R``.
 
-        ``[k]`` is the position of an axis among those that split its dim. It is written if they are not in mesh order.
+        The axes that split a dim have a suffix if they are not in mesh order: ``[0]`` for the major axis, then ``[1]``.
         """
         order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
         index = self.mesh.axes.index
@@ -448,6 +451,7 @@ class LayoutFacts(Pictured):
 
     #: Their names up to version 0.1.
     parts = property(lambda self: self.cuts)
+    short = property(lambda self: self.placement_text)
     shard_number, replicas = shard_index, replica_ranks
 
     def to_dict(self) -> dict[str, object]:

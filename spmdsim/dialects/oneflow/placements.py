@@ -141,7 +141,7 @@ def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
         OneFlowError: (a RuntimeError) If the sbp does not have one entry per mesh axis, or splits a dim that the
             tensor lacks.
 
-    >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
+    >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).placement_text())
     'RS(0)'
     """
     check_kind(placement)

@@ -124,7 +124,7 @@ def from_dims_mapping(
     Raises:
         LayoutError: (a ValueError) If a mesh dim does not exist or is used twice.
 
-    >>> from_dims_mapping(ProcessMesh([[0, 1], [2, 3]]), [1, -1], partial_on=[0]).short()
+    >>> from_dims_mapping(ProcessMesh([[0, 1], [2, 3]]), [1, -1], partial_on=[0]).placement_text()
     'P(sum)S(0)'
     """
     axes = mesh.to_mesh().axes

@@ -67,7 +67,7 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
     derived, reduction = Derivation(layout), partial_reduction(layout)
     rows = derived.rows
     return {
-        "short": layout.short(),
+        "short": layout.placement_text(),
         "text": str(layout),
         "tensor_map": layout.to_dict()["tensor_map"],
         "adjusted": list(derived.adjusted_axes),
@@ -156,7 +156,8 @@ class MoveTable:
             "plans": plans,
             "steps": self._step_rows,
             "layouts": [
-                [layout_key(layout), layout.short(), boxes(layout, self.shape)] for layout in self._layouts
+                [layout_key(layout), layout.placement_text(), boxes(layout, self.shape)]
+                for layout in self._layouts
             ],
             "boxes": list(self._boxes),
         }

@@ -62,7 +62,7 @@ def _moves(result: SearchResult) -> list[list[Any]]:
     """Return a row per redistribution: phase, value, layouts, collectives, bytes of a rank, seconds."""
     rank, rows = result.mesh.rank_at(0), []
     for move, seconds in result.evaluation.moves:
-        names = [move.phase, move.value.name, move.src.short(), move.dst.short()]
+        names = [move.phase, move.value.name, move.src.placement_text(), move.dst.placement_text()]
         nbytes = move.times * result.moves.plan(*move.price_key).nbytes(rank)
         rows.append([*names, list(result.collectives_of(move)), nbytes, seconds])
     return rows

@@ -167,8 +167,8 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "collective": step.collective,
         "axes": list(step.axes),
         "group_size": step.src.mesh.axis_size(*step.axes) if step.axes else None,
-        "src": step.src.short(),
-        "dst": step.dst.short(),
+        "src": step.src.placement_text(),
+        "dst": step.dst.placement_text(),
         "op": step.op,
         "local_shape": [largest_shard_shape(layout.mesh, layout.dims, shape) for layout, shape in ends],
         "max_nbytes": received * plan.itemsize,
@@ -191,7 +191,7 @@ def _layout_dict(layout: Layout) -> dict[str, Any]:
         "ranks": None if mesh.ranks is None else list(mesh.ranks),
         "dims": [list(entry) for entry in layout.dims],
         "partial": dict(layout.partial),
-        "short": layout.short(),
+        "short": layout.placement_text(),
     }
 
 

@@ -210,8 +210,12 @@ class Plan(ShortRepr):
     @property
     def trace(self) -> str:
         """Layouts between the steps in short form, such as ``S(0)R -> S(0)S(1)``."""
-        steps = [self.steps[0].src.short(), *(step.dst.short() for step in self.steps)] if self.steps else []
-        return " -> ".join(steps or [self.src.short(), self.dst.short()])
+        steps = (
+            [self.steps[0].src.placement_text(), *(step.dst.placement_text() for step in self.steps)]
+            if self.steps
+            else []
+        )
+        return " -> ".join(steps or [self.src.placement_text(), self.dst.placement_text()])
 
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:

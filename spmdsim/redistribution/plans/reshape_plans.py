@@ -57,7 +57,7 @@ def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> found = factor(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
-    >>> found.shape, found.src.short(), found.dst.short()
+    >>> found.shape, found.src.placement_text(), found.dst.placement_text()
     ((2, 2, 2, 2, 2), 'S(0)S(3)', 'S(0)S(1)')
     """
     groups = _groups(shape, to_shape)

@@ -76,7 +76,7 @@ def _row(event: Event) -> tuple[str, ...]:
         layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
         return (event.name, event.strategy, "", "", layouts, "", "", "", "", seconds, source)
     what = event.collective + (f" ({event.algorithm})" if event.algorithm else "")
-    layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
+    layouts = f"{event.step.src.placement_text()} -> {event.step.dst.placement_text()}"
     prefix = "about " if event.expected else ""
     largest = [prefix + nbytes_text(max(b, default=0)) for b in (event.planned, event.nbytes, event.sent)]
     calls_text = event.way

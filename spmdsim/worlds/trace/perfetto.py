@@ -103,8 +103,8 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
     args = {
         "axes": list(event.axes),
         "group": event.group_size,
-        "from": event.step.src.short(),
-        "to": event.step.dst.short(),
+        "from": event.step.src.placement_text(),
+        "to": event.step.dst.placement_text(),
         "bytes planned": event.planned[position],
         "bytes received": event.nbytes[position],
         "bytes sent": event.sent[position],

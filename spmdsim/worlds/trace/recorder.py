@@ -271,8 +271,8 @@ def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
         OperatorEvent(
             name=recipe.op.name,
             strategy=str(recipe.strategy),
-            inputs=tuple(m.layout.short() for m in recipe.inputs),
-            outputs=tuple(layout.short() for layout in outputs),
+            inputs=tuple(m.layout.placement_text() for m in recipe.inputs),
+            outputs=tuple(layout.placement_text() for layout in outputs),
             local_shapes=tuple(m.layout.local_shape(m.shape, ranks[0]) for m in metas),
             seconds=time.perf_counter() - start,
             start=start,

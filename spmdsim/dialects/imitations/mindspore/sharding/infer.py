@@ -8,7 +8,7 @@ them, or reports a pending reduction.
 
 >>> from spmdsim.dialects.mindspore import Layout
 >>> layout = Layout((2, 4), ("dp", "mp"))
->>> infer_layout("MatMul", [layout("dp", "mp"), layout("mp", "None")]).short()
+>>> infer_layout("MatMul", [layout("dp", "mp"), layout("mp", "None")]).placement_text()
 'S(0)P(sum)'
 """
 
