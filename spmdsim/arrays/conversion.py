@@ -93,7 +93,7 @@ def _copy_tensor(x: Tensor) -> Tensor:
     """Return a new tensor object with equal values; a copy of a leaf passes its gradient to the leaf."""
     if x.requires_grad and x.node is None:
         return ops.identity(x)
-    copy = Tensor(x.world, x.meta, x.stored_shards, x.requires_grad, x.name, x.provenance_number)
+    copy = Tensor.from_tensor(x, x.requires_grad)
     copy.node, copy.output = x.node, x.output
     return copy
 

@@ -31,7 +31,7 @@ def detach_current(x: Any) -> Any:
     """Return the tensor as it is now, as operand of its new values; a leaf is returned without history."""
     if x.node is None:
         return x.detach()
-    copy = type(x)(x.world, x.meta, x.stored_shards, True, x.name, x.provenance_number)
+    copy = type(x).from_tensor(x, requires_grad=True)
     copy.node, copy.output = x.node, x.output
     return copy
 
@@ -41,7 +41,7 @@ def without_base(x: Any) -> Any:
     detached = x.detach()
     if detached is not x or x._view is None:
         return detached
-    return type(x)(x.world, x.meta, x.stored_shards, name=x.name, provenance_number=x.provenance_number)
+    return type(x).from_tensor(x)
 
 
 def _is_leaf(x: PlainTensor) -> bool:

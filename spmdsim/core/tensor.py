@@ -69,7 +69,7 @@ class Meta:
 
     def __repr__(self) -> str:
         sizes = ",".join(map(str, self.shape))
-        return f"{short_dtype(self.dtype)}[{sizes}] {self.layout.short()}"
+        return f"{short_dtype(self.dtype)}[{sizes}] {self.layout.placement_text()}"
 
 
 @lru_cache(maxsize=4096)
@@ -158,6 +158,24 @@ class PlainTensor(Pictured):
         meta = Meta.of(layout, array.shape, array.dtype)
         return cls(world, meta, create_shards(world, meta, lambda index: array[index].copy()), requires_grad)
 
+    @classmethod
+    def from_tensor(
+        cls: type[T], tensor: PlainTensor, requires_grad: bool = False, name: str | None = None
+    ) -> T:
+        """Return a tensor of this class with the shards of another tensor, and without a gradient history.
+
+        The arrays are shared, not copied. World, layout, element type and provenance number are those of ``tensor``.
+
+        Args:
+            tensor: the tensor.
+            requires_grad: True if :meth:`backward` shall compute a gradient for the new tensor.
+            name: the name of the new tensor; None for that of ``tensor``.
+        """
+        new_name = tensor.name if name is None else name
+        return cls(
+            tensor.world, tensor.meta, tensor.stored_shards, requires_grad, new_name, tensor.provenance_number
+        )
+
     @property
     def shards(self) -> list[np.ndarray]:
         """Arrays of the owned ranks in the order of ``world.ranks``, of type ``dtype``.
@@ -235,16 +253,8 @@ class PlainTensor(Pictured):
         return array
 
     def detach(self: T) -> T:
-        """Return a tensor of these shards without a gradient history."""
-        if self.node is None and not self.requires_grad:
-            return self
-        return type(self)(
-            self.world,
-            self.meta,
-            self.stored_shards,
-            name=self.name,
-            provenance_number=self.provenance_number,
-        )
+        """Return a tensor with these shards that has no gradient history; the tensor itself if it has none."""
+        return type(self).from_tensor(self) if self.requires_grad or self.node is not None else self
 
     @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:

@@ -70,8 +70,7 @@ class OperatorRecording(Watcher):
         if key not in self._numbers:
             constant: list[Any] = ["constant"]
             self._add(constant)
-            copy = type(tensor)(tensor.world, tensor.meta, tensor.stored_shards)
-            self._constants.append((constant, copy))
+            self._constants.append((constant, type(tensor).from_tensor(tensor)))
             self.assign_number(tensor)
         return self._numbers[key]
 

@@ -265,9 +265,7 @@ class Parameter(Pictured):
         if fresh.layout is not self.layout:
             fresh = fresh.to(self.layout)
         tracked = has_gradient(fresh.dtype)
-        self.tensor = Tensor(
-            fresh.world, fresh.meta, fresh.stored_shards, tracked, self.name, fresh.provenance_number
-        )
+        self.tensor = Tensor.from_tensor(fresh, tracked, self.name)
         if programs:
             programs[-1].record_assignment(self)
 

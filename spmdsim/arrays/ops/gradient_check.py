@@ -214,8 +214,7 @@ def _compare_gradients(
     """
     leaves = [*operands]
     for k in chosen:
-        x = operands[k]
-        leaves[k] = Tensor(x.world, x.meta, x.stored_shards, True, x.name, x.provenance_number)
+        leaves[k] = Tensor.from_tensor(operands[k], requires_grad=True)
     results = _select_floating(function(*leaves))
     if not results or not any(y.requires_grad for y in results):
         raise UsageTypeError(

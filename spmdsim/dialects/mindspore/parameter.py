@@ -332,9 +332,7 @@ def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
     """Return a stored value in the layout of its operators; see `context.Sharing` for the levels."""
     moved = with_methods(value.to(layout))
     if level == 1 and moved.requires_grad:
-        result = GlobalTensor(
-            moved.world, moved.meta, moved.stored_shards, True, moved.name, moved.provenance_number
-        )
+        result = GlobalTensor.from_tensor(moved, requires_grad=True)
         result.node = GradientMove(moved, layout)
         return result
     if level == 3:

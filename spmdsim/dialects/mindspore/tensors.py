@@ -237,13 +237,6 @@ def with_methods(tensor: Tensor, kind: type[GlobalTensor] = GlobalTensor) -> Glo
     """Return the tensor as MindSpore's class ``kind``, with its gradient and history; no copy of the data."""
     if isinstance(tensor, kind):
         return tensor
-    result = kind(
-        tensor.world,
-        tensor.meta,
-        tensor.stored_shards,
-        tensor.requires_grad,
-        tensor.name,
-        tensor.provenance_number,
-    )
+    result = kind.from_tensor(tensor, tensor.requires_grad)
     result.node, result.output, result.grad = tensor.node, tensor.output, tensor.grad
     return result

@@ -130,10 +130,7 @@ def _leaf(operand: Any) -> Tensor:
     if not isinstance(operand, Tensor):
         array = equal_on_all_ranks(operand, current_world())
         operand = Tensor.from_global(array, over_ranks(array.ndim), current_world())
-    tracked = has_gradient(operand.dtype)
-    return Tensor(
-        operand.world, operand.meta, operand.stored_shards, tracked, operand.name, operand.provenance_number
-    )
+    return Tensor.from_tensor(operand, requires_grad=has_gradient(operand.dtype))
 
 
 class Optimizer(DialectObject, nn.Optimiser):

@@ -53,7 +53,7 @@ class Parameter(ours.Parameter):
         if isinstance(data, GlobalTensor):
             source = data.value.detach()
             super().__init__(source.shape, source.layout, dtype=source.dtype)
-            self.tensor = Tensor(source.world, source.meta, source.stored_shards, requires_grad=requires_grad)
+            self.tensor = Tensor.from_tensor(source, requires_grad)
             self.placement = data.placement
         else:
             nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))

@@ -373,10 +373,7 @@ class GlobalTensor(TensorSymbols):
         with report_unsupported_transition(self, (where, entries)), report_different_code():
             moved = value.to(layout)
         if grad_sbp is not None and moved.requires_grad:
-            before, moved = (
-                moved,
-                CoreTensor(moved.world, moved.meta, moved.stored_shards, requires_grad=True),
-            )
+            before, moved = moved, CoreTensor.from_tensor(moved, requires_grad=True)
             moved.node = GradientMove(before, placements.layout(where, grad_sbp, value.ndim))
         return GlobalTensor(moved, where)
 
@@ -427,8 +424,6 @@ def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
     check_same_shape(Size(old.shape), Size(new.shape))
     value = (new if new.dtype == old.dtype else core.cast(new, old.dtype)).to(old.layout)
     if old.requires_grad and not value.requires_grad:
-        value = CoreTensor(
-            value.world, value.meta, value.stored_shards, True, old.name, value.provenance_number
-        )
+        value = CoreTensor.from_tensor(value, requires_grad=True, name=old.name)
         value.grad = old.grad
     return value

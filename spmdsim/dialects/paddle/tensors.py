@@ -225,7 +225,7 @@ def with_methods(x: Any, *, fresh: bool = False) -> Tensor:
     """
     if type(x) is Tensor and not fresh:
         return x
-    tensor = Tensor(x.world, x.meta, x.stored_shards, x.requires_grad, x.name, x.provenance_number)
+    tensor = Tensor.from_tensor(x, x.requires_grad)
     tensor.node, tensor.output = x.node, x.output
     if x.requires_grad and x.node is None and not fresh:
         tensor.node = MoveNode(x)

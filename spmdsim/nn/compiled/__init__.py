@@ -181,13 +181,7 @@ def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
 def _detach_tensors(result: Any) -> Any:
     """Return a result in which each tensor is a new object without history, as in the result of a replay."""
     if isinstance(result, Tensor):
-        return type(result)(
-            result.world,
-            result.meta,
-            result.stored_shards,
-            name=result.name,
-            provenance_number=result.provenance_number,
-        )
+        return type(result).from_tensor(result)
     if type(result) is dict:
         return {key: _detach_tensors(item) for key, item in result.items()}
     return rebuild(result, map(_detach_tensors, result)) if is_sequence(result) else result
