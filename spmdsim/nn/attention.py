@@ -12,7 +12,7 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.errors import LayoutError, many
 from spmdsim.layout.element_type import accumulator
-from spmdsim.nn.layers import Linear, without
+from spmdsim.nn.layers import Linear, remove_axis
 from spmdsim.nn.module import Module
 from spmdsim.worlds.convert_operands import Described
 
@@ -61,7 +61,7 @@ class RotaryEmbedding(Module):
             )
         half = self.size // 2
         first, second = (x[..., 0::2], x[..., 1::2]) if self.interleaved else (x[..., :half], x[..., half:])
-        cosines, sines = self._table(x, np.cos, start), self._table(x, np.sin, start)
+        cosines, sines = self._build_angle_table(x, np.cos, start), self._build_angle_table(x, np.sin, start)
         rotated = [
             ops.subtract(ops.multiply(first, cosines), ops.multiply(second, sines)),
             ops.add(ops.multiply(second, cosines), ops.multiply(first, sines)),
@@ -69,10 +69,11 @@ class RotaryEmbedding(Module):
         joined = ops.reshape(ops.stack(rotated, -1), x.shape) if self.interleaved else ops.concat(rotated, -1)
         return joined if joined.dtype == x.dtype else ops.cast(joined, x.dtype)
 
-    def _table(self, x: Tensor, function: np.ufunc, start: int) -> Tensor:
-        """Return the sines or cosines of all angles, split along the sequence as `x` is.
+    def _build_angle_table(self, x: Tensor, function: np.ufunc, start: int) -> Tensor:
+        """Return the sines or cosines of all angles, split along the sequence as ``x`` is.
 
-        The result has shape ``[sequence, 1, size / 2]`` and the dtype in which `x` is accumulated.
+        The result has shape ``[sequence, 1, size / 2]`` and the dtype in which ``x`` is summed (float32 for 16-bit
+        floats).
 
         Args:
             x: the tensor to rotate.
@@ -141,7 +142,7 @@ class Attention(Module):
         groups = heads if kv_heads is None else kv_heads
         if groups < 1 or heads % groups:
             raise LayoutError(f"Attention: kv_heads must divide the {many(heads, 'head')}, got {groups}")
-        mesh, gathered, size = stream.mesh, without(stream, axis), width // heads
+        mesh, gathered, size = stream.mesh, remove_axis(stream, axis), width // heads
         column = partial(Linear, width, bias=bias, input=gathered, dtype=dtype)
         self.q = column(width, mesh(None, axis))
         shared = mesh(None, None if groups % parts else axis)
@@ -153,7 +154,15 @@ class Attention(Module):
         self.heads, self.kv_heads, self.causal = heads, groups, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute ``[batch, sequence, width] -> [batch, sequence, width]``."""
+        """Return the attention of ``x`` to itself, in the layout ``stream``.
+
+        Queries, keys and values are computed by column-parallel layers, so each rank attends with its own heads.
+        ``x`` is first gathered along ``axis`` if the stream is split over it. The scores are divided by the root of
+        the head's width.
+
+        Args:
+            x: a tensor ``[batch, sequence, width]`` in any layout.
+        """
         x = x.to(self.gathered)
         batch, length, width = x.shape
         q = self._split_heads(self.q(x), self.heads)
@@ -170,7 +179,7 @@ class Attention(Module):
         return self.out.forward(ops.reshape(mixed, (batch, length, width)))
 
     def _split_heads(self, x: Tensor, heads: int) -> Tensor:
-        """Reshape ``[batch, sequence, width]`` to ``[batch, sequence, heads, width / heads]``."""
+        """Reshape ``[batch, sequence, heads * size]`` to ``[batch, sequence, heads, size]``."""
         batch, length, width = x.shape
         return ops.reshape(x, (batch, length, heads, width // heads))
 
@@ -178,7 +187,7 @@ class Attention(Module):
 def causal_mask(length: int, like: Tensor) -> Tensor:
     """Return a bool tensor ``[length, length]``, True if the column is at most the row.
 
-    It is replicated on the mesh of ``like`` and in its world.
+    It is replicated on the mesh of ``like`` and in the world of ``like``.
     """
     words, layout = f"the causal mask of {many(length, 'position')}", like.layout.mesh(None, None)
     mask = Described(lambda index: np.tri(length, dtype=bool)[index], words)

@@ -1,4 +1,8 @@
-"""Compute gradients of parameters, their norm and clipping. Tensors that need equal collectives share messages."""
+"""Gradients of parameters, their norm and clipping. Tensors that need equal collectives share messages.
+
+Read `backward` first, then `SharedMoves`, which sorts tensors into buckets, then `Bucket`, which runs one collective
+on the concatenated shards of its tensors. `global_norm` and `clip` at the end stand alone.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,11 @@ class SharedMoves:
         self._done: dict[Hashable, Tensor] = {}
 
     def add(self, name: Hashable, tensor: Tensor, layout: Layout) -> None:
-        """Add a tensor to the bucket of its collective. Move it at once if it cannot share a message.
+        """Add a tensor to the bucket of its collective.
+
+        Two tensors share a bucket if world, collective and dtype are equal. A tensor for which ``merging`` returns
+        None is moved at once, without a bucket. A bucket of ``BUCKET_BYTES`` or more is closed: it starts if the
+        world overlaps communication with calculation, else it runs to its end.
 
         Args:
             name: key of the tensor in the result of `finish`.
@@ -99,11 +107,15 @@ class SharedMoves:
                     earlier.advance()
                 bucket.post()
             else:
-                self._done |= bucket.bring()
+                self._done |= bucket.collect_results()
         world.proceed()
 
     def finish(self) -> dict[Hashable, Tensor]:
-        """Run or wait for all buckets; return the tensors in their layouts by name."""
+        """Run all buckets that have not started, wait for the others, and return all tensors.
+
+        The tensors are in their new layouts, by the names passed to `add`. Afterwards the object is empty and can be
+        used again.
+        """
         is_overlapping = any(bucket.posted for bucket in self._full)
         self._full += self._open.values()
         self._open.clear()
@@ -113,16 +125,16 @@ class SharedMoves:
             bucket.advance()
         done, self._done = self._done, {}
         for bucket in self._full:
-            done |= bucket.bring()
+            done |= bucket.collect_results()
         self._full.clear()
         return done
 
     def post_all(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
-        """Start all buckets whose world overlaps communication, without waiting for them.
+        """Start all buckets whose world overlaps communication with calculation, without waiting.
 
         Returns:
-            By name of each tensor in a started bucket, a function of the name that waits for the tensor and returns it.
-            `finish` no longer returns these tensors.
+            By name of each tensor in a started bucket, a function of that name. It waits for the tensor and returns
+            it. `finish` does not return these tensors any more. Empty if no world overlaps communication.
         """
         waiting: dict[Hashable, Callable[[Hashable], Tensor]] = {}
         for bucket in (*self._full, *self._open.values()):
@@ -163,10 +175,10 @@ class Bucket:
         if self.posted is not None:
             self.posted.advance()
 
-    def bring(self) -> dict[Hashable, Tensor]:
-        """Run or wait for the collectives; return the tensors in their layouts by name.
+    def collect_results(self) -> dict[Hashable, Tensor]:
+        """Run the collectives or wait for them; return the tensors in their new layouts by name.
 
-        A single tensor in a bucket that was not started moves without a bucket.
+        If the bucket has a single tensor and was not started, the tensor is redistributed without concatenation.
         """
         if self.posted is None and len(self.items) == 1:
             ((name, tensor, layout),) = self.items
@@ -189,7 +201,7 @@ class Bucket:
     def take(self, name: Hashable) -> Tensor:
         """Return one tensor in its layout and forget it. The first call waits for the whole bucket."""
         if self._results is None:
-            self._results = self.bring()
+            self._results = self.collect_results()
         return self._results.pop(name)
 
     def _post_first_step(self) -> Posted:
@@ -206,10 +218,11 @@ class Bucket:
         return posted
 
     def _concatenate_shards(self) -> tuple[list[Any], tuple[Step, ...]]:
-        """Concatenate the shards of all tensors and release the tensors' arrays.
+        """Concatenate the shards of all tensors, then release the tensors' arrays.
 
         Returns:
-            The flat array of each owned rank, and the steps that reduce, scatter or gather it.
+            A list with one flat array per owned rank, and the steps that reduce, scatter or gather it. In a world
+            without data the list has one array without elements in memory, and the tensors keep theirs.
         """
         tensors = [tensor for _, tensor, _ in self.items]
         world, dtype = tensors[0].world, tensors[0].meta.storage_dtype
@@ -218,16 +231,16 @@ class Bucket:
         steps = self.merge.steps(total, copies, dtype.itemsize, world.machine)
         if not world.has_data:
             return [world.empty((total,), dtype)], steps
-        run = partial(_concatenate_rows, self.merge, tensors[0].layout.mesh, dtype, world.ranks)
+        run = partial(_concatenate_by_rank, self.merge, tensors[0].layout.mesh, dtype, world.ranks)
         joined = world.perform(run, *[tensor.stored_shards for tensor in tensors])
         self.items = [(name, _without_data(tensor), layout) for name, tensor, layout in self.items]
         return joined, steps
 
     def _split_result(self, after: list[Any]) -> dict[Hashable, Tensor]:
-        """Cut the collective's result into the tensors' shards; return the tensors by name.
+        """Cut the collective's result into shards of the new layouts; return the tensors by name.
 
         Args:
-            after: the flat result of each owned rank.
+            after: one flat array per owned rank, as the last step returned it.
         """
         merge, world = self.merge, self.items[0][1].world
         parts = merge.ranks if merge.collective == "reduce_scatter" else 1
@@ -258,23 +271,25 @@ def _count_elements(tensor: Tensor) -> int:
     return shard_elements(tensor.layout, tensor.shape)
 
 
-def _concatenate_rows(
+def _concatenate_by_rank(
     merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: Arrays
 ) -> Arrays:
-    """Concatenate the shards of all tensors per rank; return one flat array per owned rank.
+    """Return one flat array per owned rank: the concatenated shards of all tensors on that rank.
 
     Args:
         merge: the collective. For reduce_scatter the elements are ordered by receiving rank.
-        mesh: the ranks outside of it get an empty array.
-        kind: the dtype of the empty arrays.
+        mesh: ranks outside of this mesh get an empty array.
+        kind: the dtype of these empty arrays.
         ranks: the owned ranks.
-        lists: per tensor one shard per owned rank. Ranks whose shards are all shared share the result.
+        lists: one list per tensor, with one shard per owned rank. Ranks that share all their shards share one result.
     """
     rows: dict[tuple[int, ...], np.ndarray] = {}
     keys = [tuple(map(id, pieces)) for pieces in zip(*lists)]
     for key, pieces in zip(keys, zip(*lists)):
         if key not in rows:
-            rows[key] = np.concatenate([_rows(piece, merge) for piece in pieces], axis=1).ravel()
+            rows[key] = np.concatenate(
+                [_arrange_by_receiver(piece, merge) for piece in pieces], axis=1
+            ).ravel()
     outside = np.zeros(0, kind)
     return [rows[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
 
@@ -282,15 +297,16 @@ def _concatenate_rows(
 def _cut_shards(
     merge: Merge, start: int, stop: int, meta: Meta, ranks: Sequence[int], flats: Arrays
 ) -> Arrays:
-    """Return each owned rank's shard of one tensor; ranks outside of its mesh get an empty array.
+    """Return one tensor's shard per owned rank; ranks outside of its mesh get an empty array.
 
     Args:
         merge: the collective.
-        start: first element of the tensor in the result, or in each gathered rank's section of it.
-        stop: the element behind its last one.
-        meta: layout, shape and type of the tensor.
+        start: index of the tensor's first element in a flat array. After an all_gather a flat array has one section
+            per gathered rank, and the index counts from the start of a section.
+        stop: the index behind the tensor's last element.
+        meta: layout, shape and dtype of the tensor.
         ranks: the owned ranks.
-        flats: the flat result of each owned rank.
+        flats: one flat array per owned rank. Ranks that share it share the shard, too.
     """
     pieces: dict[int, np.ndarray] = {}  # Ranks that share the flat result share the shard.
     for flat, rank in zip(flats, ranks):
@@ -301,10 +317,11 @@ def _cut_shards(
     return [pieces[id(flat)] for flat in flats]
 
 
-def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:
-    """Return a shard as a matrix with one row per rank that it is scattered over.
+def _arrange_by_receiver(shard: np.ndarray, merge: Merge) -> np.ndarray:
+    """Return a shard as a matrix with one row per rank that will receive the row.
 
-    One row for other collectives.
+    A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension. Other
+    collectives give one row with all elements.
     """
     if merge.dim is None or merge.collective == "all_gather":
         return shard.reshape(1, -1)
@@ -314,10 +331,10 @@ def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:
 
 
 def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Cut one tensor's shard of the given shape out of a flat result.
+    """Return one tensor's shard of the given shape, cut out of a flat result.
 
-    For all_gather, each rank's section of ``flat`` has the elements ``start:stop``; they are joined along the gathered
-    dimension. For other collectives the shard is ``flat[start:stop]``.
+    After an all_gather, ``flat`` has one section of equal size per gathered rank. The elements ``start:stop`` of all
+    sections are joined along the gathered dimension. For other collectives the shard is ``flat[start:stop]``.
     """
     if merge.collective != "all_gather" or merge.dim is None:
         return flat[start:stop].reshape(shape)
@@ -370,18 +387,18 @@ def _find_gradient_layout(leaf: Tensor) -> Layout:
     return leaf.gradient_layout or leaf.layout.dual()
 
 
-def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
+def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
     """Raise LayoutError if a gradient has another shape than its parameter.
 
     Args:
         trained: the parameters.
-        values: their tensors.
-        slopes: their gradients.
+        values: the tensor of each parameter.
+        gradients: the gradient of each parameter.
     """
-    for parameter, value, slope in zip(trained, values, slopes):
-        if slope.shape != value.shape:
+    for parameter, value, gradient in zip(trained, values, gradients):
+        if gradient.shape != value.shape:
             raise LayoutError(
-                f"the gradient of parameter {parameter.name or parameter.shape} has shape {slope.shape}, but its value "
+                f"the gradient of parameter {parameter.name or parameter.shape} has shape {gradient.shape}, but its value "
                 f"has {value.shape}"
             )
 
@@ -390,7 +407,13 @@ def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], slopes:
 def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
     """Return the root of the sum of squares of all gradients, equal on all ranks.
 
-    Parameters without gradient count as 0.
+    Args:
+        parameters: a module, or an iterable of parameters and of tensors that require a gradient. A parameter without
+            gradient counts as 0.
+
+    Raises:
+        UsageTypeError: If an item of ``parameters`` cannot be trained.
+        WorldError: If a parameter has no values yet.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -398,17 +421,20 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
     >>> nn.global_norm([weight])
     10.0
     """
-    squares = _squares([parameter.value for parameter in parameters_of(parameters)])
+    squares = _sum_gradient_squares([parameter.value for parameter in parameters_of(parameters)])
     return math.sqrt(sum(float(square.item()) for square in squares))
 
 
-def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the sum of squares of each existing gradient, replicated on all ranks."""
+def _sum_gradient_squares(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the sum of squares of each gradient, a tensor of shape () replicated on all ranks.
+
+    The list leaves out tensors without gradient. All reductions share messages.
+    """
     from spmdsim.arrays import ops
     from spmdsim.arrays.ops.dim_reductions import to_sum_type
 
-    slopes = [to_sum_type(tensor.grad) for tensor in tensors if tensor.grad is not None]
-    squares = [ops.sum(squared_modulus(slope)) for slope in slopes]
+    gradients = [to_sum_type(tensor.grad) for tensor in tensors if tensor.grad is not None]
+    squares = [ops.sum(squared_modulus(gradient)) for gradient in gradients]
     replicated = move_sharing_messages([(square, square.layout.reduced) for square in squares], "norm")
     return [replicated[k] for k in range(len(squares))]
 
@@ -424,9 +450,19 @@ def squared_modulus(x: Tensor) -> Tensor:
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
     """Scale all gradients by one factor so that their global norm is at most ``largest``.
 
+    The factor is ``largest / (norm + 1e-6)`` if the norm exceeds ``largest``, else 1.
+
+    Args:
+        parameters: a module, or an iterable of parameters and of tensors that require a gradient.
+        largest: the largest norm that the gradients may have afterwards.
+
     Returns:
-        The norm before scaling, equal on all ranks; 0.0 if there are no gradients. While a compiled function is recorded,
-        a tensor of shape ().
+        The norm before scaling, equal on all ranks; 0.0 if there are no gradients. While a compiled function is
+        recorded, a tensor of shape ().
+
+    Raises:
+        UsageTypeError: If an item of ``parameters`` cannot be trained.
+        WorldError: If a parameter has no values yet.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -438,7 +474,7 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 
     trained = [parameter.value for parameter in parameters_of(parameters)]
-    squares = _squares(trained)
+    squares = _sum_gradient_squares(trained)
     if not squares:
         return 0.0
     wider = [ops.cast(square, np.float64).to(squares[0].layout) for square in squares]
@@ -446,6 +482,6 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     factor = ops.where(norm > largest, largest / (norm + 1e-6), 1.0)
     for tensor in trained:
         if tensor.grad is not None:
-            slope = to_sum_type(tensor.grad)
-            tensor.grad = to_type(ops.multiply(slope, ops.cast(factor, slope.dtype)), tensor.grad.dtype)
+            gradient = to_sum_type(tensor.grad)
+            tensor.grad = to_type(ops.multiply(gradient, ops.cast(factor, gradient.dtype)), tensor.grad.dtype)
     return norm if programs else float(norm.item())

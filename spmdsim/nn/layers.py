@@ -54,7 +54,11 @@ class Linear(Module):
         self.input, self.output = input, output
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute ``[..., n_in] -> [..., n_out]``."""
+        """Return ``x @ weight + bias``: ``[..., n_in] -> [..., n_out]``.
+
+        ``x`` is moved to the layout ``input`` first, and the product to ``output``. A pending reduction of the
+        product runs before the bias is added; without a bias the result stays partial.
+        """
         if self.input is not None:
             x = x.to(self.input)
         y = ops.matmul(x, self.weight.value)
@@ -195,7 +199,7 @@ class MLP(Module):
         dtype: DTypeLike = np.float32,
     ) -> None:
         mesh = stream.mesh
-        self.up = Linear(width, hidden, mesh(None, axis), input=without(stream, axis), dtype=dtype)
+        self.up = Linear(width, hidden, mesh(None, axis), input=remove_axis(stream, axis), dtype=dtype)
         self.down = Linear(hidden, width, mesh(axis, None), bias=mesh(None), output=stream, dtype=dtype)
         self.function = function
 
@@ -226,7 +230,7 @@ class SwiGLU(Module):
     def __init__(
         self, width: int, hidden: int, stream: Layout, axis: str | None, *, dtype: DTypeLike = np.float32
     ) -> None:
-        mesh, self.gathered = stream.mesh, without(stream, axis)
+        mesh, self.gathered = stream.mesh, remove_axis(stream, axis)
         self.gate = Linear(width, hidden, mesh(None, axis), bias=False, dtype=dtype)
         self.up = Linear(width, hidden, mesh(None, axis), bias=False, dtype=dtype)
         self.down = Linear(hidden, width, mesh(axis, None), bias=False, output=stream, dtype=dtype)
@@ -237,6 +241,6 @@ class SwiGLU(Module):
         return self.down(ops.multiply(ops.silu(self.gate(x)), self.up(x)))
 
 
-def without(layout: Layout, axis: str | None) -> Layout:
+def remove_axis(layout: Layout, axis: str | None) -> Layout:
     """Return the layout in which ``axis`` splits no dimension; pending reductions are dropped."""
     return Layout(layout.mesh, [tuple(a for a in entry if a != axis) for entry in layout.dims])

@@ -1,6 +1,8 @@
 """Losses with PyTorch's options: reductions, weights and ignored labels.
 
-Semantics: https://docs.pytorch.org/docs/stable/nn.functional.html#loss-functions.
+Semantics: https://docs.pytorch.org/docs/stable/nn.functional.html#loss-functions. Each loss computes one number per
+element or row, and then calls `reduce_losses` or `reduce_weighted_losses`. Losses of labels first replace ignored
+labels (`weigh_labels`).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def _require_real(loss: str, **operands: object) -> None:
 
     Args:
         loss: the name of the loss, for the message.
-        operands: the operands by their names; None counts as real.
+        operands: tensors, arrays or numbers by the names of the loss's arguments. None is skipped.
     """
     for name, operand in operands.items():
         dtype = getattr(operand, "dtype", None) or np.asarray(operand).dtype
@@ -63,9 +65,13 @@ def _require_real(loss: str, **operands: object) -> None:
 def _as_tensors(
     loss: str, x: Tensor, target: Operand, weight: Operand | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return `x`, `target` and `weight` as tensors. Arrays become replicated tensors.
+    """Return `x`, `target` and `weight` as tensors; arrays become replicated tensors.
 
-    A weight of None stays None. Raises InputError if `weight` is a text: then the caller passed a reduction as third argument.
+    Returns:
+        The three tensors. The third is None if `weight` is None.
+
+    Raises:
+        InputError: If `weight` is a text. Then the caller passed a reduction as third argument.
     """
     if isinstance(weight, str):
         check_weight(weight, x.shape[min(1, x.ndim - 1)])
@@ -108,6 +114,9 @@ def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
         y: numbers of the shape of ``x``, or of a shape that broadcasts with it.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
+    Raises:
+        InputError: If the reduction is unknown.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
     >>> l1_loss(x, x + 2.0).item()
@@ -120,14 +129,17 @@ def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
 def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Compute differences that are squared near 0 and absolute elsewhere (Girshick, 2015).
 
-    An absolute difference d contributes ``d**2 / (2 beta)`` if it is less than ``beta``, else ``d - beta / 2``. The losses are
-    reduced as by :func:`mse_loss`.
+    An absolute difference d contributes ``d**2 / (2 beta)`` if it is less than ``beta``, else ``d - beta / 2``. The
+    losses are reduced as by :func:`mse_loss`.
 
     Args:
         x: numbers of any shape.
         y: numbers of the shape of ``x``, or of a shape that broadcasts with it.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         beta: the difference from which the loss is linear. 0 gives :func:`l1_loss`.
+
+    Raises:
+        InputError: If the reduction is unknown, or an operand is complex and ``beta`` is not 0.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
@@ -142,38 +154,48 @@ def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float =
     return reduce_losses(ops.where(ops.less(far, beta), near, ops.subtract(far, beta / 2)), reduction)
 
 
-def _clipped_logs(x: np.ndarray) -> list[np.ndarray]:
+def _compute_clipped_logs(x: np.ndarray) -> list[np.ndarray]:
     """Return ``log(x)`` and ``log(1 - x)``, both at least :data:`LEAST_LOG`."""
     with np.errstate(divide="ignore"):
         return [np.maximum(log, x.dtype.type(LEAST_LOG)) for log in (np.log(x), np.log1p(-x))]
 
 
-def _cross(x: np.ndarray, target: np.ndarray) -> np.ndarray:
+def _compute_binary_cross_entropy(x: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Return ``-t log(x) - (1 - t) log(1 - x)`` per element, with clipped logarithms."""
-    log, log_complement = _clipped_logs(x)
+    log, log_complement = _compute_clipped_logs(x)
     return np.asarray((target - 1) * log_complement - target * log)
 
 
-def _cross_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
-    """Return functions that compute the gradients of `_cross` for probabilities and targets.
+def _binary_cross_entropy_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
+    """Return two functions that compute the gradients for the probabilities and the targets.
 
-    The denominator ``x (1 - x)`` is at least 1e-12, as in torch.
+    The gradient for a probability x is ``dy (x - target) / (x (1 - x))``. The denominator is at least 1e-12, as in
+    torch.
+
+    Args:
+        dy: the gradient of the losses.
+        operands: the probabilities and the targets.
+        _y: the losses; not used.
     """
     x, target = operands
 
     def of_target() -> np.ndarray:
-        log, log_complement = _clipped_logs(x)
+        log, log_complement = _compute_clipped_logs(x)
         return np.asarray(dy * (log_complement - log))
 
     return [lambda: dy * (x - target) / np.maximum(x * (1 - x), x.dtype.type(1e-12)), of_target]
 
 
 _binary_cross_entropy = binary(
-    "binary_cross_entropy", _cross, _cross_vjp, says="-t log(x) - (1 - t) log(1 - x)"
+    "binary_cross_entropy",
+    _compute_binary_cross_entropy,
+    _binary_cross_entropy_vjp,
+    says="-t log(x) - (1 - t) log(1 - x)",
 )
 
 
-def _weighted(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
+def _weigh_and_reduce(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
+    """Multiply the losses by ``weight``, unless it is None; reduce them as `reduce_losses` does."""
     return reduce_losses(losses if weight is None else ops.multiply(losses, weight), reduction)
 
 
@@ -183,11 +205,18 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Compute the cross entropy of probabilities ``x`` and targets between 0 and 1.
 
+    Each element contributes ``-t log(x) - (1 - t) log(1 - x)``. Probabilities outside of 0 to 1 are not refused; they
+    give NaN.
+
     Args:
         x: probabilities of any shape. Their logarithms are clipped at -100, as in torch.
         target: targets of the shape of ``x``, or of a shape that broadcasts with it.
-        weight: factor of each element's loss, of a shape that broadcasts with ``x``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        weight: factor of each element's loss, of a shape that broadcasts with ``x``; None: 1.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean divides by the number of elements, whatever the
+            weights.
+
+    Raises:
+        InputError: If the reduction is unknown or an operand is complex.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([0.5, 0.5], Mesh((2,), ("dp",))("dp"))
@@ -195,7 +224,7 @@ def binary_cross_entropy(
     0.6931
     """
     _require_real("binary_cross_entropy", x=x, target=target, weight=weight)
-    return _weighted(_binary_cross_entropy(x, target), weight, reduction)
+    return _weigh_and_reduce(_binary_cross_entropy(x, target), weight, reduction)
 
 
 @of_tensors
@@ -207,9 +236,13 @@ def binary_cross_entropy_with_logits(
     Args:
         x: numbers of any shape.
         target: targets of the shape of ``x``, or of a shape that broadcasts with it.
-        weight: factor of each element's loss, of a shape that broadcasts with ``x``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        pos_weight: factor of the term of the targets, ``-t log(sigmoid(x))``.
+        weight: factor of each element's loss, of a shape that broadcasts with ``x``; None: 1.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean divides by the number of elements, whatever the
+            weights.
+        pos_weight: factor of the term of the targets, ``-t log(sigmoid(x))``; None: 1.
+
+    Raises:
+        InputError: If the reduction is unknown or an operand is complex.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([0.0, 0.0], Mesh((2,), ("dp",))("dp"))
@@ -225,7 +258,7 @@ def binary_cross_entropy_with_logits(
         share = ops.add(ops.multiply(ops.subtract(pos_weight, 1.0), target), 1.0)
         below = ops.multiply(share, ops.softplus(ops.negative(x)))
         losses = ops.add(ops.multiply(ops.subtract(1.0, target), x), below)
-    return _weighted(losses, weight, reduction)
+    return _weigh_and_reduce(losses, weight, reduction)
 
 
 def classes_last(x: Tensor, axis: int = 1) -> Tensor:
@@ -234,7 +267,10 @@ def classes_last(x: Tensor, axis: int = 1) -> Tensor:
 
 
 def check_weight(weight: object, classes: int) -> None:
-    """Raise InputError unless ``weight`` is None or a tensor of one weight per class."""
+    """Raise InputError unless ``weight`` is None or has shape ``(classes,)``.
+
+    Anything without a shape, such as a number or a text, is refused, too.
+    """
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
         actual = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
         raise InputError(
@@ -267,10 +303,17 @@ def times_counts(losses: Tensor, counts: Tensor) -> Tensor:
     return ops.multiply(ops.where(ops.equal(counts, 0), 0.0, losses), counts)
 
 
-def mean_of(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) -> Tensor:
-    """Reduce losses that are already multiplied by their weights ``counts``.
+def reduce_weighted_losses(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) -> Tensor:
+    """Reduce losses that are already multiplied by their weights.
 
-    The mean divides by the sum of the weights. If that sum is 0 and ``least`` is not, it divides by ``least``.
+    Args:
+        losses: one weighted loss per label, of any shape.
+        counts: the weights, in the shape of ``losses``.
+        reduction: ``"sum"``, ``"none"``, or ``"mean"``: the sum of the losses divided by the sum of the weights.
+        least: the divisor of a mean if the sum of the weights is 0. With the default 0.0 this mean is NaN.
+
+    Raises:
+        InputError: If the reduction is unknown.
     """
     if reduction != "mean":
         return reduce_losses(losses, reduction)
@@ -280,10 +323,12 @@ def mean_of(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) 
     return ops.divide(ops.sum(losses), total)
 
 
-def _rows(x: Tensor, target: Tensor) -> Tensor:
-    """Return ``x`` with its classes (dimension 1, or the only one) at the end.
+def _move_classes_last(x: Tensor, target: Tensor) -> Tensor:
+    """Return ``x`` with the classes, dimension 1 or the only one, moved to the end.
 
-    Raises InputError unless ``target`` has one label per row of the result.
+    Raises:
+        InputError: If ``target`` does not have one label per row, that is the result's shape without its last
+            dimension.
     """
     axis = min(1, x.ndim - 1)
     rows = classes_last(x, axis)
@@ -299,7 +344,10 @@ def _rows(x: Tensor, target: Tensor) -> Tensor:
 def nll_loss(
     x: Tensor, target: Operand, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
-    """Compute :func:`cross_entropy` of labels from logarithms of probabilities.
+    """Compute the negative log-likelihood of labels from logarithms of probabilities.
+
+    It equals :func:`cross_entropy` if ``x`` is the log_softmax of the logits. The classes are dimension 1 of ``x``,
+    or its only dimension.
 
     Args:
         x: logarithms ``[batch, c, ...]`` or ``[c]``.
@@ -307,6 +355,10 @@ def nll_loss(
         weight: weight of each class, ``[c]``; None: 1 for each class.
         ignore_index: the label whose rows get loss 0 and weight 0.
         reduction: ``"mean"`` (the sum divided by the sum of the weights), ``"sum"`` or ``"none"``.
+
+    Raises:
+        InputError: If the number of weights is not that of classes, the number of labels not that of rows, ``x`` or
+            ``weight`` is complex, or the reduction is unknown.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -316,9 +368,11 @@ def nll_loss(
     """
     _require_real("nll_loss", x=x, weight=weight)
     x, classes, weights = _as_tensors("nll_loss", x, target, weight)
-    logs = _rows(x, classes)
+    logs = _move_classes_last(x, classes)
     labels, counts = weigh_labels(classes, ignore_index, weights, logs)
-    return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
+    return reduce_weighted_losses(
+        times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction
+    )
 
 
 @of_tensors
@@ -353,17 +407,10 @@ def cross_entropy(
         raise InputError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _require_real("cross_entropy", x=x, target=target, weight=weight)
     x, truth, weights = _as_tensors("cross_entropy", x, target, weight)
-    axis, share = min(1, x.ndim - 1), label_smoothing
+    share = label_smoothing
     if truth.shape == x.shape:
-        rows, targets = classes_last(x, axis), classes_last(truth, axis)
-        check_weight(weights, rows.shape[-1])
-        targets = ops.add(ops.multiply(targets, 1 - share), share / rows.shape[-1]) if share else targets
-        targets = targets if weights is None else ops.multiply(targets, weights)
-        losses = ops.negative(ops.sum(ops.multiply(targets, ops.log_softmax(rows)), -1))
-        if reduction == "mean":
-            return ops.divide(ops.sum(losses), max(1, losses.size))
-        return reduce_losses(losses, reduction)
-    rows = _rows(x, truth)
+        return _cross_entropy_of_probabilities(x, truth, weights, reduction, share)
+    rows = _move_classes_last(x, truth)
     labels, counts = weigh_labels(truth, ignore_index, weights, rows)
     losses = times_counts(ops.cross_entropy(rows, labels, "none"), counts)
     if share:
@@ -371,4 +418,29 @@ def cross_entropy(
         spread = ops.negative(ops.sum(logs if weights is None else ops.multiply(logs, weights), -1))
         spread = ops.where(ops.equal(truth, ignore_index), 0.0, spread)
         losses = ops.add(ops.multiply(losses, 1 - share), ops.multiply(spread, share / rows.shape[-1]))
-    return mean_of(losses, counts, reduction)
+    return reduce_weighted_losses(losses, counts, reduction)
+
+
+def _cross_entropy_of_probabilities(
+    x: Tensor, targets: Tensor, weights: Tensor | None, reduction: str, share: float
+) -> Tensor:
+    """Compute :func:`cross_entropy` for targets that are probabilities in the shape of ``x``.
+
+    Args:
+        x: logits ``[batch, c, ...]`` or ``[c]``.
+        targets: the probabilities.
+        weights: weight of each class; None: 1 for each class.
+        reduction: as in :func:`cross_entropy`; the mean divides by the number of rows, or by 1 if there are none.
+        share: ``label_smoothing``.
+    """
+    axis = min(1, x.ndim - 1)
+    rows, targets = classes_last(x, axis), classes_last(targets, axis)
+    check_weight(weights, rows.shape[-1])
+    if share:
+        targets = ops.add(ops.multiply(targets, 1 - share), share / rows.shape[-1])
+    if weights is not None:
+        targets = ops.multiply(targets, weights)
+    losses = ops.negative(ops.sum(ops.multiply(targets, ops.log_softmax(rows)), -1))
+    if reduction == "mean":
+        return ops.divide(ops.sum(losses), max(1, losses.size))
+    return reduce_losses(losses, reduction)

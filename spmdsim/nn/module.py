@@ -189,13 +189,15 @@ class Parameter(Pictured):
 
     @property
     def tensor(self) -> Tensor | None:
-        """The tensor, or None before `materialise`. Reading it waits for values under way."""
+        """The tensor; None before `materialise`.
+
+        If `assign_later` was called, reading the property waits for the new values and assigns them.
+        """
         coming = self._coming
         if coming is not None:
             self._coming = None
-            with unseen(
-                programs
-            ):  # The value belongs to an earlier step, so a recording must not contain it.
+            # The value belongs to an earlier step, so a recording must not contain it.
+            with unseen(programs):
                 self.assign(coming())
         tensor: Tensor | None = self.__dict__.get("tensor")
         return tensor
@@ -219,7 +221,10 @@ class Parameter(Pictured):
 
     @property
     def value(self) -> Tensor:
-        """The tensor. Raises WorldError before `materialise`."""
+        """The tensor, as in `tensor`. Raises WorldError before `materialise`.
+
+        While a compiled function is recorded, reading the property makes the parameter one of the recording's inputs.
+        """
         tensor = self.tensor
         if tensor is None:
             raise WorldError(f"parameter {self.name or self.shape} has no values yet; call materialise()")
@@ -241,11 +246,14 @@ class Parameter(Pictured):
 
     @explained
     def materialise(self, world: World | None = None, seed: int = 0) -> None:
-        """Create the owned shards.
+        """Create the tensor with its initial values.
+
+        The process fills only the shards of its own ranks. Afterwards the tensor requires a gradient, unless the
+        dtype has none (integers).
 
         Args:
             world: where the tensor lives; default :func:`spmdsim.world`.
-            seed: seed of all parameters; the parameter's seed also depends on its name.
+            seed: seed of all parameters; the parameter's seed also depends on its name, or on its key if it has one.
         """
         key = (seed << 32) ^ zlib.crc32((self.key or self.name).encode())
         words = str(self.initialiser) if isinstance(self.initialiser, Values) else f"seed {seed}"
@@ -260,7 +268,11 @@ class Parameter(Pictured):
         )
 
     def assign(self, tensor: Tensor) -> None:
-        """Replace the values by those of ``tensor``, in the parameter's layout and without gradient."""
+        """Replace the values by those of ``tensor`` and remove the gradient.
+
+        The tensor is detached and redistributed to the parameter's layout. The parameter gets a new tensor object;
+        its shape is not checked.
+        """
         fresh = tensor.detach()
         if fresh.layout is not self.layout:
             fresh = fresh.to(self.layout)
@@ -304,21 +316,27 @@ class TrainedTensor(Parameter):
 
 
 def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parameter]:
-    """Return the parameters of a module, or those of an iterable, in which tensors become `TrainedTensor`.
+    """Return the parameters of a module, or of an iterable of parameters and tensors.
 
-    Raises UsageTypeError if an item is neither a parameter nor a tensor that requires a gradient of its own.
+    A tensor becomes a `TrainedTensor`, a parameter that updates this tensor in place. A parameter that a module
+    shares is returned once.
+
+    Raises:
+        UsageTypeError: If an item is neither a parameter nor a tensor that requires a gradient of its own (a leaf).
     """
     if isinstance(trained, Module):
         return trained.parameters()
     if not isinstance(trained, Iterable) or isinstance(trained, (Tensor, str)):
         raise UsageTypeError(f"what is trained is a module or a list of parameters, but got {trained!r}")
-    return [_parameter(item) for item in trained]
+    return [_convert_to_parameter(item) for item in trained]
 
 
-def _parameter(item: Any) -> Parameter:
+def _convert_to_parameter(item: Any) -> Parameter:
     """Return a parameter itself, and a tensor as `TrainedTensor`.
 
-    Raises UsageTypeError for other values, for computed tensors, and for tensors without ``requires_grad``.
+    Raises:
+        UsageTypeError: If the item is of another class, or is a tensor that was computed from others or does not
+            require a gradient.
     """
     if isinstance(item, Parameter):
         return item
@@ -364,34 +382,44 @@ class Module(Pictured):
         """Return a text with one line per parameter or module: its name, shape and layout; indented if nested."""
         texts = (
             (name, Meta.of(child.layout, child.shape, child.dtype) if isinstance(child, Parameter) else child)
-            for name, child in self._children()
+            for name, child in self._list_children()
         )
         lines = "\n".join(f"{name}: {text!r}" for name, text in texts).splitlines()
         inside = "".join(f"  {line}\n" for line in lines)
         return f"{type(self).__name__}(\n{inside})" if lines else f"{type(self).__name__}()"
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """Yield ``(path, parameter)`` of all parameters; a shared parameter only with its first path.
+        """Yield ``(path, parameter)`` of all parameters, shared ones only with the first path.
+
+        A path joins names of attributes and positions in lists by dots, such as ``blocks.0.norm.scale``.
 
         Args:
             prefix: text in front of all paths.
         """
         identities: set[int] = set()
-        for path, parameter in self._walk(prefix):
+        for path, parameter in self._walk_parameters(prefix):
             if id(parameter) not in identities:
                 identities.add(id(parameter))
                 yield path, parameter
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        """Yield ``(path, parameter)`` of all parameters, shared ones with each of their paths."""
-        for name, child in self._children():
+    def _walk_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        """Yield ``(path, parameter)`` of all parameters, a shared one with each of its paths.
+
+        Args:
+            prefix: text in front of all paths.
+        """
+        for name, child in self._list_children():
             if isinstance(child, Parameter):
                 yield f"{prefix}{name}", child
             else:
-                yield from child._walk(f"{prefix}{name}.")
+                yield from child._walk_parameters(f"{prefix}{name}.")
 
-    def _children(self) -> Iterator[tuple[str, Parameter | Module]]:
-        """Yield name and value of each attribute, or item of a list or tuple, that is a parameter or module."""
+    def _list_children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        """Yield ``(name, child)`` of each parameter and module directly inside this module.
+
+        A child is the value of an attribute, or an item of a list or tuple in an attribute. Items are named
+        ``attribute.position``. Deeper lists are not searched.
+        """
         for name, value in vars(self).items():
             if isinstance(value, (list, tuple)):
                 for number, item in enumerate(value):
@@ -411,10 +439,13 @@ class Module(Pictured):
 
     @explained
     def materialise(self, world: World | None = None, seed: int = 0) -> Module:
-        """Fill the shards of all parameters that this process owns; return the module.
+        """Name all parameters by their paths and create their initial values; return the module.
+
+        The process fills only the shards of its own ranks.
 
         Args:
-            world: where the parameters live; default :func:`spmdsim.world` with enough ranks for all meshes of parameters.
+            world: where the parameters live; default :func:`spmdsim.world` with enough ranks for all meshes of
+                parameters.
             seed: seed of the random numbers.
         """
         if world is None or is_played(world):

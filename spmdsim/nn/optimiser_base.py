@@ -67,12 +67,12 @@ def sharded_over(axis: str) -> StateLayout:
         axis_size = mesh.axis_size(axis)
         if axis not in value_layout.replicated_axes:
             return value_layout
-        for dim, (size, parts) in enumerate(zip(parameter.shape, value_layout.parts)):
-            if size % (parts * axis_size) == 0:
-                return Layout(
-                    mesh, [(*axes, axis) if d == dim else axes for d, axes in enumerate(value_layout.dims)]
-                )
-        return value_layout
+        dims = [*value_layout.dims]
+        for dim, (size, blocks) in enumerate(zip(parameter.shape, value_layout.parts)):
+            if size % (blocks * axis_size) == 0:
+                dims[dim] = (*dims[dim], axis)
+                break
+        return Layout(mesh, dims)
 
     return layout
 
@@ -122,7 +122,7 @@ class Optimiser(SavedState, Pictured):
             raise InputError(f"a learning rate is a number from 0 on, not {rate}")
         self.parameters = parameters_of(parameters)
         self.rate = rate
-        self.state_layout = state_layout or _with_value
+        self.state_layout = state_layout or _return_own_layout
         if state_layout is not None:
             for parameter in self.parameters:
                 parameter.keep_gradient(state_layout)
@@ -142,24 +142,25 @@ class Optimiser(SavedState, Pictured):
     def step(self) -> None:
         """Update all parameters that have a gradient.
 
-        Parameters whose state is split further are gathered in shared messages. If the world overlaps communication,
-        buckets are gathered during the updates and during the program's later calculations. Reading such a parameter
-        waits for it.
+        A parameter whose state is split over more ranks than its values is updated in the layout of its state, then
+        gathered; these gathers share messages. If the world overlaps communication, gathers may finish after `step`
+        has returned. Reading such a parameter waits for them.
 
         Raises:
             LayoutError: If a gradient has another shape than its parameter; then no parameter changes.
+            WorldError: If a parameter has no values yet.
         """
         trained = [parameter for parameter in self.parameters if parameter.value.grad is not None]
         values: list[Any] = [parameter.value for parameter in trained]
-        slopes: list[Any] = [value.grad for value in values]
-        check_shapes(trained, values, slopes)
+        gradients: list[Any] = [value.grad for value in values]
+        check_shapes(trained, values, gradients)
         moves = SharedMoves("parameters", gather_of)
         with self._restoring_state(trained) as waiting:
             for number, parameter in enumerate(trained):
-                value: Any = self._updated(parameter, slopes[number])
+                value: Any = self._compute_updated_value(parameter, gradients[number])
                 # Free the arrays as soon as the parameter releases them.
                 values[number] = None
-                slopes[number] = None
+                gradients[number] = None
                 if value.layout != parameter.layout:
                     moves.add(number, value, parameter.layout)
                 else:
@@ -172,15 +173,15 @@ class Optimiser(SavedState, Pictured):
     def _assign_gathered(
         trained: Sequence[Parameter], moves: SharedMoves, waiting: dict[int, object]
     ) -> None:
-        """Gather the new values of waiting parameters, assign them, and empty ``waiting``.
+        """Gather the remaining new values, assign them to their parameters and empty ``waiting``.
 
-        All gathers are started first. A gather that may finish later is passed to ``assign_later``: the parameter waits
-        for it at its next use.
+        All gathers are started first. A gather that may finish later is passed to ``assign_later``: the parameter
+        waits for it when it is used next.
 
         Args:
             trained: the parameters of the step.
-            moves: the gathers, by position in ``trained``.
-            waiting: its keys are the positions in ``trained`` of the parameters without new value.
+            moves: the gathers, named by position in ``trained``.
+            waiting: its keys are the positions in ``trained`` of the parameters that have no new value yet.
         """
         later = moves.post_all()
         gathered = moves.finish()
@@ -193,10 +194,11 @@ class Optimiser(SavedState, Pictured):
 
     @contextmanager
     def _restoring_state(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
-        """Restore the state of parameters without new values if the block raises an error.
+        """Return a context that restores the state of parameters if its block raises an error.
 
-        Yields:
-            The old state by position in `trained`. The block deletes the entry of a parameter when it has its new value.
+        The block gets a dict with one entry per position in ``trained``, and deletes the entry of a parameter that
+        has its new value. On an error the state and the count of updates of all parameters that are still in the dict
+        become those before the block.
         """
         dicts: tuple[dict[int, Any], ...] = self.state, self.counts
         waiting: dict[int, Any] = {
@@ -218,54 +220,58 @@ class Optimiser(SavedState, Pictured):
         for parameter in self.parameters:
             parameter.forget_gradient()
 
-    def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
-        """Compute the parameter's next value, in the layout of its state, without gradient."""
+    def _compute_updated_value(self, parameter: Parameter, gradient: Tensor) -> Tensor:
+        """Return the parameter's next value, in the layout of its state and without gradient.
+
+        Value and gradient are redistributed to that layout first. The state and the count of updates change, too. In
+        a world without data the old value is returned.
+        """
         layout = self.state_layout(parameter)
-        value, slope = parameter.value, gradient
+        value = parameter.value
         if value.layout != layout:
             value = value.detach().to(layout)
-        if slope.meta is not value.meta and slope.layout != layout:
-            slope = slope.to(layout)
+        if gradient.layout != layout:
+            gradient = gradient.to(layout)
         world = value.world
         if not world.has_data:
             return value.detach()
         shards = world.perform(
-            partial(self.advance_shards, parameter), value.stored_shards, slope.stored_shards
+            partial(self.advance_shards, parameter), value.stored_shards, gradient.stored_shards
         )
         facts = tuple(self.numbers()) if world.compares else ()
         provenance_number = number_result(
-            world, type(self).__name__, (value.provenance_number, slope.provenance_number), facts, facts
+            world, type(self).__name__, (value.provenance_number, gradient.provenance_number), facts, facts
         )
         return Tensor(
             world, Meta.of(layout, value.shape, value.dtype), shards, provenance_number=provenance_number
         )
 
     def advance_shards(
-        self, parameter: Parameter, values: list[np.ndarray], changes: list[np.ndarray]
+        self, parameter: Parameter, values: list[np.ndarray], gradients: list[np.ndarray]
     ) -> list[np.ndarray]:
-        """Compute a parameter's next shards, and update its state and its count.
+        """Return a parameter's next shards, one per owned rank; update its state and its count.
+
+        Shards of 16-bit floats are updated in float32. Ranks that share value, gradient and state share the result.
 
         Args:
             parameter: the parameter.
             values: its shards, one per owned rank.
-            changes: the gradients of the shards.
+            gradients: the gradients of the shards.
         """
-        if len(values) == 1 and self.is_stateless(values[0]):
-            return [self.advance_single_shard(parameter, values[0], changes[0])]
-        self._count_on(parameter)
-        stored = values[0].dtype
-        kind = accumulator("sum", stored)
-        wide = kind is not stored
-        if wide:
-            values, changes = in_type(values, kind), in_type(changes, kind)
+        self._increment_count(parameter)
+        stored_dtype = values[0].dtype
+        dtype = accumulator("sum", stored_dtype)
+        is_widened = dtype is not stored_dtype
+        if is_widened:
+            values, gradients = in_type(values, dtype), in_type(gradients, dtype)
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
         # Replicas that share all their arrays also share the update. Shared arrays are read-only, because the replicas
         # may share other arrays in the next step.
         updates: dict[tuple[int, ...], tuple[np.ndarray, list[np.ndarray]]] = {}
-        keys = [tuple(map(id, arrays)) for arrays in zip(values, changes, *state)]
-        for key, old, change, *before in zip(keys, values, changes, *state):
+        keys = [tuple(map(id, arrays)) for arrays in zip(values, gradients, *state)]
+        for key, old, gradient, *before in zip(keys, values, gradients, *state):
             if key not in updates:
-                updates[key] = self.new_value(old, change, before), before
+                updates[key] = self.new_value(old, gradient, before), before
                 for array in before:
                     if isinstance(array, np.ndarray):  # NumPy scalars have no flags to set.
                         array.flags.writeable = False
@@ -273,28 +279,12 @@ class Optimiser(SavedState, Pictured):
             self.state[id(parameter)] = [[updates[key][1][k] for key in keys] for k in range(self.slots)]
         self.counts[id(parameter)] = self.count
         shards = [updates[key][0] for key in keys]
-        return in_type(shards, stored) if wide else shards
+        return in_type(shards, stored_dtype) if is_widened else shards
 
-    def is_stateless(self, value: np.ndarray) -> bool:
-        """Return True if an update needs no state and no dtype wider than the shard's."""
-        return not self.slots and accumulator("sum", value.dtype) is value.dtype
+    def _increment_count(self, parameter: Parameter) -> None:
+        """Set `count` to the number that this update of the parameter has: 1 for the first update.
 
-    def advance_single_shard(self, parameter: Parameter, value: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """Compute the next value of a parameter's only shard without the search for shared arrays.
-
-        If the optimiser has got state since `is_stateless` was asked, such as a momentum, call `advance_shards`.
-        """
-        if self.slots:
-            return self.advance_shards(parameter, [value], [change])[0]
-        self._count_on(parameter)
-        result = self.new_value(value, change, [])
-        self.counts[id(parameter)] = self.count
-        return result
-
-    def _count_on(self, parameter: Parameter) -> None:
-        """Set `count` to the number of this update of the parameter.
-
-        Steps without gradient do not count.
+        Steps in which the parameter has no gradient are not counted.
         """
         self.count = self.counts.get(id(parameter), 0) + 1
 
@@ -312,8 +302,8 @@ class Optimiser(SavedState, Pictured):
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """Return the updated shard, and replace the items of ``state`` by new arrays.
 
-        Other ranks may share the arrays, so none is changed in place. The base class calls :meth:`_block` for blocks that
-        fit into the cache.
+        Other ranks may share the arrays, so none is changed in place. This method calls :meth:`_block` block by
+        block; a subclass overrides one of the two methods.
 
         Args:
             value: the shard. All arrays are float32 for parameters of 16-bit floats.
@@ -329,18 +319,26 @@ class Optimiser(SavedState, Pictured):
         return result
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """Write the updated elements to ``out``.
+        """Write the updated elements of one block to ``out``. Subclasses define it.
 
-        ``state`` has the old array of each slot, then the array to fill for each slot.
+        Args:
+            out: the array to fill. All arrays of the call have its shape.
+            value: the old elements.
+            gradient: their gradients.
+            state: the old array of each slot, then the array to fill for each slot.
+
+        Raises:
+            TypeError: Here, because the base class has no formula.
         """
         raise TypeError(f"{type(self).__name__} defines no new_value()")
 
 
 def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-    """Yield the operands of `Optimiser._block`, block by block: views of `out`, then of each array.
+    """Yield the operands of each call of `Optimiser._block`, views of ``out`` and each array.
 
-    A complex number is updated as two real ones, as torch does. Every view has at least one dim, because numpy's
-    functions return scalars for arrays of shape ().
+    A block has at most ``CACHED`` bytes over all operands, if the arrays are contiguous; else the arrays form one
+    block. A complex number is updated as two real ones, as torch does. Every view has at least one dimension, because
+    numpy's functions return scalars for arrays of shape ().
     """
     value, views = arrays[0], [out, *arrays]
     if value.dtype.kind == "c":
@@ -358,7 +356,7 @@ def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[li
         yield views
 
 
-def _with_value(parameter: Parameter) -> Layout:
+def _return_own_layout(parameter: Parameter) -> Layout:
     """Return the parameter's own layout, the default layout of its state."""
     return parameter.layout
 

@@ -61,7 +61,11 @@ class SGD(Optimiser):
         return int(bool(self.momentum or self.state))
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """Write the updated elements to ``out``; ``state`` has the old and the new velocity, or nothing."""
+        """Write the updated elements to ``out``.
+
+        ``state`` has the old velocity and the array for the new velocity, or nothing if there was never a momentum.
+        The formula is in the docstring of the class; `count` is the number of this update.
+        """
         kind = value.dtype.type
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
@@ -131,7 +135,8 @@ class Adam(Optimiser):
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         """Write the updated elements to ``out``.
 
-        ``state`` has the old moments, then the arrays for the new moments.
+        ``state`` has the old first and second moment, then the arrays for the new ones. With ``amsgrad`` each half
+        has the largest second moment as its third array. The bias corrections use `count`, the number of this update.
         """
         kind = value.dtype.type
         if self.weight_decay and not self.decoupled:

@@ -1,4 +1,7 @@
-"""The state of an optimiser as tensors by name, to be saved with the parameters and loaded on any mesh."""
+"""The state of an optimiser as tensors by name, to be saved and loaded on any mesh.
+
+`SavedState.state_dict` builds these tensors; `SavedState.load_state_dict` checks and redistributes them.
+"""
 
 from __future__ import annotations
 
@@ -77,15 +80,15 @@ class SavedState:
             meta = Meta.of(self.state_layout(parameter), value.shape, dtype)
             arrays = self.state.get(id(parameter), ())
             for k in range(self.slots):
-                shards = arrays[k] if k < len(arrays) else _zeros(world, meta)
+                shards = arrays[k] if k < len(arrays) else _create_zeros(world, meta)
                 provenance_number = combine_numbers(value.provenance_number, k + 1) if world.compares else 0
                 tensors[f"{name}.{self._slot_name(k)}"] = Tensor(
                     world, meta, [*shards], provenance_number=provenance_number
                 )
-            tensors[f"{name}.step"] = _number(world, np.int64(self.counts.get(id(parameter), 0)))
+            tensors[f"{name}.step"] = _convert_number(world, np.int64(self.counts.get(id(parameter), 0)))
         for name in self.saved_numbers if tensors else ():
             number = getattr(self, name)
-            tensors[name] = _number(
+            tensors[name] = _convert_number(
                 world, np.int64(number) if isinstance(number, int) else np.float64(number)
             )
         return tensors
@@ -128,11 +131,18 @@ class SavedState:
         self.loaded = hash(tuple([tensors[name].provenance_number for name in sorted(expected)]))
 
     def _slot_name(self, k: int) -> str:
-        """Return the name of a state tensor by its place among those of a parameter."""
+        """Return the name of a parameter's state tensor number ``k``.
+
+        It is ``state{k}`` if `slot_names` has too few names.
+        """
         return self.slot_names[k] if k < len(self.slot_names) else f"state{k}"
 
     def _named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield the parameters that have state, or may get it, with names that no two of them share."""
+        """Yield ``(name, parameter)`` of the parameters that have state or require a gradient.
+
+        A parameter without a name is called by its position in `parameters`. If parameters share a name, each gets
+        its position in front, such as ``1.weight``.
+        """
         names = [parameter.name or str(k) for k, parameter in enumerate(self.parameters)]
         uses = Counter(names)
         for k, (name, parameter) in enumerate(zip(names, self.parameters)):
@@ -140,8 +150,11 @@ class SavedState:
                 yield name if uses[name] == 1 else f"{k}.{name}", parameter
 
 
-def _zeros(world: World, meta: Meta) -> list[Any]:
-    """Return the shards of a tensor of zeros; replicas in one process share one array."""
+def _create_zeros(world: World, meta: Meta) -> list[Any]:
+    """Return the shards of a tensor of zeros; replicas in one process share one array.
+
+    In a world without data the arrays have no elements in memory.
+    """
     if not world.has_data:
         return world.empties(meta)
     return create_shards(
@@ -149,15 +162,22 @@ def _zeros(world: World, meta: Meta) -> list[Any]:
     )
 
 
-def _number(world: World, number: np.generic) -> Tensor:
-    """Return a number as a tensor of shape () that every rank of the world has."""
+def _convert_number(world: World, number: np.generic) -> Tensor:
+    """Return a number as a tensor of shape () that is replicated on all ranks of the world."""
     meta = Meta.of(Mesh((world.size,), ("world",))(), (), number.dtype)
     shards = [np.asarray(number)] * len(world.ranks) if world.has_data else world.empties(meta)
     return Tensor(world, meta, shards, provenance_number=combine_numbers(number) if world.compares else 0)
 
 
 def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) -> None:
-    """Raise InputError unless the state of an optimiser has the expected names and no others."""
+    """Raise InputError unless both mappings have equal names.
+
+    The message names the first missing name, else the first unknown one, and the nearest right name.
+
+    Args:
+        expected: the names of the optimiser's own state.
+        tensors: the names to be loaded.
+    """
     for name in expected:
         if name not in tensors:
             near = nearest(name, [extra for extra in tensors if extra not in expected])
@@ -177,9 +197,17 @@ def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) 
 
 
 def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor in the layout and element type of ``like``.
+    """Return ``tensor`` in the layout and dtype of ``like``, without gradient.
 
-    Raises InputError, UsageTypeError or WorldError if shape, kind of number, class or world differ. ``name`` is for the message.
+    Args:
+        name: name of the state tensor, for messages.
+        tensor: the tensor to be loaded. Its float may be wider or narrower than that of ``like``.
+        like: the tensor that it replaces.
+
+    Raises:
+        UsageTypeError: If ``tensor`` is not a tensor.
+        WorldError: If it is in another world than ``like``.
+        InputError: If its shape differs, or one of both is a float and the other is not.
     """
     if not isinstance(tensor, Tensor):
         raise UsageTypeError(f"load_state_dict: {name!r} must be a tensor, got a {type(tensor).__name__}")

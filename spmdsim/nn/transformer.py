@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.nn.attention import Attention
-from spmdsim.nn.layers import MLP, Embedding, LayerNorm, Linear, without
+from spmdsim.nn.layers import MLP, Embedding, LayerNorm, Linear, remove_axis
 from spmdsim.nn.module import Module, Normal, Parameter
 
 __all__ = ["GPT", "TransformerBlock"]
@@ -107,11 +107,15 @@ class GPT(Module):
         block = partial(TransformerBlock, width, heads, 4 * width, stream, axis, dtype=dtype)
         self.blocks = [block() for _ in range(blocks)]
         self.norm = LayerNorm(width, mesh(None), dtype=dtype)
-        self.gathered = without(stream, axis)
+        self.gathered = remove_axis(stream, axis)
         self.head = None if tied else Linear(width, vocabulary, mesh(None, axis), bias=False, dtype=dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Compute logits ``[batch, sequence, vocabulary]``, which stay split over the vocabulary."""
+        """Compute logits ``[batch, sequence, vocabulary]``, which stay split over the vocabulary.
+
+        Args:
+            ids: numbers of tokens ``[batch, sequence]``. The sequence has at most ``length`` tokens.
+        """
         length = ids.shape[1]
         positions = self.positions.value
         if length != positions.shape[0]:

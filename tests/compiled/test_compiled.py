@@ -538,7 +538,9 @@ REFUSED = {
         "SGD decides in every step",
     ),
     "updates of its own": (
-        lambda x, m: _trained_by(m, x, _updated=lambda self, p, g: nn.SGD._updated(self, p, g)),
+        lambda x, m: _trained_by(
+            m, x, _compute_updated_value=lambda self, p, g: nn.SGD._compute_updated_value(self, p, g)
+        ),
         "SGD decides in every step what to do; call step() outside",
     ),
     "onwards": (lambda x, m: m(x), "gradients could flow through the tensor that it returns"),

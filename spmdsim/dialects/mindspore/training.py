@@ -219,7 +219,7 @@ class Optimizer(DialectObject, nn.Optimiser):
         """Return the class, in the form of a cell."""
         return f"{type(self).__name__}<>"
 
-    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+    def _compute_updated_value(self, parameter: Any, gradient: Tensor) -> Tensor:
         """Return a parameter's new value.
 
         Parameters with ``beta`` or ``gamma`` in their names have no weight decay, as in MindSpore.
@@ -227,7 +227,7 @@ class Optimizer(DialectObject, nn.Optimiser):
         decay = self.weight_decay
         if "beta" in parameter.name or "gamma" in parameter.name:
             self.weight_decay = 0.0  # as in MindSpore without parameter groups
-        updated = super()._updated(parameter, gradient)
+        updated = super()._compute_updated_value(parameter, gradient)
         self.weight_decay = decay
         return updated
 

@@ -30,7 +30,14 @@ from spmdsim.dialects.paddle.static import Variable, call_recorded, find_instanc
 from spmdsim.dialects.paddle.tensors import Tensor, as_replicated, to_one_mesh
 from spmdsim.dialects.table import ARITHMETIC, Row, map_nested, rows, same_rows, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.nn.losses import check_weight, classes_last, mean_of, reduce_losses, times_counts, weigh_labels
+from spmdsim.nn.losses import (
+    check_weight,
+    classes_last,
+    reduce_losses,
+    reduce_weighted_losses,
+    times_counts,
+    weigh_labels,
+)
 from spmdsim.wrong_calls import explained
 
 
@@ -216,7 +223,7 @@ def _cross_entropy(
         losses = core.negative(core.log(core.pick(x, target)))
     losses = _product(losses, counts) if soft_label else times_counts(losses, counts)
     if counts is not None and reduction == "mean":
-        return mean_of(losses, counts, reduction, least=1)
+        return reduce_weighted_losses(losses, counts, reduction, least=1)
     return (
         core.expand_dims(losses, axis)
         if has_class_dim and reduction == "none"

@@ -190,7 +190,7 @@ class Optimizer(DialectObject, nn.Optimiser):
             self.grad_clip([x for x in chosen if x.grad is not None and _attribute(x).need_clip])
         super().step()
 
-    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+    def _compute_updated_value(self, parameter: Any, gradient: Tensor) -> Tensor:
         """Return a parameter's new value, with its own regularizer and factor of the learning rate."""
         attribute, rate = _attribute(parameter), self.rate
         if (regularizer := attribute.regularizer or self.regularization) is not None:
@@ -199,7 +199,7 @@ class Optimizer(DialectObject, nn.Optimiser):
         decays = self._decays is None or self._decays(parameter.name)
         vars(self)["weight_decay"] = self._decay if decays else 0.0
         try:
-            return super()._updated(parameter, gradient)
+            return super()._compute_updated_value(parameter, gradient)
         finally:
             self.rate = rate
 

@@ -2,6 +2,9 @@
 
 A replay repeats the recorded calls with other arrays. So it has the bits and the collectives of the function.
 Ranks compare and traces show the collectives of a replay like those of the function.
+
+Read `Compiled.__call__` here, then `call_recorder` (records), `recorded_calls` (the entries of a recording) and
+`replay`.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class Compiled(Pictured, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Replay a recording that fits, or call and record the function."""
         tensors: list[Tensor] = []
-        key = _key([args, kwargs], tensors, self.name)
+        key = _make_argument_key([args, kwargs], tensors, self.name)
         if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
             return cast(R, _detach_tensors(self.function(*args, **kwargs)))
         for program in self.programs.get(key, []):
@@ -62,9 +65,10 @@ class Compiled(Pictured, Generic[P, R]):
         return self._record(key, tensors, args, kwargs)
 
     def _record(self, key: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> R:
-        """Call and record the function, and return its result.
+        """Call and record the function; return its result, detached as after a replay.
 
-        The recording is kept under `key` if its world has data.
+        The recording is stored under ``key`` if its world has data. At most ``MOST_PER_KEY`` recordings per key
+        remain, the latest.
 
         Args:
             key: the key of the arguments.
@@ -73,9 +77,9 @@ class Compiled(Pictured, Generic[P, R]):
             kwargs: the keyword arguments.
 
         Raises:
-            UsageTypeError: If the function cannot be recorded.
+            UsageTypeError: If the function cannot be recorded, or caught an error of an operator.
         """
-        substitutes = {id(tensor): _substitute(tensor) for tensor in tensors}
+        substitutes = {id(tensor): _make_substitute(tensor) for tensor in tensors}
         recorded = CallRecorder(self.name, [substitutes[id(tensor)] for tensor in tensors])
         gradients = [substitutes[id(tensor)].grad for tensor in tensors]
         args, kwargs = _replace_tensors([args, kwargs], substitutes)
@@ -83,9 +87,8 @@ class Compiled(Pictured, Generic[P, R]):
             with recorder.observing(recorded):
                 result = self.function(*args, **kwargs)
         finally:
-            recorder.stop_observing(
-                recorded
-            )  # Remove it again, because a Ctrl-C may interrupt the first removal.
+            # Remove it again, because a Ctrl-C may interrupt the first removal.
+            recorder.stop_observing(recorded)
             for tensor, gradient in zip(tensors, gradients):
                 if substitutes[id(tensor)].grad is not gradient:
                     tensor.grad = substitutes[id(tensor)].grad
@@ -111,16 +114,20 @@ class Compiled(Pictured, Generic[P, R]):
         return f"<compiled {self.name}: {count} program{'s' * (count != 1)}>"
 
 
-def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
-    """Return the key of an argument, which selects a recording.
+def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
+    """Return the key of an argument; a recording is replayed only for arguments of equal keys.
+
+    A tensor counts by its layout, shape, dtype, `requires_grad` and world; any other value by its class and its
+    value.
 
     Args:
-        value: the argument.
-        tensors: the list to which the tensors inside of the argument are appended.
+        value: the argument: a tensor, a hashable value, or a list, tuple or dict of such values.
+        tensors: a list, to which the tensors inside of the argument are appended.
         name: the function's name, for messages.
 
     Raises:
-        UsageTypeError: If a tensor was computed with gradients, or a value cannot be hashed.
+        UsageTypeError: If a tensor was computed with gradients, a value is a tensor of an imitated system, or a value
+            cannot be hashed.
     """
     if isinstance(value, Tensor):
         if value.node is not None:
@@ -130,11 +137,14 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
         tensors.append(value)
         return value.meta, value.requires_grad, value.world
     if is_sequence(value):
-        return type(value), *[_key(item, tensors, name) for item in value]
+        return type(value), *[_make_argument_key(item, tensors, name) for item in value]
     if type(value) is dict:
-        return dict, *[(_key(key, [], name), _key(item, tensors, name)) for key, item in value.items()]
+        return dict, *[
+            (_make_argument_key(key, [], name), _make_argument_key(item, tensors, name))
+            for key, item in value.items()
+        ]
     if isinstance(value, frozenset):
-        return frozenset, frozenset(_key(item, [], name) for item in value)
+        return frozenset, frozenset(_make_argument_key(item, [], name) for item in value)
     if isinstance(value, (float, complex, np.inexact)):
         # Compare the texts, because 0.0 equals -0.0 and NaN differs from itself.
         return type(value), repr(value)
@@ -156,11 +166,12 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
     return type(value), value, text
 
 
-def _substitute(tensor: Tensor) -> Tensor:
-    """Return a tensor with the argument's arrays that replaces it while the function is recorded.
+def _make_substitute(tensor: Tensor) -> Tensor:
+    """Return a new tensor with the arrays of an argument.
 
-    Without it, the recorder would confuse an argument with other tensors that share its arrays. An argument that requires
-    a gradient is returned itself, because its gradient is stored in it.
+    The function gets it while it is recorded. The recorder recognises values by their arrays. A substitute keeps it
+    from confusing an argument with other tensors that share its arrays. An argument that requires a gradient is
+    returned itself, because its gradient is stored in it.
     """
     if tensor.requires_grad:
         return tensor
@@ -170,7 +181,12 @@ def _substitute(tensor: Tensor) -> Tensor:
 
 
 def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
-    """Return an argument in which each tensor is replaced by the substitute of its identity."""
+    """Return a copy of an argument in which each tensor is replaced by its substitute.
+
+    Args:
+        value: a tensor, another value, or lists, tuples and dicts of both.
+        substitutes: the substitute of each tensor, by ``id`` of the tensor.
+    """
     if is_sequence(value):
         return rebuild(value, [_replace_tensors(item, substitutes) for item in value])
     if type(value) is dict:
@@ -179,7 +195,10 @@ def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
 
 
 def _detach_tensors(result: Any) -> Any:
-    """Return a result in which each tensor is a new object without history, as in the result of a replay."""
+    """Return a copy of a result, in which each tensor is a new object without history.
+
+    The arrays are shared. Lists, tuples and dicts are copied; other values stay as they are.
+    """
     if isinstance(result, Tensor):
         return type(result).from_tensor(result)
     if type(result) is dict:

@@ -71,7 +71,7 @@ class CallRecorder(recorder.Trace):
         self.words: list[str] = []
         self.failure = ""
         for tensor in tensors:
-            self._leaf(tensor)
+            self._add_leaf(tensor)
 
     def refuse(self, why: str) -> NoReturn:
         """Raise UsageTypeError: the function cannot be recorded."""
@@ -79,19 +79,23 @@ class CallRecorder(recorder.Trace):
 
     # -- values ---------------------------------------------------------------------------------------
 
-    def _new(self, arrays: Sequence[Any]) -> int:
-        """Give a value, the list of a tensor's arrays, the next number; return the number."""
+    def _number_value(self, arrays: Sequence[Any]) -> int:
+        """Register a value, the list of a tensor's arrays, under the next number; return the number."""
         self._arrays.append([*arrays])
         self._numbers[tuple(map(id, arrays))] = self.values
         self.values += 1
         return self.values - 1
 
-    def number(self, arrays: Sequence[Any], what: str) -> int:
-        """Return the number of a value. Raises UsageTypeError if it has none.
+    def find_number(self, arrays: Sequence[Any], what: str) -> int:
+        """Return the number of a value: of the list of a tensor's arrays, compared by identity.
 
         Args:
             arrays: the value.
-            what: the reader of the value, for the message.
+            what: the operator or collective that reads the value, for the message.
+
+        Raises:
+            UsageTypeError: If the value has no number, because it is neither an argument nor a parameter nor computed
+                from these.
         """
         number = self._numbers.get(tuple(map(id, arrays)))
         if number is None:
@@ -101,10 +105,13 @@ class CallRecorder(recorder.Trace):
             )
         return number
 
-    def _leaf(self, tensor: Tensor) -> None:
-        """Add a tensor to the leaves; number its value and its gradient's.
+    def _add_leaf(self, tensor: Tensor) -> None:
+        """Add an argument or parameter to the leaves; number its value and its gradient's value.
 
-        Raises UsageTypeError if the tensor is in another world than the leaves before.
+        Both tensors get views of their arrays, so that no other tensor has arrays of equal identity.
+
+        Raises:
+            UsageTypeError: If the tensor is in another world than the leaves before.
         """
         if self.world not in (None, tensor.world):
             self.refuse(f"its tensors live in two worlds, {self.world} and {tensor.world}")
@@ -113,17 +120,17 @@ class CallRecorder(recorder.Trace):
         self.leaves.append(tensor)
         for leaf in (tensor, gradient):
             if leaf is not None:
-                leaf.stored_shards = own_views(leaf.stored_shards)
-        number = self._new(tensor.stored_shards)
+                leaf.stored_shards = view_arrays(leaf.stored_shards)
+        number = self._number_value(tensor.stored_shards)
         self.before.append(
-            (number, gradient, None if gradient is None else self._new(gradient.stored_shards))
+            (number, gradient, None if gradient is None else self._number_value(gradient.stored_shards))
         )
 
     # -- called by core and the worlds ------------------------------------------------------------------------
 
     @contextmanager
-    def _nested(self) -> Iterator[None]:
-        """Ignore calls inside, because they belong to the entry that is recorded now."""
+    def _ignore_nested_calls(self) -> Iterator[None]:
+        """Return a context whose calls are not recorded, because the present entry contains them."""
         self._is_nested = True
         try:
             yield
@@ -131,10 +138,10 @@ class CallRecorder(recorder.Trace):
             self._is_nested = False
 
     @contextmanager
-    def _noting_failure(self, what: str) -> Iterator[None]:
-        """Store the name of a calculation that raises an error.
+    def _store_failure(self, what: str) -> Iterator[None]:
+        """Return a context that stores ``what`` in `failure` if its block raises an Exception.
 
-        A function that catches the error is refused, because it may behave differently for other values.
+        A function that catches the error is refused later, because it may behave differently for other values.
         """
         try:
             yield
@@ -148,31 +155,49 @@ class CallRecorder(recorder.Trace):
         return self._is_nested or get_ident() != self._thread
 
     def perform(self, run: partial[Any], lists: Sequence[Any]) -> Any:
-        """Run and record a local calculation."""
+        """Run a local calculation, record it and return its results.
+
+        A call inside another entry, or of another thread, runs without being recorded.
+
+        Args:
+            run: the calculation, a partial of the function and its first arguments.
+            lists: the operands, each a list with one array per owned rank.
+
+        Raises:
+            UsageTypeError: If an operand has no number, or the calculation differs from call to call.
+        """
         if self._is_ignored:
             return run(*lists)
-        what = self._allowed(run)
-        self._blanks(run)
-        inputs = tuple(self.number(arrays, what) for arrays in lists)
-        with self._nested(), self._noting_failure(what):
+        what = self._check_calculation(run)
+        self._number_blanks(run)
+        inputs = tuple(self.find_number(arrays, what) for arrays in lists)
+        with self._ignore_nested_calls(), self._store_failure(what):
             results = run(*lists)
         has_several = any(isinstance(result, list) or result is None for result in results)
         values = results if has_several else [results]
-        outputs = tuple(None if value is None else self._new(value) for value in values)
-        kind = RecordedCall if optimiser_of(run) is None else RecordedUpdate
+        outputs = tuple(None if value is None else self._number_value(value) for value in values)
+        kind = RecordedCall if find_optimiser(run) is None else RecordedUpdate
         self.entries.append(kind(run, inputs, outputs, has_several, source_lines.source_line()))
         return results
 
-    def _blanks(self, run: partial[Any]) -> None:
-        """Number the constants that replace operands which a gradient function does not read."""
+    def _number_blanks(self, run: partial[Any]) -> None:
+        """Number the blanks: constants in place of operands that a gradient function does not read."""
         recipe = run.args[0]
         for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, Recipe) else ():
             if blank and tuple(map(id, blank)) not in self._numbers:
-                self.constants[self._new(blank)] = blank
+                self.constants[self._number_value(blank)] = blank
 
-    def _allowed(self, run: partial[Any]) -> str:
-        """Return the name of a calculation. Refuse calculations that differ from call to call."""
-        owner = optimiser_of(run)
+    def _check_calculation(self, run: partial[Any]) -> str:
+        """Return the name of a calculation for messages.
+
+        It is the name of its operator or of its optimiser's class, else ``a sum``. An optimiser is added to
+        `optimisers`.
+
+        Raises:
+            UsageTypeError: If an operator takes another argument in every call (such as a random seed), or an
+                optimiser overrides `step` and so may decide in every step what to do.
+        """
+        owner = find_optimiser(run)
         if isinstance(run.args[0], Recipe):
             op = run.args[0].op
             if op.varying:
@@ -180,32 +205,45 @@ class CallRecorder(recorder.Trace):
             return str(op.name)
         if owner is not None:
             kind = type(owner)
-            if kind.step is not Optimiser.step or kind._updated is not Optimiser._updated:
+            if (
+                kind.step is not Optimiser.step
+                or kind._compute_updated_value is not Optimiser._compute_updated_value
+            ):
                 self.refuse(f"{kind.__name__} decides in every step what to do; call step() outside")
             self.optimisers[id(owner)] = owner
             return kind.__name__
         return "a sum"
 
     def moving(self, world: Any, step: Step, shards: list[Any]) -> tuple[list[Any]] | None:
-        """Run and record a step. Return None if it belongs to an entry that is recorded now."""
+        """Run and record one step of a redistribution.
+
+        Returns:
+            A tuple with one item, the new shards. None if the caller must run the step itself, because it belongs to
+            an entry that is recorded now or to another thread.
+
+        Raises:
+            UsageTypeError: If the shards are no recorded value.
+        """
         if self._is_ignored:
             return None
-        number = self.number(shards, step.collective)
-        with self._nested(), self._noting_failure(step.collective):
+        number = self.find_number(shards, step.collective)
+        with self._ignore_nested_calls(), self._store_failure(step.collective):
             results: list[Any] = world.run(step, shards)
-        run, moved = partial(world.run, step), self._new(results)
+        run, moved = partial(world.run, step), self._number_value(results)
         self.entries.append(RecordedCall(run, (number,), (moved,), False, source_lines.source_line()))
         return (results,)
 
     def created(self, tensor: Tensor, source: Any = None, words: str = "") -> None:
-        """Record a new tensor as a constant.
-
-        Raises UsageTypeError for tensors of data or random numbers.
+        """Record a new tensor as a constant, unless it is created inside another entry.
 
         Args:
             tensor: the new tensor.
-            source: the source of its values; None for a number.
+            source: the source of its values, such as a function of an index; None for a number.
             words: description of the values; a `Described` source has its own.
+
+        Raises:
+            UsageTypeError: If the source has no description or depends on a seed: then a replay would repeat old
+                data.
         """
         if self._is_ignored:
             return
@@ -216,7 +254,7 @@ class CallRecorder(recorder.Trace):
                 "it makes a tensor of data or random numbers; make it outside and give it as an argument"
             )
         self.words.append(words)
-        self.constants[self._new(tensor.stored_shards)] = tensor.stored_shards
+        self.constants[self._number_value(tensor.stored_shards)] = tensor.stored_shards
 
     def looked_at(self) -> None:
         """Raise UsageTypeError, because the function reads a tensor's values."""
@@ -236,15 +274,19 @@ class CallRecorder(recorder.Trace):
         """Add a parameter to the leaves when it is read first."""
         if not self._is_ignored and all(parameter is not leaf for leaf in self.parameters):
             self.parameters.append(parameter)
-            self._leaf(parameter.tensor)
+            self._add_leaf(parameter.tensor)
 
     def record_assignment(self, parameter: Any) -> None:
-        """Record the new value of a parameter."""
+        """Record the assignment of the parameter's new value, unless another entry contains it.
+
+        Raises:
+            UsageTypeError: If the function did not read the parameter before, or the value has no number.
+        """
         if self._is_ignored:
             return
         if all(parameter is not leaf for leaf in self.parameters):
             self.refuse("it assigns a parameter without having read it")
-        number = self.number(parameter.tensor.stored_shards, "an optimiser")
+        number = self.find_number(parameter.tensor.stored_shards, "an optimiser")
         self.assigned_to.setdefault(id(parameter), parameter)
         position = [*self.assigned_to].index(id(parameter))
         self.entries.append(Assignment(parameter, number, position, parameter.tensor.meta))
@@ -262,13 +304,13 @@ class CallRecorder(recorder.Trace):
         self.entries += [] if self._is_ignored else [OperatorReport(recipe, source_lines.source_line())]
 
 
-def own_views(arrays: Sequence[Any]) -> list[Any]:
+def view_arrays(arrays: Sequence[Any]) -> list[Any]:
     """Return a new view of each array, an object that no tensor has yet; equal entries get the same view."""
     views = {id(array): array.view() for array in arrays}
     return [views[id(array)] for array in arrays]
 
 
-def optimiser_of(run: partial[Any]) -> Optimiser | None:
+def find_optimiser(run: partial[Any]) -> Optimiser | None:
     """Return the optimiser whose method `run` calls; None for other functions."""
     owner = getattr(run.func, "__self__", None)
     return owner if isinstance(owner, Optimiser) else None

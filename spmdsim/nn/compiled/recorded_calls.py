@@ -43,8 +43,14 @@ class ReplayState:
         self.assigned: set[int] = set()
         self.scopes: list[recorder.operator] = []
 
-    def provenance(self, numbers: Sequence[int | None]) -> int:
-        """Return the provenance number of a result that these numbers identify; 0 if ranks compare nothing."""
+    def derive_provenance(self, numbers: Sequence[int | None]) -> int:
+        """Return a provenance number derived from ``numbers`` and the number of the call.
+
+        The result is 0 if ranks compare nothing.
+
+        Args:
+            numbers: integers, or None, that identify the result within the function.
+        """
         if not self.base:
             return 0
         # Replace None, because its hash differs between processes.
@@ -88,10 +94,13 @@ class RecordedCall(Entry):
     released: tuple[int, ...] = ()
 
     def run(self, state: ReplayState) -> None:
-        """Call the function, store the results and release values."""
+        """Call the function with its inputs, store the results, and release values not read later.
+
+        While traces are recorded, they attribute the call to the user's line that was recorded.
+        """
         values = state.values
         if state.base:
-            state.world.call_provenance = state.provenance(self.outputs)
+            state.world.call_provenance = state.derive_provenance(self.outputs)
         if state.is_traced:
             source_lines.lines_again[-1] = self.line
         results = self.function(*[values[number] for number in self.inputs])
@@ -156,10 +165,10 @@ class Assignment(Entry):
         return (self.number,)
 
     def run(self, state: ReplayState) -> None:
-        """Give the parameter a new tensor."""
+        """Give the parameter a new tensor with the value, and mark its update as done."""
         old, arrays = self.parameter.tensor, state.values[self.number]
         assert old is not None
-        provenance = state.provenance((3, self.position))
+        provenance = state.derive_provenance((3, self.position))
         self.parameter.tensor = type(old)(
             state.world, self.meta, arrays, old.requires_grad, old.name, provenance
         )
@@ -176,7 +185,7 @@ class OperatorStart(Entry):
     operator: recorder.operator
 
     def run(self, state: ReplayState) -> None:
-        """Open the operator in the traces."""
+        """Open a new operator with the recorded name in the traces, if a trace is recorded."""
         if state.is_traced:
             like = self.operator
             operator = recorder.operator(like.name, like.recipe, like.gradients)

@@ -1,4 +1,8 @@
-"""A replay repeats a recorded function with other arrays."""
+"""A replay is a recorded function that runs with other arrays.
+
+`Replay.run` repeats the entries of the recording one after the other. `Replay.__init__` derives what a replay needs
+from a `CallRecorder`; `Replay.matching_leaves` decides whether a call may use it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ class Replay(Pictured):
         self.name, self.world = recorded.name, recorded.world
         self.variant, self.machine = self.world.variant, self.world.machine
         self.entries, self.constants, self.count = recorded.entries, recorded.constants, recorded.values
-        _update_early(self.entries)
+        _move_updates_forward(self.entries)
         self.calls = [entry for entry in self.entries if isinstance(entry, RecordedCall)]
         self.arity, self.parameters = len(recorded.tensors), recorded.parameters
         self.optimisers = list(recorded.optimisers.values())
@@ -65,7 +69,7 @@ class Replay(Pictured):
         self.numbers = [number for number, _, _ in recorded.before]
         self.gradients = self._changed_gradients(recorded)
         self.results: list[tuple[int, Meta, type[Tensor]]] = []
-        self._form = self._result_form(recorded, result)
+        self._form = self._describe_result(recorded, result)
         outputs = {number for number, _, _ in self.results}
         outputs |= {number for _, meta, number in self.gradients if meta is not None}
         self._release_values(outputs)
@@ -75,14 +79,22 @@ class Replay(Pictured):
             meta = None if gradient is None else gradient.meta
             self.gradients_before.append((position, number if number in read else None, meta))
         self._read_gradients = [k for k, number, _ in self.gradients_before if number is not None]
-        self.aliases = _aliases([*recorded.leaves, *[recorded.before[k][1] for k in self._read_gradients]])
+        self.aliases = _find_aliases(
+            [*recorded.leaves, *[recorded.before[k][1] for k in self._read_gradients]]
+        )
         #: The number of this recording in the comparisons between ranks.
         self.number = number_of(
             " ".join([recorded.name, *recorded.words, *[call.words for call in self.calls]])
         )
 
     def _changed_gradients(self, recorded: CallRecorder) -> list[tuple[int, Meta | None, int]]:
-        """Return the entries of `gradients`: leaves that get another gradient and are not assigned themselves."""
+        """Return the entries of `gradients`: leaves whose gradient the function replaces or removes.
+
+        Parameters that the function assigns are left out, because their new tensor has no gradient.
+
+        Raises:
+            UsageTypeError: If the function accumulates gradients of 16-bit floats over several calls.
+        """
         gradients: list[tuple[int, Meta | None, int]] = []
         assigned = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
         for position, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
@@ -94,12 +106,21 @@ class Replay(Pictured):
             if leaf.grad.sums is not None:
                 recorded.refuse("it adds gradients of 16-bit floats up over several calls")
             gradients.append(
-                (position, leaf.grad.meta, recorded.number(leaf.grad.stored_shards, "a gradient"))
+                (position, leaf.grad.meta, recorded.find_number(leaf.grad.stored_shards, "a gradient"))
             )
         return gradients
 
-    def _result_form(self, recorded: CallRecorder, result: Any) -> Form:
-        """Return the function that builds the result. Append the result's tensors to `results`."""
+    def _describe_result(self, recorded: CallRecorder, result: Any) -> Form:
+        """Return a function that builds the result from tensors; append its tensors to `results`.
+
+        Args:
+            recorded: the recorder, which knows the numbers of values.
+            result: what the recorded function returned: tensors and constants, also in lists, tuples and dicts.
+
+        Raises:
+            UsageTypeError: If a value is of another class, or a tensor's gradients could still flow into the
+                function.
+        """
         if isinstance(result, Tensor):
             if any(isinstance(node, OpNode) and not node.spent for node in collect_nodes(result.node)):
                 recorded.refuse(
@@ -108,14 +129,14 @@ class Replay(Pictured):
                 )
             position = len(self.results)
             self.results.append(
-                (recorded.number(result.stored_shards, "its result"), result.meta, type(result))
+                (recorded.find_number(result.stored_shards, "its result"), result.meta, type(result))
             )
             return lambda tensors: tensors[position]
         if is_sequence(result):
-            forms = [self._result_form(recorded, element) for element in result]
+            forms = [self._describe_result(recorded, element) for element in result]
             return lambda tensors: rebuild(result, [form(tensors) for form in forms])
         if type(result) is dict:
-            named = {key: self._result_form(recorded, element) for key, element in result.items()}
+            named = {key: self._describe_result(recorded, element) for key, element in result.items()}
             return lambda tensors: {key: form(tensors) for key, form in named.items()}
         if not isinstance(result, CONSTANTS):
             recorded.refuse(
@@ -124,7 +145,11 @@ class Replay(Pictured):
         return lambda tensors: result
 
     def _release_values(self, outputs: set[int]) -> None:
-        """Let each entry release the values that neither a later entry nor the caller reads."""
+        """Set `released` of each entry: the numbers of the values that nothing reads later.
+
+        Args:
+            outputs: the numbers of the values that the caller gets. No entry releases them.
+        """
         needed = {*outputs}
         for entry in reversed(self.entries):
             if isinstance(entry, (RecordedCall, Assignment)):
@@ -136,34 +161,43 @@ class Replay(Pictured):
     # -- running ------------------------------------------------------------------------------------------
 
     def matching_leaves(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the arguments and the parameters' tensors if the recording is valid for them, else None."""
+        """Return the leaves if the recording is valid for them, else None.
+
+        The leaves are the arguments, then the parameters' tensors. The recording is valid if the world's settings,
+        each leaf's layout, shape, dtype, need of a gradient and existing gradient, and the pattern of leaves that are
+        one object are as in the recording.
+        """
         if self.world.variant != self.variant or self.world.machine is not self.machine:
             return None
         leaves: list[Any] = [*tensors, *[parameter.tensor for parameter in self.parameters]]
-        for leaf, (meta, requires_grad, gradient_layout) in zip(leaves, self.leaves):
-            if (
-                leaf is None
-                or leaf.meta is not meta
-                or leaf.requires_grad is not requires_grad
-                or leaf.world is not self.world
-                or leaf.gradient_layout != gradient_layout
-            ):
+        for leaf, recorded_facts in zip(leaves, self.leaves):
+            # Compare the metas by identity: equal ones are one object.
+            if leaf is None or leaf.world is not self.world or leaf.meta is not recorded_facts[0]:
+                return None
+            if (leaf.requires_grad, leaf.gradient_layout) != recorded_facts[1:]:
                 return None
         for position, _, meta_before in self.gradients_before:
             gradient = leaves[position].grad
             if (None if gradient is None else gradient.meta) is not meta_before:
                 return None
         sources = [*leaves, *[leaves[position].grad for position in self._read_gradients]]
-        return leaves if _aliases(sources) == self.aliases else None
+        return leaves if _find_aliases(sources) == self.aliases else None
 
     def run(self, leaves: list[Any]) -> Any:
-        """Repeat the function with these arguments and parameters, and return its result."""
+        """Repeat the function for these leaves, store gradients and values, and return its result.
+
+        If an entry raises an error, optimiser state whose parameter was not assigned is restored. The error gets a
+        note with the number of parameters that were already updated.
+
+        Args:
+            leaves: the result of `matching_leaves`.
+        """
         world, base = self.world, 0
         if world.compares:
             facts = [number for optimiser in self.optimisers for number in optimiser.numbers()]
             provenance_numbers = tuple([leaf.provenance_number for leaf in leaves])
             base = number_result(world, self.name, provenance_numbers, (self.number, *facts), facts)
-        state = ReplayState(world, self._inputs(leaves), base, self.name)
+        state = ReplayState(world, self._collect_inputs(leaves), base, self.name)
         try:
             source_lines.lines_again += [None] * state.is_traced
             for entry in self.entries:
@@ -171,11 +205,10 @@ class Replay(Pictured):
         except BaseException as error:
             state.undo_updates()
             if state.assigned and hasattr(error, "add_note"):  # Python 3.10 has no add_note.
-                of = many(
-                    len({id(e.parameter) for e in self.entries if isinstance(e, Assignment)}), "parameter"
-                )
+                assigned = {id(entry.parameter) for entry in self.entries if isinstance(entry, Assignment)}
                 error.add_note(
-                    f"{self.name} ended after it had updated {len(state.assigned)} of {of}, with their optimisers' state"
+                    f"{self.name} ended after it had updated {len(state.assigned)} of {many(len(assigned), 'parameter')}, "
+                    "with their optimisers' state"
                 )
             raise
         finally:
@@ -184,24 +217,33 @@ class Replay(Pictured):
                 state.scopes.pop().__exit__()
             if state.is_traced:
                 source_lines.lines_again.pop()
-        values = state.values
+        return self._store_results(state, leaves)
+
+    def _store_results(self, state: ReplayState, leaves: Sequence[Any]) -> Any:
+        """Set the gradients of the leaves; return the function's result.
+
+        Args:
+            state: the values after all entries have run.
+            leaves: the arguments, then the parameters' tensors.
+        """
+        world, values = self.world, state.values
         # Derive provenance from positions, because the values that share an array may differ between ranks.
         for k, meta, number in self.gradients:
-            provenance_number = state.provenance((1, k))
-            leaf = leaves[k]
-            leaf.grad = (
-                None
-                if meta is None
-                else type(leaf)(world, meta, values[number], provenance_number=provenance_number)
-            )
+            leaf, provenance_number = leaves[k], state.derive_provenance((1, k))
+            leaf.grad = None
+            if meta is not None:
+                leaf.grad = type(leaf)(world, meta, values[number], provenance_number=provenance_number)
         results = [
-            kind(world, meta, values[number], provenance_number=state.provenance((2, k)))
+            kind(world, meta, values[number], provenance_number=state.derive_provenance((2, k)))
             for k, (number, meta, kind) in enumerate(self.results)
         ]
         return self._form(results)
 
-    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the values that the function does not compute, by number; None for all others."""
+    def _collect_inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return the shards of each value by its number; None for values that an entry computes.
+
+        Shards exist at the start for leaves, for gradients that the function reads, and for constants.
+        """
         values: list[Any] = [None] * self.count
         for number, leaf in zip(self.numbers, leaves):
             values[number] = leaf.stored_shards
@@ -213,10 +255,11 @@ class Replay(Pictured):
         return values
 
 
-def _update_early(entries: list[Entry]) -> None:
-    """Move each update behind the computation of its gradient, which is then still in the cache.
+def _move_updates_forward(entries: list[Entry]) -> None:
+    """Move each update, and each assignment, up to just behind the calculation of its gradient.
 
-    An update stays behind all operators that may raise an error, because an error must leave parameters unchanged.
+    The gradient is then still in the cache. No update moves in front of an operator that may raise an error, because
+    an error must leave parameters unchanged. The list is changed in place.
     """
     sources: dict[int, Entry] = {}
     operators: list[Entry] = []
@@ -231,8 +274,8 @@ def _update_early(entries: list[Entry]) -> None:
             operators.append(entry)
 
 
-def _aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Return per item the first position of the same object; an empty tuple if all objects are distinct."""
+def _find_aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Return the first position of each item's object; ``()`` if all objects are distinct."""
     places: dict[int, int] = {}
     first = tuple([places.setdefault(id(tensor), k) for k, tensor in enumerate(tensors)])
     return first if len(places) < len(first) else ()
