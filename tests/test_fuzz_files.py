@@ -48,7 +48,7 @@ def test_a_reader_that_believes_offsets_is_found(tmp_path, monkeypatch):
             e["data_offsets"][1],
         )
 
-    monkeypatch.setattr(files, "_safetensors_entry", entry)
+    monkeypatch.setattr(files, "_parse_safetensors_entry", entry)
     assert fuzz(reader, 3000, tmp_path / "damaged", stop=3).wrong
 
 

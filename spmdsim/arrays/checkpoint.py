@@ -9,6 +9,7 @@ complete, and the next save removes the remains (see ``checkpoint_folder``). Not
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import uuid
@@ -24,10 +25,10 @@ from spmdsim.arrays.checkpoint_folder import (
     COMPLEX,
     VERSION,
     Saving,
+    format_dtype,
+    parse_dtype,
+    parse_layout,
     read_manifest,
-    saved_dtype,
-    saved_layout,
-    saved_name,
     sync_folder,
     wait_for_folder,
 )  # fmt: skip
@@ -69,16 +70,20 @@ class _ManifestFacts(NamedTuple):
 
 @explained
 def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors to a checkpoint; all ranks must call it. The first owner of each shard writes it.
+    """Write tensors to a checkpoint; all ranks must call it.
+
+    Each shard is written once, by its first owner.
 
     Args:
         folder: created if it does not exist; an earlier checkpoint in it is replaced when the new one is complete.
-        tensors: tensors by name, all of one world, and equal on all ranks. Pending reductions are finished first.
+        tensors: tensors by name, all of one world, and equal on all ranks. Pending reductions run first.
 
     Raises:
         InputError: If there are no tensors, files do not support an element type, the folder cannot be written, or
             ranks see different folders.
-        WorldError: If ranks save different tensors. After any error the previous checkpoint is unchanged.
+        UsageTypeError: If a value is not a tensor.
+        WorldError: If ranks save different tensors, or tensors belong to different worlds. After any error the
+            previous checkpoint is unchanged.
 
     >>> import tempfile
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -92,28 +97,28 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     target = Path(folder)
     gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts)] * len(world.ranks), "save")
     _require_equal([facts for _, facts in gathered])
-    reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in own_facts}
-    saving, first = Saving(target, gathered[0][0]), 0 in world.ranks
+    reduced = {name: tensors[name].detach().to(tensors[name].layout.reduced) for name in own_facts}
+    saving = Saving(target, gathered[0][0])
     try:
-        _run_on_first(world, saving.begin, f"rank 0 cannot write to {str(target)!r}")
-        own_results = [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
+        _run_on_first(world, saving.start, f"rank 0 cannot write to {str(target)!r}")
+        own_results = [_try_to_write_shards(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
         results = world.gather_objects(own_results, "save")
         _raise_first([problem for problem, _ in results])
         shards = [shard for _, facts in results for shard in facts]
         _run_on_first(
             world,
-            lambda: saving.replace_manifest(_manifest(saving.data.name, reduced, shards)),
+            lambda: saving.replace_manifest(_format_manifest(saving.data.name, reduced, shards)),
             f"the manifest in {str(target)!r} cannot be written",
         )
     finally:
-        if first:
-            saving.end()
+        if 0 in world.ranks:
+            saving.finish()
 
 
 def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
-    """Return the world of the tensors, and a description and the provenance of each.
+    """Return the world of the tensors, and description and provenance of each by name.
 
-    The tensors are in alphabetical order of their names.
+    A description is a text of element type, shape and layout. The names are in alphabetical order.
 
     Raises:
         InputError: If there are no tensors, or files do not support an element type.
@@ -126,7 +131,7 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
         if not isinstance(tensor, Tensor):
             raise UsageTypeError(f"save() takes tensors, but {name!r} is a {type(tensor).__name__}")
         try:
-            saved_name(tensor.dtype)
+            format_dtype(tensor.dtype)
         except InputError as error:
             raise InputError(
                 f"save() cannot write {name!r}: {error}; convert it with .astype, at {source_line()}"
@@ -143,10 +148,11 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
 
 
 def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
-    """Raise WorldError with the first difference if ranks save different tensors.
+    """Raise WorldError if a rank saves other tensors than rank 0.
 
     Args:
-        described: per rank, description and provenance of each tensor by name.
+        described: per rank, description and provenance number of each tensor by name. The message names the first
+            difference.
     """
     for rank, own_facts in enumerate(described):
         for name in sorted({*described[0], *own_facts}):
@@ -166,12 +172,15 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
 
 
 def _run_on_first(world: World, action: Callable[[], None], words: str) -> None:
-    """Run an action on files in the process of rank 0; if it fails, raise InputError on all ranks.
+    """Run an action on files in the process of rank 0. All ranks must call it.
 
     Args:
         world: the world whose ranks own the shards.
-        action: the action; an OSError counts as failure.
+        action: the action.
         words: the beginning of the error message.
+
+    Raises:
+        InputError: On all ranks, if the action raises OSError.
     """
     problem = None
     try:
@@ -182,16 +191,19 @@ def _run_on_first(world: World, action: Callable[[], None], words: str) -> None:
     _raise_first(world.gather_objects([problem] * len(world.ranks), "save"))
 
 
-def _write(
+def _try_to_write_shards(
     saving: Saving, rank: int, tensors: Mapping[str, Tensor], k: int
 ) -> tuple[str | None, list[dict[str, Any]]]:
-    """Write the shards of one rank; return a problem or None, and the shards' manifest entries.
+    """Write the shards of one rank; return ``(None, entries)``, or ``(problem, [])`` on failure.
+
+    It does not raise, because the other ranks do not know of the failure. It waits up to 2 s for the folder that rank
+    0 created.
 
     Args:
         saving: the current save.
         rank: the rank.
         tensors: the tensors by name.
-        k: the number of the rank among the process's own ranks.
+        k: the position of the rank among the process's own ranks.
     """
     try:
         if not wait_for_folder(saving.data):
@@ -199,17 +211,30 @@ def _write(
                 f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
                 f"{str(saving.folder.absolute())!r}; nothing was replaced, at {source_line()}"
             ), []
-        entries = _write_rank(saving.data, rank, tensors, k)
+        entries = _write_shards(saving.data, rank, tensors, k)
         sync_folder(saving.data)
         return None, entries
     except OSError as error:
         return f"rank {rank} cannot write to {str(saving.folder)!r}: {error.strerror or error}", []
 
 
-def _write_rank(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
-    """Write a safetensors file with the shards whose first owner is this rank; return manifest entries."""
+def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
+    """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
+
+    The data have reached the disk when it returns.
+
+    Args:
+        folder: the folder of the data.
+        rank: the rank.
+        tensors: the tensors by name.
+        k: the position of the rank among the process's own ranks.
+
+    Returns:
+        One dict per shard: the name of its tensor, its file, its bounds (start and stop per dimension) and its
+        checksum.
+    """
     own_shards = {
-        name: _as_real(np.asarray(tensor.shards[k], order="C"))
+        name: _view_as_real(np.asarray(tensor.shards[k], order="C"))
         for name, tensor in tensors.items()
         if rank in tensor.layout.mesh and tensor.layout.replica_ranks(rank)[0] == rank
     }
@@ -224,7 +249,7 @@ def _write_rank(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) 
         }
         offset += array.nbytes
         bounds = tensors[key].layout.bounds(tensors[key].shape, rank)
-        crc = zlib.crc32(_bytes(array))
+        crc = zlib.crc32(_view_bytes(array))
         shards.append({"tensor": key, "file": name, "bounds": bounds, "crc32": crc})
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -232,40 +257,43 @@ def _write_rank(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) 
         stream.write(struct.pack("<Q", len(text)))
         stream.write(text)
         for array in own_shards.values():
-            stream.write(_bytes(array))
+            stream.write(_view_bytes(array))
         stream.flush()
         os.fsync(stream.fileno())
     return shards
 
 
-def _as_real(array: np.ndarray) -> np.ndarray:
-    """Return a C-ordered array as it is stored: a complex one as real numbers with a last dim of size 2."""
+def _view_as_real(array: np.ndarray) -> np.ndarray:
+    """Return a C-ordered array in the form in which it is stored.
+
+    A complex array becomes real numbers with one more dimension of size 2. Others are returned unchanged.
+    """
     return array.reshape(*array.shape, 1).view(array.real.dtype) if array.dtype.kind == "c" else array
 
 
-def _from_real(stored: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return the array of type `dtype` that :func:`_as_real` stored."""
+def _view_as_stored_dtype(stored: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return the array of type ``dtype`` from the form in which `_view_as_real` stored it."""
     return np.asarray(stored, order="C").view(dtype)[..., 0] if dtype.kind == "c" else stored
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def _view_bytes(array: np.ndarray) -> memoryview:
     """Return the bytes of a C-ordered array without a copy."""
     flat: Any = array.ravel().view(np.uint8)
     return memoryview(flat)
 
 
-def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:
-    """Return the text of a manifest.
+def _format_manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:
+    """Return the JSON text of a manifest.
 
     Args:
         data: the name of the subfolder with the data.
         tensors: the tensors by name.
-        shards: entries of all shards, each with the name of its tensor.
+        shards: entries of all shards, as `_write_shards` returns them.
     """
     described = {
         name: {
             "shape": list(t.shape),
-            "dtype": saved_name(t.dtype),
+            "dtype": format_dtype(t.dtype),
             "layout": {
                 "mesh": list(t.layout.mesh.shape),
                 "axes": list(t.layout.mesh.axes),
@@ -286,19 +314,24 @@ def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[st
 def load(
     folder: str | Path, world: World, layouts: LayoutChoice = None, *, verify: bool = True
 ) -> dict[str, Tensor]:
-    """Read tensors from a checkpoint; each rank reads only the bytes of its own shards. Collective.
+    """Read tensors from a checkpoint; each rank reads only the bytes of its own shards.
+
+    All ranks must call it. If another job replaces the checkpoint while it is read, the new one is read, up to 100 times.
 
     Args:
         folder: a folder that :func:`save` wrote, on any mesh and number of ranks; or a model of another system: a
             ``.safetensors`` file, a ``model.safetensors.index.json``, or the folder of these.
         world: the world of the ranks.
-        layouts: a layout per name, or a function of name and shape; None: the saved layouts. A model has no layouts:
-            a mapping selects the arrays to read, a function reads all.
-        verify: compare all checksums first; the shards are distributed over the ranks.
+        layouts: a layout per name, or a function of name and shape; None: the saved layouts. Tensors of a checkpoint
+            that a mapping does not name have their saved layouts. A model has no layouts: a mapping selects the
+            arrays to read, a function reads all, and None is an error.
+        verify: True to compare the checksums of all shards first; this work is distributed over the ranks. Models
+            have none.
 
     Raises:
-        InputError: If a file is missing, damaged or foreign; equal on all ranks.
-        WorldError: If a saved layout needs more ranks than the world has.
+        InputError: If a file is missing, damaged or foreign, or a layout is given for an unknown name; equal on all
+            ranks.
+        WorldError: If a layout needs more ranks than the world has.
 
     >>> import tempfile
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -315,7 +348,7 @@ def load(
     for _ in range(MOST_READS):
         try:
             _require_same_manifest(facts)
-            return _load(source, manifest, world, layouts, verify)
+            return _load_tensors(source, manifest, world, layouts, verify)
         except InputError:
             # Another job may have saved meanwhile, and removed the files that the manifest named: read its save.
             before, (manifest, facts) = facts, _read_manifests(source, world)
@@ -326,24 +359,24 @@ def load(
     )
 
 
-def _load(
+def _load_tensors(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
 ) -> dict[str, Tensor]:
-    """Read the tensors of a manifest, each in its layout; all ranks raise an error of any rank.
+    """Read the tensors of a manifest, each in its layout. All ranks must call it.
 
     Args:
         source: the folder of the checkpoint.
         manifest: the contents of its manifest.
         world: the world of the ranks.
         layouts: layouts by name, or a function of name and shape; None: the saved layouts.
-        verify: compare all checksums first.
+        verify: True to compare all checksums first.
 
     Raises:
-        InputError: If a file is missing or damaged, or if a layout is given for a tensor that the checkpoint lacks.
-        SpmdError: The error of any rank, of its own type.
+        SpmdError: On all ranks, if any rank has an error; of the class of that error. It is an InputError if a file
+            is missing or damaged, or a layout is given for a tensor that the checkpoint lacks.
     """
     if verify:
-        _verify(source / manifest["data"], manifest["tensors"], world)
+        _verify_checksums(source / manifest["data"], manifest["tensors"], world)
     loaded, problem = _read_tensors(source, manifest, world, layouts)
     problems = world.gather_objects([problem] * len(world.ranks), "load")
     for kind, text in (item for item in problems if item is not None):
@@ -356,9 +389,17 @@ def _load(
 def _read_tensors(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice
 ) -> tuple[dict[str, Tensor], tuple[type[SpmdError], str] | None]:
-    """Read the tensors of a manifest until one fails; return them, and the type and text of its error.
+    """Read the tensors of a manifest, up to the first error.
 
-    The error is None if all tensors were read. It is not raised, because the other ranks do not know of it.
+    Args:
+        source: the folder of the checkpoint.
+        manifest: the contents of its manifest.
+        world: the world of the ranks.
+        layouts: layouts by name, or a function of name and shape; None: the saved layouts.
+
+    Returns:
+        The tensors by name, and the class and text of the error; None if there was no error. The error is not raised,
+        because the other ranks do not know of it.
     """
     entries, files = manifest["tensors"], source / manifest["data"]
     loaded: dict[str, Tensor] = {}
@@ -369,7 +410,7 @@ def _read_tensors(
                     f"the checkpoint in {str(source)!r} has no {name!r}, but a layout is given for it"
                 )
         for name, entry in entries.items():
-            loaded[name] = _load_one(name, entry, files, world, layouts)
+            loaded[name] = _create_tensor(name, entry, files, world, layouts)
     except SpmdError as error:
         return loaded, (type(error), str(error))
     except OSError as error:
@@ -379,7 +420,10 @@ def _read_tensors(
 
 
 def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
-    """Return this rank's manifest, and the facts of the manifests of all ranks. Collective."""
+    """Return this process's manifest, and what every rank found. All ranks must call it.
+
+    A manifest that cannot be read is ``{"data": None}``; the facts of the rank then have the problem.
+    """
     manifest: dict[str, Any] = {"data": None}
     problem = None
     try:
@@ -391,7 +435,11 @@ def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_M
 
 
 def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
-    """Raise InputError unless all ranks have read equal manifests."""
+    """Raise InputError if a rank could not read its manifest, or the ranks read different ones.
+
+    Args:
+        facts: what each rank found.
+    """
     problems = [fact.problem for fact in facts]
     if None in problems:  # not all ranks have this problem
         problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
@@ -404,15 +452,17 @@ def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
             )
 
 
-def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice) -> Tensor:
-    """Create one tensor of a checkpoint.
+def _create_tensor(
+    name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice
+) -> Tensor:
+    """Create one tensor of a checkpoint; its blocks are read from the files.
 
     Args:
         name: the tensor's name.
         entry: its entry in the manifest.
         files: the folder of the data.
         world: the world of the ranks.
-        layouts: layouts by name, or a function of name and shape; None: the saved layout.
+        layouts: layouts by name, or a function of name and shape; None or a missing name: the saved layout.
 
     Raises:
         WorldError: If the layout has more ranks than the world.
@@ -421,22 +471,21 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
     if callable(layouts):
         layout = layouts(name, shape)
     else:
-        layout = (layouts or {}).get(name) or saved_layout(entry)
+        layout = (layouts or {}).get(name) or parse_layout(entry)
     if max(layout.mesh.rank_list) >= world.size:
         raise WorldError(
             f"{name!r} was saved on {layout.mesh}, but {many(world.size, 'rank is', 'ranks are')} running; load() takes other layouts"
         )
-    dtype = saved_dtype(entry["dtype"], files)
-    block = Described(
-        lambda index: _block(name, entry, files, index, dtype), None
-    )  # compared when all have read all
+    dtype = parse_dtype(entry["dtype"], files)
+    # Without a description, from_global does not compare ranks: `_load_tensors` does when all ranks have read all tensors.
+    block = Described(lambda index: _assemble_block(name, entry, files, index, dtype), None)
     return Tensor.from_global(block, layout, world, shape=shape, dtype=dtype, name=name)
 
 
-def _block(
+def _assemble_block(
     name: str, entry: dict[str, Any], files: Path, index: tuple[slice, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Return a block, assembled from the saved shards that overlap it.
+    """Return a block of a tensor, copied from the saved shards that overlap it.
 
     Args:
         name: the tensor's name.
@@ -448,21 +497,20 @@ def _block(
     Raises:
         InputError: If the shards do not cover the block.
     """
-    wanted: Bounds = tuple((p.start, p.stop) for p in index)
-    out = np.empty([p.stop - p.start for p in index], dtype)
+    wanted: Bounds = tuple((span.start, span.stop) for span in index)
+    out = np.empty([stop - start for start, stop in wanted], dtype)
     covered = 0
     for shard in entry["shards"]:
-        bounds = tuple((int(a), int(b)) for a, b in shard["bounds"])
+        bounds = tuple((int(start), int(stop)) for start, stop in shard["bounds"])
         box = overlap(bounds, wanted)
         if box is None:
             continue
-        source = open_array(files / shard["file"], name)
-        target = tuple(slice(a - w, b - w) for (a, b), (w, _) in zip(box, wanted))
-        source_slices = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(box, bounds))
-        out[target] = _from_real(
-            source[(*source_slices, slice(0, 2)) if dtype.kind == "c" else source_slices], dtype
-        )
-        covered += int(np.prod([b - a for a, b in box], dtype=np.int64))
+        source_index = _slice_box(box, bounds)
+        if dtype.kind == "c":
+            source_index = (*source_index, slice(0, 2))  # the real and the imaginary parts
+        stored = open_array(files / shard["file"], name)[source_index]
+        out[_slice_box(box, wanted)] = _view_as_stored_dtype(stored, dtype)
+        covered += math.prod(stop - start for start, stop in box)
     if covered != out.size:
         raise InputError(
             f"the checkpoint's shards of {name!r} do not cover {wanted}: {covered} of {many(out.size, 'element')}"
@@ -470,13 +518,18 @@ def _block(
     return out
 
 
-def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
-    """Compare the checksums of all shards; each rank reads some of them.
+def _slice_box(box: Bounds, bounds: Bounds) -> tuple[slice, ...]:
+    """Return the index of a box inside an array that has the given bounds in the tensor."""
+    return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, bounds))
+
+
+def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> None:
+    """Compare the checksums of all shards; rank r reads every n-th one. All ranks must call it.
 
     Args:
         files: the folder of the data.
         entries: the tensors' entries in the manifest, by name.
-        world: the world of the ranks.
+        world: the world of the n ranks.
 
     Raises:
         InputError: With the first problem, on all ranks.
@@ -489,7 +542,9 @@ def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
 
 
 def _find_damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | None:
-    """Return the problem of a saved shard as text, or None: unreadable, wrong shape, type or checksum.
+    """Return the problem of a saved shard as text; None if it is intact.
+
+    A problem is a file that cannot be read, or a wrong shape, element type or checksum.
 
     Args:
         name: the tensor's name.
@@ -505,12 +560,12 @@ def _find_damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> st
     except OSError as error:
         return f"{str(files / shard['file'])!r} cannot be read: {error.strerror or error}"
     which = f"{name!r} in {str(files / shard['file'])!r}"
-    dtype, real_and_imaginary = saved_dtype(kind, files), () if kind not in COMPLEX else (2,)
+    dtype, real_and_imaginary = parse_dtype(kind, files), () if kind not in COMPLEX else (2,)
     if (*[b - a for a, b in shard["bounds"]], *real_and_imaginary) != source.shape:
         return f"{which} has shape {source.shape}, not that of its bounds"
     if elements.dtype != np.empty((), dtype).real.dtype:
         return f"{which} has elements of type {elements.dtype}, not {kind}"
-    if zlib.crc32(_bytes(elements)) != shard["crc32"]:
+    if zlib.crc32(_view_bytes(elements)) != shard["crc32"]:
         return f"{which} is damaged: its checksum differs from the manifest's"
     return None
 

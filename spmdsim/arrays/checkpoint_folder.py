@@ -29,7 +29,7 @@ from spmdsim.reading import read_json, readable
 
 try:
     import fcntl
-except ImportError:  # without locks, no folder is removed that another job may be writing
+except ImportError:  # Without locks, folders that another job may be writing are not removed.
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
@@ -49,7 +49,7 @@ SEEN = 2.0
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Read the manifest of a checkpoint.
+    """Read the manifest of a checkpoint and check that its shards form its tensors.
 
     Raises:
         InputError: If it is missing, damaged, foreign or of another version.
@@ -72,17 +72,25 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def saved_name(dtype: np.dtype) -> str:
-    """Return the name of an element type in a manifest; raise InputError if files do not support it."""
+def format_dtype(dtype: np.dtype) -> str:
+    """Return the name of an element type in a manifest.
+
+    Raises:
+        InputError: If files do not support the type.
+    """
     return next((name for name, kind in COMPLEX.items() if kind == dtype), None) or safetensors_name(dtype)
 
 
-def saved_dtype(name: str, path: Any) -> np.dtype:
-    """Return the element type of a name in a manifest; raise InputError, which names ``path``, if unknown."""
+def parse_dtype(name: str, path: Any) -> np.dtype:
+    """Return the element type of a name in a manifest.
+
+    Raises:
+        InputError: If the name is unknown; the message names ``path``.
+    """
     return COMPLEX[name] if isinstance(name, str) and name in COMPLEX else safetensors_dtype(name, path)
 
 
-def saved_layout(entry: dict[str, Any]) -> Layout:
+def parse_layout(entry: dict[str, Any]) -> Layout:
     """Return the layout with which a tensor was saved, from its manifest entry."""
     saved = entry["layout"]
     return Layout(Mesh(saved["mesh"], saved["axes"], saved["ranks"]), saved["dims"])
@@ -94,33 +102,41 @@ def _is_plain_name(name: object) -> bool:
 
 
 def _check_entry(name: str, entry: Any, path: Path) -> None:
-    """Raise ValueError or InputError unless the shards of a manifest entry form a tensor of its shape.
+    """Raise an error unless the shards of a manifest entry can form a tensor of its shape.
+
+    Checked are the kinds of all values, and that the shards have as many elements as the tensor.
 
     Args:
         name: the tensor's name.
         entry: its entry in the manifest.
         path: the manifest.
+
+    Raises:
+        ValueError: If a value does not fit.
+        InputError: If the element type is unknown.
     """
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
         raise ValueError(f"{name!r} has the shape {shape!r}")
-    saved_dtype(entry["dtype"], name)
-    if saved_layout(entry).ndim != len(shape):
+    parse_dtype(entry["dtype"], name)
+    if parse_layout(entry).ndim != len(shape):
         raise ValueError(f"{name!r} has shape {shape} and a layout for another number of dims")
     total = 0
     for shard in entry["shards"]:
         bounds = shard["bounds"]
-        fits = len(bounds) == len(shape) and all(
-            len(pair) == 2 and _is_count(pair[0]) and _is_count(pair[1]) and pair[0] <= pair[1] <= n
-            for pair, n in zip(bounds, shape)
-        )
-        if not fits or not _is_plain_name(shard["file"]) or not _is_count(shard["crc32"]):
+        is_box = len(bounds) == len(shape) and all(map(_is_range, bounds, shape))
+        if not is_box or not _is_plain_name(shard["file"]) or not _is_count(shard["crc32"]):
             raise ValueError(f"a shard of {name!r} is {shard!r}")
         total += math.prod(stop - start for start, stop in bounds)
     if total != math.prod(shape):
         raise ValueError(
             f"the shards of {name!r} have {many(total, 'element')}, but its shape {tuple(shape)} has others"
         )
+
+
+def _is_range(pair: Any, size: int) -> bool:
+    """Return True if a pair is a start and a stop with ``0 <= start <= stop <= size``."""
+    return len(pair) == 2 and _is_count(pair[0]) and _is_count(pair[1]) and pair[0] <= pair[1] <= size
 
 
 def _is_count(number: object) -> bool:
@@ -141,8 +157,12 @@ class Saving:
         self._marker = folder / f"{data}{SAVING}"
         self._lock: int | None = None
 
-    def begin(self) -> None:
-        """Create the subfolder and its lock, and remove the remains of killed saves."""
+    def start(self) -> None:
+        """Remove what killed saves left behind, and create the subfolder and its locked marker file.
+
+        Raises:
+            OSError: If the folder cannot be written.
+        """
         make_folder(self.folder)
         self._lock = os.open(self._marker, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         _try_lock(self._lock)
@@ -152,8 +172,11 @@ class Saving:
         sync_folder(self.folder)
 
     def replace_manifest(self, text: str) -> None:
-        """Replace the manifest by ``text`` in one step, and remove the previous data."""
-        old = _current(self.folder)
+        """Replace the manifest by ``text`` in one step, then remove the previous data.
+
+        The text has reached the disk before. A crash leaves either the old or the new checkpoint.
+        """
+        old = _find_current_data(self.folder)
         fresh = self.folder / f"{MANIFEST}.{self.data.name}"
         with fresh.open("w") as stream:
             stream.write(text)
@@ -165,19 +188,25 @@ class Saving:
         if old not in (None, UNKNOWN, self.data.name):
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
-    def end(self) -> None:
-        """Release the lock; remove the new data unless the manifest names them."""
+    def finish(self) -> None:
+        """Release the lock and remove the marker file; do nothing if `start` did not create it.
+
+        The new data are removed, too, if the manifest does not name them, because the save failed.
+        """
         if self._lock is None:
             return
-        if _current(self.folder) != self.data.name:
-            _remove(self.folder, self.data.name)
+        if _find_current_data(self.folder) != self.data.name:
+            _remove_save(self.folder, self.data.name)
         self._marker.unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = None
 
 
 def wait_for_folder(data: Path) -> bool:
-    """Wait up to 2 s for a folder that rank 0 created; return True if this rank sees it."""
+    """Wait up to 2 s for a folder that rank 0 created; return True if this process sees it.
+
+    Network file systems remember for a while that a folder does not exist.
+    """
     end = time.monotonic() + SEEN
     while not data.is_dir():
         if time.monotonic() > end:
@@ -195,7 +224,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk; ignore file systems that do not support it."""
+    """Write the names of files in a folder to the disk; ignore file systems that cannot do it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -205,7 +234,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a file without waiting; return True on success."""
+    """Lock a file without waiting; return True on success.
+
+    It returns False if another process has the lock, or the system has no file locks.
+    """
     if fcntl is None:
         return False
     try:
@@ -215,8 +247,11 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _current(folder: Path) -> str | None:
-    """Return the subfolder that the manifest names; UNKNOWN if it cannot be read, None without a manifest."""
+def _find_current_data(folder: Path) -> str | None:
+    """Return the name of the subfolder that the manifest names.
+
+    It is None without a manifest, and ``UNKNOWN`` if the manifest cannot be read.
+    """
     if not (folder / MANIFEST).is_file():
         return None
     try:
@@ -226,26 +261,28 @@ def _current(folder: Path) -> str | None:
 
 
 def _remove_killed_saves(folder: Path) -> None:
-    """Remove subfolders of killed saves: no process writes them and the manifest does not name them.
+    """Remove subfolders that no process writes and the manifest does not name.
 
-    List subfolders before marker files: a save creates its marker before its subfolder, and removes the marker after
-    the manifest names the data. So no running save is removed.
+    Subfolders without marker file are kept if the manifest cannot be read, because it may name them. Errors of files
+    are ignored.
     """
+    # List subfolders before marker files: a save creates its marker before its subfolder, and removes the marker after the
+    # manifest names the data. So no running save is removed.
     subfolders = {path.name for path in folder.iterdir() if re.fullmatch("[0-9a-f]{12}", path.name)}
     marked = {path.name.removesuffix(SAVING) for path in folder.glob(f"*{SAVING}")}
-    current = _current(folder)
+    current = _find_current_data(folder)
     for name in subfolders - marked - {current}:
         if current != UNKNOWN:
-            _remove(folder, name)
+            _remove_save(folder, name)
     for name in marked:
         with contextlib.suppress(OSError):
             _remove_unlocked(folder, name)
 
 
 def _remove_unlocked(folder: Path, name: str) -> None:
-    """Remove the remains of a save if its marker file is not locked.
+    """Remove the remains of a save and its marker file, if no process has locked the marker.
 
-    The marker of another machine must be older than one day, because locks may not be visible there.
+    A marker of another machine must also be older than one day, because its lock may not be visible here.
     """
     marker = folder / f"{name}{SAVING}"
     descriptor = os.open(marker, os.O_RDWR)
@@ -253,14 +290,15 @@ def _remove_unlocked(folder: Path, name: str) -> None:
         is_this_machine = os.read(descriptor, 256) == socket.gethostname().encode()
         age = time.time() - os.fstat(descriptor).st_mtime
         if (is_this_machine or age > ABANDONED) and _try_lock(descriptor):
-            if _current(folder) != name:  # else it was killed when all was done
-                _remove(folder, name)
+            # If the manifest names the data, the save was killed when all was done but the removal of its marker.
+            if _find_current_data(folder) != name:
+                _remove_save(folder, name)
             marker.unlink()
     finally:
         os.close(descriptor)
 
 
-def _remove(folder: Path, name: str) -> None:
+def _remove_save(folder: Path, name: str) -> None:
     """Remove the subfolder of a save and its unfinished manifest, if they exist."""
     shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.arrays.creation import check_device, with_default_layout
+from spmdsim.arrays.creation import check_device, choose_layout_and_world
 from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.arrays.symbols import ops
 from spmdsim.errors import InputError, UsageTypeError
@@ -37,10 +37,11 @@ def asarray(
         obj: the values; nested lists may contain tensors.
         dtype: element type of the result; None: that of the values.
         device: ``"cpu"`` or None.
-        copy: False raises an error if a copy is needed. True copies a tensor. Tensors are values, so they may share
-            memory.
+        copy: None to copy if necessary; only a tensor with the wanted dtype and layout is returned itself. True to
+            copy a tensor, too; the copy may share its memory, which never changes. False to raise an error if a copy
+            is needed.
         layout: layout of the result; None: a tensor keeps its own, every rank owns all of other values.
-        world: the world of the ranks; by default :func:`spmdsim.world`.
+        world: the world of the ranks; by default :func:`spmdsim.world`. A tensor stays in its own world.
 
     Raises:
         InputError: If ``copy`` is False and a copy is needed.
@@ -71,7 +72,7 @@ def asarray(
         raise UsageTypeError(
             f"asarray takes numbers, lists of them, arrays and tensors, but got {type(obj).__name__}"
         )
-    layout, world = with_default_layout(layout, world, array.ndim)
+    layout, world = choose_layout_and_world(layout, world, array.ndim)
     return Tensor.from_global(array, layout, world, dtype=kind)
 
 
@@ -90,7 +91,10 @@ def _stack_nested(values: Any, like: Tensor) -> Tensor:
 
 
 def _copy_tensor(x: Tensor) -> Tensor:
-    """Return a new tensor object with equal values; a copy of a leaf passes its gradient to the leaf."""
+    """Return a new tensor object with equal values; it may share their memory.
+
+    The gradient of the copy flows to where the gradient of ``x`` flows, or to ``x`` itself if it is a leaf.
+    """
     if x.requires_grad and x.node is None:
         return ops.identity(x)
     copy = Tensor.from_tensor(x, x.requires_grad)

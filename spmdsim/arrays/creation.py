@@ -59,23 +59,31 @@ def _create(
         device: None or "cpu".
     """
     check_device(device)
-    layout, world = with_default_layout(layout, world, len(shape))
+    layout, world = choose_layout_and_world(layout, world, len(shape))
     return Tensor.from_global(Described(block, words), layout, world, shape=tuple(shape), dtype=dtype)
 
 
-def with_default_layout(layout: Layout | None, world: World | None, ndim: int) -> tuple[Layout, World | None]:
-    """Return a layout and a world; by default every rank of the current world owns the whole tensor."""
+def choose_layout_and_world(
+    layout: Layout | None, world: World | None, ndim: int
+) -> tuple[Layout, World | None]:
+    """Return a layout and a world for a new tensor.
+
+    Args:
+        layout: the layout; None: every rank of the world owns the whole tensor.
+        world: the world; None is replaced by the current world only if ``layout`` is None, too.
+        ndim: number of dimensions of the tensor.
+    """
     if layout is None:
         world = current() if world is None else world
         layout = Layout.replicated(Mesh((world.size,), ("world",)), ndim)
     return layout, world
 
 
-def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+def _normalise_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return a shape as a tuple; a single size is a shape of one dimension.
 
     Raises:
-        InputError: If a size is negative.
+        InputError: If a size is negative or no integer.
     """
     sizes = as_integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
     if any(n < 0 for n in sizes):
@@ -83,8 +91,8 @@ def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
     return sizes
 
 
-def _block_sizes(index: Index) -> list[int]:
-    """Return the sizes of a block from its slices."""
+def _measure_block(index: Index) -> list[int]:
+    """Return the shape of the block at an index of slices with start and stop."""
     return [span.stop - span.start for span in index]
 
 
@@ -125,9 +133,9 @@ def full(
     kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
     number = np.asarray(value).astype(kind)
     return _create(
-        lambda index: np.full(_block_sizes(index), number),
+        lambda index: np.full(_measure_block(index), number),
         repr(value),
-        _sizes(shape),
+        _normalise_shape(shape),
         kind,
         layout,
         world,
@@ -152,7 +160,7 @@ def zeros(
     >>> zeros((4,), layout=Mesh((2,), ("x",))("x")).local(0)
     array([0., 0.])
     """
-    return full(shape, 0, dtype=_or_float(dtype), layout=layout, world=world, device=device)
+    return full(shape, 0, dtype=_default_to_float(dtype), layout=layout, world=world, device=device)
 
 
 @explained
@@ -172,7 +180,7 @@ def ones(
     >>> ones((4,), layout=Mesh((2,), ("x",))("x")).local(0)
     array([1., 1.])
     """
-    return full(shape, 1, dtype=_or_float(dtype), layout=layout, world=world, device=device)
+    return full(shape, 1, dtype=_default_to_float(dtype), layout=layout, world=world, device=device)
 
 
 @explained
@@ -195,7 +203,7 @@ def empty(
     return zeros(shape, dtype=dtype, layout=layout, world=world, device=device)
 
 
-def _or_float(dtype: DTypeLike | None) -> DTypeLike:
+def _default_to_float(dtype: DTypeLike | None) -> DTypeLike:
     """Return the element type, float64 for None."""
     return np.float64 if dtype is None else dtype
 
@@ -228,26 +236,29 @@ def full_like(
     >>> full_like(zeros((4,), layout=Mesh((2,), ("x",))("x")), 7.0).local(0)
     array([7., 7.])
     """
-    return _like("full_like", x, fill_value, dtype, layout, device)
+    return _create_like("full_like", x, fill_value, dtype, layout, device)
 
 
-def _like(
+def _create_like(
     name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: str | None
 ) -> Tensor:
-    """Create a tensor of one number like ``x``; raise UsageTypeError if ``x`` is no tensor.
+    """Create a tensor that is filled with one number and resembles ``x``.
 
     Args:
         name: the function that the user called, for error messages.
-        x: the other tensor.
+        x: the tensor whose shape and world the result has.
         value: the number.
         dtype: element type; None: that of ``x``.
-        layout: None: that of ``x``, without pending reductions.
+        layout: layout; None: that of ``x``, without pending reductions.
         device: None or "cpu".
+
+    Raises:
+        UsageTypeError: If ``x`` is no tensor.
     """
     if not isinstance(x, Tensor):
         raise UsageTypeError(
             f"{name} takes a tensor, but got {type(x).__name__}; make one with Tensor.from_global(array, layout), or "
-            f"give the shape: {name.removesuffix('_like')}(shape, layout=...)"
+            f"give the shape: {name.removesuffix('_create_like')}(shape, layout=...)"
         )
     return full(
         x.shape,
@@ -271,7 +282,7 @@ def zeros_like(
     >>> zeros_like(ones((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
     array([0., 0.])
     """
-    return _like("zeros_like", x, 0, dtype, layout, device)
+    return _create_like("zeros_like", x, 0, dtype, layout, device)
 
 
 @explained
@@ -286,7 +297,7 @@ def ones_like(
     >>> ones_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
     array([1., 1.])
     """
-    return _like("ones_like", x, 1, dtype, layout, device)
+    return _create_like("ones_like", x, 1, dtype, layout, device)
 
 
 @explained
@@ -301,7 +312,7 @@ def empty_like(
     >>> empty_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).layout.placement_text()
     'S(0)'
     """
-    return _like("empty_like", x, 0, dtype, layout, device)
+    return _create_like("empty_like", x, 0, dtype, layout, device)
 
 
 @explained
@@ -316,11 +327,11 @@ def arange(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Create the numbers from ``start`` to ``stop``, excluding ``stop``, at a distance of ``step``.
+    """Create the numbers from ``start`` to ``stop`` (excluded) at a distance of ``step``.
 
     Args:
         start: the first number; if it is the only argument, it is ``stop`` and the first number is 0.
-        stop: the excluded end.
+        stop: the excluded end. The tensor is empty if it does not lie in the direction of ``step``.
         step: difference of neighbours; negative to descend, not zero.
         dtype: element type; None: the type to which the three numbers are promoted.
         layout: layout of the tensor; None: every rank owns all of it.
@@ -340,7 +351,7 @@ def arange(
         raise InputError(f"arange needs a step that is not zero, but got {step!r}")
     natural = np.result_type(*[np.asarray(value) for value in (first, last, step)])
     kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
-    count = _count(first, last, step)
+    count = _count_steps(first, last, step)
 
     def block(index: Index) -> np.ndarray:
         """Return the numbers at one range of positions."""
@@ -354,7 +365,7 @@ def arange(
     return _create(block, repr((first, last, step)), (count,), kind, layout, world, device)
 
 
-def _count(first: Any, last: Any, step: Any) -> int:
+def _count_steps(first: Any, last: Any, step: Any) -> int:
     """Return the length of ``arange(first, last, step)``, exactly if all three are integers."""
     if all(isinstance(value, (int, np.integer)) for value in (first, last, step)):
         return len(range(first, last, step))
@@ -442,13 +453,13 @@ def eye(
     >>> eye(3, layout=Mesh((3,), ("x",))("x", None)).local(1)
     array([[0., 1., 0.]])
     """
-    kind = number_type(_or_float(dtype), "a tensor cannot have")
+    kind = number_type(_default_to_float(dtype), "a tensor cannot have")
 
     def block(index: Index) -> np.ndarray:
         """Return the block of the matrix at two ranges."""
         rows, columns = index
-        height, width = _block_sizes(index)
+        height, width = _measure_block(index)
         return np.asarray(np.eye(height, width, k + rows.start - columns.start, dtype=kind))
 
-    shape = _sizes((n_rows, n_rows if n_cols is None else n_cols))
+    shape = _normalise_shape((n_rows, n_rows if n_cols is None else n_cols))
     return _create(block, f"eye {k}", shape, kind, layout, world, device)

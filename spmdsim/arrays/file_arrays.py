@@ -53,9 +53,10 @@ class FileArray:
         entries = index if isinstance(index, tuple) else (index,)
         if entries and entries[-1] is Ellipsis:
             entries = entries[:-1]
-        if len(entries) > len(self.shape) or not all(
-            isinstance(entry, (slice, int, np.integer)) and not isinstance(entry, bool) for entry in entries
-        ):
+        has_wrong_entry = any(
+            not isinstance(entry, (slice, int, np.integer)) or isinstance(entry, bool) for entry in entries
+        )
+        if len(entries) > len(self.shape) or has_wrong_entry:
             raise InputError(
                 f"an array in a file is read at up to {many(len(self.shape), 'slice')} or whole numbers, not at {index!r}; "
                 "array[...] is all of it in memory"
@@ -74,9 +75,10 @@ class FileArray:
         return self.read(tuple(spans))[tuple(picks)]
 
     def sample(self) -> str:
-        """Return the file's size and a checksum as text.
+        """Return the file's size in bytes and a checksum, as text that ranks compare.
 
-        The checksum covers all elements of an array up to 64 MiB, and three rows of a larger one.
+        The checksum covers all elements of an array up to 64 MiB. Of a larger array it covers up to 1024 elements of
+        three rows: the first, a middle and the last one.
         """
         size = f"a file of {many(self.path.stat().st_size, 'byte')}"
         if math.prod(self.shape) * self.dtype.itemsize <= SMALL_FILE:
@@ -96,7 +98,7 @@ def map_array(
     shape: tuple[int, ...],
     dtype: np.dtype,
     offset: int,
-    have: int | None = None,
+    byte_count: int | None = None,
     fortran: bool = False,
 ) -> FileArray:
     """Return an array in a file that is mapped into memory for each read.
@@ -106,7 +108,7 @@ def map_array(
         shape: sizes of the dimensions.
         dtype: the element type in the file.
         offset: number of the first byte.
-        have: number of bytes of the array; None: all bytes from ``offset`` on.
+        byte_count: number of bytes of the array; None: all bytes from ``offset`` on.
         fortran: True if elements are in Fortran order.
 
     Raises:
@@ -114,7 +116,7 @@ def map_array(
     """
     require_numbers(path, shape, dtype)
     count = math.prod(shape)
-    require_size(path, shape, dtype, path.stat().st_size - offset if have is None else have)
+    require_size(path, shape, dtype, path.stat().st_size - offset if byte_count is None else byte_count)
     native = dtype.newbyteorder("=")
 
     def read(index: Index) -> np.ndarray:
@@ -129,12 +131,12 @@ def map_array(
 
 
 def make_empty_block(index: Index, dtype: np.dtype) -> np.ndarray:
-    """Return zeros for an index of an array without elements."""
+    """Return an array of zeros in the shape that an index of slices selects."""
     return np.zeros([len(range(p.start, p.stop, p.step or 1)) for p in index], dtype)
 
 
 def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
-    """Return a block unchanged.
+    """Return a block unchanged, after a check of its bytes if it is boolean.
 
     Raises:
         InputError: If it is boolean and has bytes other than 0 and 1, which NumPy would accept.
@@ -146,19 +148,23 @@ def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
     return block
 
 
-def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, have: int) -> None:
-    """Raise InputError unless an array of this shape and type has exactly ``have`` bytes."""
+def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, byte_count: int) -> None:
+    """Raise InputError unless an array of this shape and type has exactly ``byte_count`` bytes."""
     needs = math.prod(shape) * dtype.itemsize
-    if have != needs:
-        word = "cut short" if have < needs else "too long"
+    if byte_count != needs:
+        word = "cut short" if byte_count < needs else "too long"
         raise InputError(
             f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {many(needs, 'byte')}, but "
-            f"{many(max(have, 0), 'is', 'are')} there"
+            f"{many(max(byte_count, 0), 'is', 'are')} there"
         )
 
 
 def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """Raise InputError if an array's header names a type or a shape that no file of numbers can have."""
+    """Raise InputError unless a file of numbers can have this element type and shape.
+
+    Elements must be bools, integers, floats (also bfloat16) or complex numbers. A shape has up to 32 sizes, all
+    integers of at least 0, and its bytes must be addressable.
+    """
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise InputError(f"{str(path)!r} holds elements of type {dtype}; save numbers")
     if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_DIMS:
@@ -170,17 +176,18 @@ def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None
 def stream_array(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, compressed: int, open_stream: Callable[[], IO[bytes]]
 ) -> FileArray:
-    """Return an array in compressed data; each read decompresses all and keeps the needed rows.
+    """Return an array in compressed data; each read decompresses all and copies the needed rows.
 
     Args:
         path: the file, for error messages.
         shape: sizes of the dimensions.
         dtype: the element type in the file.
-        compressed: number of compressed bytes; more than 1032 times as many elements' bytes are refused.
+        compressed: number of compressed bytes. Deflate cannot compress more than 1032 times: larger arrays are
+            refused.
         open_stream: opens the decompressed data at the first element.
 
     Raises:
-        InputError: If the shape is impossible; reads raise it if data are missing or left over.
+        InputError: If the shape is impossible. A read raises it if data are missing or follow the last element.
     """
     require_numbers(path, shape, dtype)
     if math.prod(shape) * dtype.itemsize > MOST_RATIO * compressed:
@@ -206,23 +213,22 @@ def stream_array(
             for row_number in range(shape[0]):
                 data = read_exactly(stream, row_bytes, path)
                 if row_number in needed[0]:
-                    out[needed[0].index(row_number)] = np.frombuffer(data, dtype).reshape(row_shape)[
-                        index[1:]
-                    ]
+                    row = np.frombuffer(data, dtype).reshape(row_shape)
+                    out[needed[0].index(row_number)] = row[index[1:]]
             require_end(stream, path)
             return check_bools(path, out)
 
     return FileArray(path, shape, native, read_rows)
 
 
-def drain(stream: IO[bytes]) -> int:
-    """Read a stream to its end, where its checksum is compared; return the number of bytes."""
+def read_to_end(stream: IO[bytes]) -> int:
+    """Read a stream to its end, which verifies its checksum; return the number of bytes read."""
     return sum(map(len, iter(lambda: stream.read(1 << 20), b"")))
 
 
 def require_end(stream: IO[bytes], path: Path) -> None:
     """Raise InputError if a stream has further bytes."""
-    if more := drain(stream):
+    if more := read_to_end(stream):
         raise InputError(
             f"{str(path)!r} is too long: {many(more, 'byte follows', 'bytes follow')} the data that its header speaks of"
         )

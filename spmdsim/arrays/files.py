@@ -21,9 +21,9 @@ import numpy as np
 
 from spmdsim.arrays.file_arrays import (
     FileArray,
-    drain,
     map_array,
     read_exactly,
+    read_to_end,
     require_numbers,
     require_size,
     stream_array,
@@ -81,7 +81,7 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
     ((2, 3), array([3., 4.]))
     """
     file, member = _split_member(Path(path), name)
-    file = _file_of_model(file)
+    file = _find_model_file(file)
     _require_readable_kind(file)
     if file.name.endswith(INDEX):
         parts = _read_index(file)
@@ -95,7 +95,7 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
         if kind.endswith(".npz"):
             return _open_npz(file, member, dtype)
         if kind.endswith(".safetensors"):
-            arrays = _safetensors_arrays(file)
+            arrays = _open_safetensors(file)
             return arrays[_pick_name(list(arrays), member, file)]
         return _open_idx(file)
 
@@ -116,33 +116,35 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
     ...     {name: array.shape for name, array in open_arrays(f"{folder}/a.npz").items()}
     {'w': (2, 3), 'b': (3,)}
     """
-    file = _file_of_model(Path(path))
+    file = _find_model_file(Path(path))
     _require_readable_kind(file)
     if file.name.endswith(INDEX):
-        parts, arrays = _read_index(file), {}
-        for file_of_arrays in dict.fromkeys(parts.values()):
-            arrays[file_of_arrays] = open_arrays(file_of_arrays)
-        return {
-            name: arrays[file_of_arrays][_pick_name(list(arrays[file_of_arrays]), name, file_of_arrays)]
-            for name, file_of_arrays in parts.items()
+        file_of_name = _read_index(file)
+        arrays_of_file = {
+            path_of_array: open_arrays(path_of_array)
+            for path_of_array in dict.fromkeys(file_of_name.values())
         }
+        for name, path_of_array in file_of_name.items():
+            _pick_name(list(arrays_of_file[path_of_array]), name, path_of_array)
+        return {name: arrays_of_file[path_of_array][name] for name, path_of_array in file_of_name.items()}
     with readable(file, "".join(file.suffixes[-2:]).lower()):
         if file.suffix.lower() == ".npz":
             with zipfile.ZipFile(file) as archive:
                 names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
             return {name: open_array(file, name) for name in names}
         if file.suffix.lower() == ".safetensors":
-            return _safetensors_arrays(file)
+            return _open_safetensors(file)
     raise InputError(f"{str(file)!r} has no names of arrays; .npz, .safetensors and {INDEX} files have")
 
 
-def _file_of_model(path: Path) -> Path:
-    """Return the file to read in a model's folder: its index, or its only ``.safetensors`` file.
+def _find_model_file(path: Path) -> Path:
+    """Return the file to read for a path: the path itself, or the file of a model's folder.
 
-    A path that is no folder is returned unchanged.
+    In a folder it is the only index (a file that ends with ``.safetensors.index.json``), or without an index the only
+    ``.safetensors`` file.
 
     Raises:
-        InputError: If the folder contains none or several.
+        InputError: If a folder contains none or several of them.
     """
     if not path.is_dir():
         return path
@@ -156,7 +158,9 @@ def _file_of_model(path: Path) -> Path:
 
 
 def _read_index(path: Path) -> dict[str, Path]:
-    """Return the file of each array of a model by the array's name; files are beside the index.
+    """Return a dict from the name of each array of a model to the path of its file.
+
+    The files are in the folder of the index.
 
     Raises:
         InputError: If the index is damaged, or names a file in another folder or of another kind.
@@ -176,7 +180,10 @@ def _read_index(path: Path) -> dict[str, Path]:
 
 
 def _require_readable_kind(file: Path) -> None:
-    """Raise InputError if a file does not exist, or if its suffix is that of an unsupported format."""
+    """Raise InputError if a file does not exist, or has the suffix of an unsupported format.
+
+    The message says how to convert files of PyTorch, HDF5, GGUF and similar formats.
+    """
     require_file(file)
     if file.suffix.lower() in _FOREIGN:
         raise InputError(f"{str(file)!r} is not read: {_FOREIGN[file.suffix.lower()]}; {_ANY_SOURCE}")
@@ -189,7 +196,8 @@ def open_tokens(path: str | Path) -> FileArray:
         path: any file that is not empty.
 
     Raises:
-        InputError: the file is missing or empty.
+        InputError: If the file is missing or empty, or has the suffix of an unsupported model format, such as
+            ``.pt``.
 
     >>> import os, tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "text")
@@ -207,7 +215,11 @@ def open_tokens(path: str | Path) -> FileArray:
 
 
 def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
-    """Split ``file.npz:member`` if no file has this name; return the file and the member's name, or None."""
+    """Return the file of a path such as ``file.npz:member``, and the member's name.
+
+    The path is split if ``name`` is None, no file has the whole name, and the first part ends with ``.npz``,
+    ``.safetensors`` or ``.safetensors.index.json``. Else the result is ``(path, name)``; its name may be None.
+    """
     text = str(path)
     if name is None and ":" in text and not path.exists():
         head, _, tail = text.rpartition(":")
@@ -219,19 +231,19 @@ def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
 # -- npy and npz ------------------------------------------------------------------------------------
 
 
-def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
+def _read_npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
     """Read the header of a ``.npy`` file; the stream is then at the first element.
 
     Args:
         stream: the file, or a member of an archive.
         path: the file, for error messages.
-        wanted: the element type from the user if the header cannot name it, or None.
+        wanted: the element type from the user if the header cannot name it, such as bfloat16; else None.
 
     Returns:
         The shape, the element type, and True if elements are in Fortran order.
 
     Raises:
-        InputError: If the header is damaged or names Python objects.
+        InputError: If the header is damaged, or names Python objects or elements with fields.
     """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
@@ -259,22 +271,28 @@ def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, 
 
 
 def _open_npy(path: Path, wanted: Any) -> FileArray:
-    """Open a ``.npy`` file.
+    """Open a ``.npy`` file; its elements are mapped into memory when they are read.
 
     Args:
         path: the file.
         wanted: the element type from the user if the header cannot name it, or None.
     """
     with path.open("rb") as stream:
-        shape, dtype, fortran = _npy_header(stream, path, wanted)
+        shape, dtype, fortran = _read_npy_header(stream, path, wanted)
         offset = stream.tell()
     return map_array(path, shape, dtype, offset, fortran=fortran)
 
 
 def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
-    """Open a member of a ``.npz`` file; None stands for the only one.
+    """Open a member of a ``.npz`` file.
 
-    Members up to 1 GiB that are not compressed are read once, to compare their checksums.
+    A member that is not compressed is mapped into memory; up to 1 GiB it is read once here, to compare its checksum.
+    Each read of a compressed member decompresses all of it.
+
+    Args:
+        path: the file.
+        member: the name of the member; None: the only one.
+        wanted: the element type from the user if the header cannot name it, or None.
 
     Raises:
         InputError: If the member is missing or damaged, two members have one name, or the compression is not
@@ -285,17 +303,17 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         chosen = _pick_name(names, member, path)
         info = archive.getinfo(f"{chosen}.npy")
         with archive.open(info) as stream:
-            shape, dtype, fortran = _npy_header(stream, path, wanted)
+            shape, dtype, fortran = _read_npy_header(stream, path, wanted)
             start = stream.tell()
             if info.compress_type == zipfile.ZIP_STORED and info.file_size <= MOST_COMPARED:
-                drain(stream)
+                read_to_end(stream)
     if len(set(names)) < len(names):
         raise InputError(f"{str(path)!r} is damaged: two of its arrays have the same name")
     require_numbers(path, shape, dtype)
     require_size(path, shape, dtype, info.file_size - start)
     if info.compress_type == zipfile.ZIP_STORED:
         return map_array(
-            path, shape, dtype, _data_offset(path, info) + start, info.file_size - start, fortran
+            path, shape, dtype, _find_data_offset(path, info) + start, info.file_size - start, fortran
         )
     if info.compress_type != zipfile.ZIP_DEFLATED:
         raise InputError(
@@ -317,10 +335,11 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
     )
 
 
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Return the offset of the first byte of a stored member.
+def _find_data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Return the offset of the first byte of a member that is not compressed.
 
-    It follows from the local header: the lengths of its name and extra field differ from those in the directory.
+    It follows from the member's local header: the lengths of its name and extra field differ from those in the
+    archive's directory.
     """
     with path.open("rb") as stream:
         stream.seek(info.header_offset + 26)
@@ -329,10 +348,15 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 
 def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
-    """Return the name of a member, or the only name for None.
+    """Return the name of a member, or the only name if ``member`` is None.
+
+    Args:
+        names: names of the members.
+        member: the name that the user wants.
+        path: the file, for the message. With more than ``MOST_NAMED`` names the message has only the nearest one.
 
     Raises:
-        InputError: If the member does not exist, or if it is None and there are several.
+        InputError: If the member does not exist, or if it is None and there is not exactly one.
     """
     if member is None and len(names) == 1:
         return names[0]
@@ -351,8 +375,12 @@ def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
 # -- safetensors and IDX ----------------------------------------------------------------------------
 
 
-def _safetensors_arrays(path: Path) -> dict[str, FileArray]:
-    """Return the arrays of a ``.safetensors`` file by name, in the order of the header."""
+def _open_safetensors(path: Path) -> dict[str, FileArray]:
+    """Return the arrays of a ``.safetensors`` file by name, in the order of the header.
+
+    Raises:
+        InputError: If the header is damaged or longer than 100 MiB, or the arrays do not fill the file.
+    """
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", read_exactly(stream, 8, path))
         data_size = path.stat().st_size - 8 - length
@@ -364,7 +392,7 @@ def _safetensors_arrays(path: Path) -> dict[str, FileArray]:
     if not isinstance(header, dict):
         raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
     header.pop("__metadata__", None)
-    entries = {name: _safetensors_entry(name, entry, path) for name, entry in header.items()}
+    entries = {name: _parse_safetensors_entry(name, entry, path) for name, entry in header.items()}
     _require_no_gaps(entries, data_size, path)
     return {
         name: map_array(path, shape, dtype, 8 + length + start, stop - start)
@@ -375,21 +403,25 @@ def _safetensors_arrays(path: Path) -> dict[str, FileArray]:
 _Entry = tuple[tuple[int, ...], np.dtype, int, int]
 
 
-def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
-    """Return shape, element type, first byte and end byte of an array, as its entry in the header says.
+def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
+    """Return shape, element type, first byte and end byte of an array.
+
+    The bytes count from the start of the data.
+
+    Args:
+        name: the array's name, for error messages.
+        entry: its entry in the header.
+        path: the file, for error messages.
 
     Raises:
-        InputError: If these do not fit each other.
+        InputError: If the number of bytes does not fit shape and type, or the entry has values of other kinds.
     """
     shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
     dtype = safetensors_dtype(entry["dtype"], path)
     require_numbers(path, shape, dtype)
     has_two_offsets = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)
-    if (
-        not isinstance(entry["shape"], list)
-        or not has_two_offsets
-        or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize
-    ):
+    fits_shape = has_two_offsets and offsets[1] - offsets[0] == math.prod(shape) * dtype.itemsize
+    if not fits_shape or not isinstance(entry["shape"], list):
         raise InputError(
             f"{str(path)!r} is damaged: {one_line(name, 60)!r} of shape {one_line(shape, 60)} and type {entry['dtype']} "
             f"cannot lie in bytes {one_line(offsets, 60)}"
@@ -397,12 +429,12 @@ def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
     return shape, dtype, offsets[0], offsets[1]
 
 
-def _require_no_gaps(entries: Mapping[str, _Entry], have: int, path: Path) -> None:
+def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path) -> None:
     """Raise InputError unless the arrays fill the data of the file, each byte once.
 
     Args:
-        entries: the result of :func:`_safetensors_entry` for each array.
-        have: number of bytes in the data part.
+        entries: the result of :func:`_parse_safetensors_entry` for each array.
+        byte_count: number of bytes in the data part.
         path: the file, for error messages.
     """
     covered = 0
@@ -413,18 +445,18 @@ def _require_no_gaps(entries: Mapping[str, _Entry], have: int, path: Path) -> No
             )
             raise InputError(f"{str(path)!r} is damaged: {one_line(name, 60)!r} {what}")
         covered = stop
-    if covered != have:
-        word = "cut short" if have < covered else "too long"
+    if covered != byte_count:
+        word = "cut short" if byte_count < covered else "too long"
         raise InputError(
-            f"{str(path)!r} is {word}: its tensors are {many(covered, 'byte')}, but {many(have, 'is', 'are')} there"
+            f"{str(path)!r} is {word}: its tensors are {many(covered, 'byte')}, but {many(byte_count, 'is', 'are')} there"
         )
 
 
 def _open_idx(path: Path) -> FileArray:
-    """Open an IDX file; names that end with ``.gz`` are decompressed.
+    """Open an IDX file; if its name ends with ``.gz``, each read decompresses all of it.
 
     Raises:
-        InputError: If it does not begin like an IDX file.
+        InputError: If it does not begin like an IDX file, or is cut short.
     """
     compressed = path.suffix == ".gz"
 

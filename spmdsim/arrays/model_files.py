@@ -20,9 +20,10 @@ LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] |
 
 
 def is_model(path: Path) -> bool:
-    """Return True for a ``.safetensors`` or ``.json`` path, or a folder of model files.
+    """Return True if a path is a model of another system, and not a checkpoint.
 
-    A folder with ``manifest.json`` is a checkpoint and no model.
+    That is a path that ends with ``.safetensors`` or ``.json``, existing or not, or a folder with an index or a
+    ``.safetensors`` file and without ``manifest.json``.
     """
     if path.suffix in (".safetensors", ".json"):
         return True
@@ -32,13 +33,13 @@ def is_model(path: Path) -> bool:
 
 
 def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Tensor]:
-    """Read the arrays of a model that have layouts. Collective.
+    """Read arrays of a model as tensors. All ranks must call it.
 
     Args:
         path: a ``.safetensors`` file, an index, or a folder that contains one of these.
         world: the world of the ranks.
-        layouts: a layout per array to read, by name; or a function of name and shape, which reads all arrays. None,
-            which reads a checkpoint in its stored layouts, is an error here, because models have no layouts.
+        layouts: a layout by name of each array to read; or a function of name and shape, which reads all arrays.
+            None, which reads a checkpoint in its stored layouts, is an error here, because models have no layouts.
 
     Raises:
         InputError: If a file is missing or damaged, an array does not exist, or ``layouts`` is None; equal on all

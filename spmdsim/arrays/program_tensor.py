@@ -1,4 +1,8 @@
-"""The tensor of programs: core's tensor with creation functions, operators as symbols, and methods."""
+"""The tensor of programs: core's tensor with creation functions, operators as symbols, and methods.
+
+Read `Tensor.from_global` and `Tensor.from_local` first. `spmdsim.arrays.symbols` adds Python's operators,
+`spmdsim.arrays.values` adds the access to shards and numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from spmdsim.arrays.reduction_methods import (
     reductions,
     typed_signature,
 )
-from spmdsim.arrays.sources import assemble, check_layout, open_source, require_equal_source
+from spmdsim.arrays.sources import assemble_shards, check_layout, open_source, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
 from spmdsim.core import Layout
 from spmdsim.core.tensor import create_shards
@@ -51,21 +55,20 @@ VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def find_provenance_number(tensors: Sequence[Tensor]) -> int:
-    """Return the provenance number of what one call moves: that of a tensor, or of several together."""
-    provenance_numbers = tuple([tensor.provenance_number for tensor in tensors])
-    return (
-        provenance_numbers[0]
-        if len(provenance_numbers) == 1
-        else number_result(tensors[0].world, "a bucket", provenance_numbers, ())
-    )
+    """Return a provenance number for one message that has several tensors.
+
+    It is the number of the only tensor, or a number derived from those of all tensors.
+    """
+    if len(tensors) == 1:
+        return tensors[0].provenance_number
+    numbers = tuple([tensor.provenance_number for tensor in tensors])
+    return number_result(tensors[0].world, "a bucket", numbers, ())
 
 
-_numpy_protocols = cache(
-    partial(import_module, "spmdsim.arrays.numpy_names.protocols")
-)  # loading it takes a while
-
-
-_creation = cache(partial(import_module, "spmdsim.arrays.creation"))  # right of this file
+#: Import the module when it is needed first, because that takes a while.
+_load_numpy_protocols = cache(partial(import_module, "spmdsim.arrays.numpy_names.protocols"))
+#: Import the module when it is needed first, because it imports this file.
+_load_creation = cache(partial(import_module, "spmdsim.arrays.creation"))
 
 
 class Placement(TypedDict, total=False):
@@ -116,19 +119,19 @@ class Tensor(SymbolicTensor):
     @explained
     def zeros(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
         """See :func:`spmdsim.arrays.creation.zeros`."""
-        return _creation().zeros(shape, dtype, **where)  # type: ignore[no-any-return]
+        return _load_creation().zeros(shape, dtype, **where)  # type: ignore[no-any-return]
 
     @staticmethod
     @explained
     def ones(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
         """See :func:`spmdsim.arrays.creation.ones`."""
-        return _creation().ones(shape, dtype, **where)  # type: ignore[no-any-return]
+        return _load_creation().ones(shape, dtype, **where)  # type: ignore[no-any-return]
 
     @staticmethod
     @explained
     def empty(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
         """See :func:`spmdsim.arrays.creation.empty`."""
-        return _creation().empty(shape, dtype, **where)  # type: ignore[no-any-return]
+        return _load_creation().empty(shape, dtype, **where)  # type: ignore[no-any-return]
 
     @staticmethod
     @explained
@@ -136,7 +139,7 @@ class Tensor(SymbolicTensor):
         start: float, /, stop: float | None = None, step: float = 1, **where: Unpack[TypedPlacement]
     ) -> Tensor:
         """See :func:`spmdsim.arrays.creation.arange`."""
-        return _creation().arange(start, stop, step, **where)  # type: ignore[no-any-return]
+        return _load_creation().arange(start, stop, step, **where)  # type: ignore[no-any-return]
 
     @staticmethod
     @explained
@@ -144,7 +147,7 @@ class Tensor(SymbolicTensor):
         start: complex, stop: complex, /, num: int, *, endpoint: bool = True, **where: Unpack[TypedPlacement]
     ) -> Tensor:
         """See :func:`spmdsim.arrays.creation.linspace`."""
-        return _creation().linspace(start, stop, num, endpoint=endpoint, **where)  # type: ignore[no-any-return]
+        return _load_creation().linspace(start, stop, num, endpoint=endpoint, **where)  # type: ignore[no-any-return]
 
     @staticmethod
     @explained
@@ -152,7 +155,7 @@ class Tensor(SymbolicTensor):
         n_rows: int, n_cols: int | None = None, /, *, k: int = 0, **where: Unpack[TypedPlacement]
     ) -> Tensor:
         """See :func:`spmdsim.arrays.creation.eye`."""
-        return _creation().eye(n_rows, n_cols, k=k, **where)  # type: ignore[no-any-return]
+        return _load_creation().eye(n_rows, n_cols, k=k, **where)  # type: ignore[no-any-return]
 
     @classmethod
     @explained
@@ -173,11 +176,12 @@ class Tensor(SymbolicTensor):
             source: an object that can be sliced like an array (an ``np.memmap`` is read only where needed), or a
                 function ``index -> block`` of a tuple of slices; a function needs ``shape`` and ``dtype``.
             layout: the layout of the tensor. Along a partial axis, the first rank owns the values and the others own
-                the reduction's identity.
-            world: the world; None: :func:`spmdsim.world`.
-            shape: global shape; None: that of the source.
+                the reduction's identity (0 for sums).
+            world: the world; None: :func:`spmdsim.world`. A world in one process gets more ranks if the mesh needs
+                them.
+            shape: global shape; None: that of the source. It must equal the shape of an array.
             dtype: element type; None: that of the source.
-            requires_grad: track gradients.
+            requires_grad: True if :meth:`backward` shall compute a gradient for the tensor.
             name: shown in traces and errors.
 
         Raises:
@@ -185,9 +189,16 @@ class Tensor(SymbolicTensor):
                 are compared, samples of large memory maps and files, and the blocks that several ranks take from a
                 function.
             LayoutError: If the layout has another number of dims.
+            InputError: If shape or element type are missing or do not fit the source, or the elements are no numbers.
+            UsageTypeError: If ``layout`` is no layout, ``world`` is no world, or elements without gradient require
+                one.
+
+        >>> from spmdsim import Mesh, Tensor
+        >>> Tensor.from_global([1, 2, 3], Mesh((2,), ("dp",))("dp")).local(1)
+        array([3])
         """
         check_layout(layout)
-        world = _world(world, layout)
+        world = _choose_world(world, layout)
         meta, take = open_source(source, layout, shape, dtype)
         world.check_mesh(layout.mesh)
         shards = create_shards(world, meta, take) if world.has_data else world.empties(meta)
@@ -200,9 +211,8 @@ class Tensor(SymbolicTensor):
             require_equal_source(world, tensor, source)
         if programs:
             programs[-1].created(tensor, source)
-        tensor.provenance_number = world.number_tensor(
-            meta
-        )  # only now: what was refused is counted on no rank
+        # Number the tensor last, because a refused tensor must not be counted on any rank.
+        tensor.provenance_number = world.number_tensor(meta)
         return tensor
 
     @classmethod
@@ -216,23 +226,34 @@ class Tensor(SymbolicTensor):
         shape: Sequence[int] | None = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """Create a tensor from the shards that ranks own. They are not copied; do not change them later.
+        """Create a tensor from the shards that ranks own.
+
+        Shards are not copied; do not change them later. All ranks must call it, because they exchange the shapes of their shards.
 
         Args:
             shards: one array (in a world in which each process owns one rank), a list with one array per owned rank,
                 or a function of the rank.
             layout: how the shards form the tensor.
-            world: the world; None: :func:`spmdsim.world`.
+            world: the world; None: :func:`spmdsim.world`. A world in one process gets more ranks if the mesh needs
+                them.
             shape: global shape; None: computed from all local shapes.
-            requires_grad: track gradients.
+            requires_grad: True if :meth:`backward` shall compute a gradient for the tensor.
 
         Raises:
-            LayoutError: If a shard has another shape than the layout requires; the message names its rank.
+            LayoutError: If a shard has another shape than the layout requires, or dtypes differ; the message names
+                the ranks.
+            InputError: If the number of shards is not that of the process's ranks.
+            UsageTypeError: If ``layout`` is no layout, or ``world`` is no world.
+
+        >>> from spmdsim import LockStep, Mesh, Tensor
+        >>> shards = [[1, 2], [3]]
+        >>> Tensor.from_local(shards, Mesh((2,), ("dp",))("dp"), LockStep(2)).full()
+        array([1, 2, 3])
         """
         check_layout(layout)
-        world = _world(world, layout)
+        world = _choose_world(world, layout)
         world.check_mesh(layout.mesh)
-        meta, arrays = assemble(shards, layout, world, shape)
+        meta, arrays = assemble_shards(shards, layout, world, shape)
         tensor = cls(world, meta, arrays, requires_grad, provenance_number=world.number_tensor(meta))
         if world.watches_values:
             from spmdsim.arrays.replicas import watch_values
@@ -287,11 +308,11 @@ class Tensor(SymbolicTensor):
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
             """Run a NumPy ufunc, such as ``np.exp(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
-            return _numpy_protocols().ufunc(ufunc, method, *inputs, **options)
+            return _load_numpy_protocols().ufunc(ufunc, method, *inputs, **options)
 
         def __array_function__(self, function, _types, args, options):
             """Run a NumPy function, such as ``np.sum(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
-            return _numpy_protocols().function(function, args, options)
+            return _load_numpy_protocols().function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
 
@@ -337,10 +358,11 @@ class Tensor(SymbolicTensor):
         """Return the elements in another shape; see :func:`spmdsim.ops.reshape`.
 
         Args:
-            shape: the sizes in a tuple, or the first size.
-            layout: the layout of the result, or None.
-            order: "C" or "F".
+            shape: the sizes in a tuple, or the first size. One size may be -1: it follows from the number of
+                elements.
             *sizes: the other sizes, or the layout.
+            layout: the layout of the result; None: it follows from the tensor's.
+            order: ``"C"`` to keep the row-major order of elements, ``"F"`` the column-major order.
         """
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
             result = ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
@@ -355,7 +377,7 @@ class Tensor(SymbolicTensor):
         Args:
             perm: the order in a tuple, or its first dim; None: reversed.
             *dims: the other dims of the order.
-            **wrong: refused.
+            **wrong: none is allowed; the error names the right arguments.
         """
         if wrong:
             refuse_arguments(Tensor.transpose, (self, perm, *dims), wrong)
@@ -392,8 +414,13 @@ class Tensor(SymbolicTensor):
         return ops.argmin(self, dim if axis is None else one_value("argmin", dim=dim, axis=axis), keepdims)
 
 
-def _world(world: World | None, layout: Layout) -> World:
-    """Return the world of a new tensor: the current one for None, else ``world``, grown to the mesh.
+def _choose_world(world: World | None, layout: Layout) -> World:
+    """Return the world of a new tensor, with at least the ranks of the layout's mesh.
+
+    Args:
+        world: the world; None: the current world, :func:`spmdsim.world`. A world in one process may be replaced by a
+            larger one.
+        layout: the layout of the tensor.
 
     Raises:
         UsageTypeError: If ``world`` is no world.

@@ -1,4 +1,8 @@
-"""Sources of tensors: arrays, functions of an index, the ranks' own shards, tensors in other layouts."""
+"""Sources of tensors: arrays, functions of an index, the ranks' own shards, tensors in other layouts.
+
+`open_source` serves `Tensor.from_global`, `assemble_shards` serves `Tensor.from_local`, and `redistribute_reshaped`
+serves `ops.reshape`. `require_equal_source` compares a source between ranks.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ LocalPieces: TypeAlias = "ArrayLike | Sequence[ArrayLike] | Callable[[int], Arra
 
 
 def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
-    """Return the `Meta` of a global source, and a function that returns the block at an index.
+    """Return the `Meta` (layout, shape, dtype) of a source and a function of its blocks.
 
     Args:
         source: an array, an object that can be sliced, or a function of an index; a function needs ``shape`` and
@@ -60,8 +64,12 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
         shape: the global shape, or None for that of the array.
         dtype: the element type, or None for that of the array.
 
+    Returns:
+        The meta, and a function from a tuple of slices to a new array in the tensor's element type.
+
     Raises:
         InputError: If shape or type are missing or do not fit the source.
+        LayoutError: If the layout has another number of dims.
         UsageTypeError: If ``layout`` is no layout.
     """
     check_layout(layout)
@@ -69,7 +77,7 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
         if shape is None or dtype is None:
             raise InputError("a tensor made by a function needs shape=... and dtype=...")
         kind = number_type(dtype, "a tensor cannot have")
-        return Meta.of(layout, shape, kind), _from_function(source, kind)
+        return Meta.of(layout, shape, kind), _wrap_function(source, kind)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
@@ -94,8 +102,13 @@ def check_layout(layout: Any) -> None:
         raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
 
-def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
-    """Return a function that copies the blocks of ``function`` and checks their shapes."""
+def _wrap_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
+    """Return a function that copies the blocks of ``function`` and checks their shapes.
+
+    Args:
+        function: returns the block at a tuple of slices.
+        dtype: the element type of the copies.
+    """
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
         """Return a copy of the function's block; raise InputError if it has another shape."""
@@ -109,10 +122,12 @@ def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype
     return take
 
 
-def assemble(
+def assemble_shards(
     shards: Any, layout: Layout, world: World, shape: Sequence[int] | None
 ) -> tuple[Meta, list[np.ndarray]]:
-    """Return meta and arrays of a tensor from its shards; all processes report the same error.
+    """Return the `Meta` (layout, shape, dtype) of a tensor and one array per owned rank.
+
+    All ranks must call it; they exchange shapes and types, so all of them raise one error.
 
     Args:
         shards: the shards of this process's ranks: one array, a sequence of one per rank, or a function of the rank.
@@ -120,11 +135,14 @@ def assemble(
         world: the world of the ranks.
         shape: the global shape; None: computed from the shards.
 
+    Returns:
+        The meta and the arrays. A rank outside of the mesh gets an array without elements.
+
     Raises:
-        LayoutError: If types differ or shapes do not fit the layout.
+        LayoutError: If types differ or are no numbers, or shapes do not fit the layout.
         InputError: If the number of shards is not the number of owned ranks.
     """
-    arrays = _as_list(shards, world)
+    arrays = _convert_to_arrays(shards, world)
     facts = world.gather_objects(
         [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays], "from_local"
     )
@@ -137,7 +155,7 @@ def assemble(
         words = in_words(sides((rank, facts[rank][1]) for rank in members), "hold", world.job)
         raise LayoutError(f"all pieces need one dtype, but {words}")
     full_shape = (
-        tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
+        tuple(shape) if shape is not None else infer_global_shape(layout, {r: facts[r][0] for r in members})
     )
     for rank in members:
         wanted = layout.local_shape(full_shape, rank)
@@ -157,8 +175,16 @@ def assemble(
     ]
 
 
-def _as_list(shards: Any, world: World) -> list[np.ndarray]:
-    """Return one array per owned rank; raise InputError if their number differs."""
+def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
+    """Return one array per owned rank.
+
+    Args:
+        shards: one array, a list or tuple with one array per owned rank, or a function of the rank.
+        world: the world that owns the ranks.
+
+    Raises:
+        InputError: If there are more or fewer arrays than owned ranks.
+    """
     if callable(shards):
         if len(world.ranks) == 1:
             return [as_array(shards(world.ranks[0]))]
@@ -174,7 +200,7 @@ def _as_list(shards: Any, world: World) -> list[np.ndarray]:
     return [as_array(shard) for shard in shards]
 
 
-def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+def infer_global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the global shape that follows from the shapes of all shards.
 
     The size of a dim is the sum over the shards along its axes, from the first rank of the mesh.
@@ -188,7 +214,7 @@ def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tu
 
     >>> from spmdsim.core import Mesh
     >>> layout = Mesh((2, 2), ("a", "b"))(("a", "b"), None)
-    >>> global_shape(layout, {0: (2, 3), 1: (1, 3), 2: (1, 3), 3: (1, 3)})
+    >>> infer_global_shape(layout, {0: (2, 3), 1: (1, 3), 2: (1, 3), 3: (1, 3)})
     (5, 3)
     """
     mesh = layout.mesh
@@ -213,7 +239,10 @@ class ReshapeNode(MoveNode):
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradients in the shape of the operand."""
+        """Return the gradient of the operand, in its shape and in the dual of its layout.
+
+        The dual layout is the one that gradients have: replicated and partial are exchanged.
+        """
         operand = self.meta
         if not gradients[0]:
             return gradients
@@ -224,10 +253,13 @@ class ReshapeNode(MoveNode):
 
 
 def redistribute_reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
-    """Return a tensor in another shape and a layout for this shape; elements keep their row-major order.
+    """Return a tensor in another shape and a layout for this shape.
+
+    The elements keep their row-major order.
 
     Raises:
         UsageTypeError: If ``layout`` is no layout.
+        LayoutError: If the shape has another number of elements.
     """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
@@ -248,10 +280,10 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     Compared are the shape, element type and layout, and:
 
     - of an array all bytes, of a memory map above 64 MiB samples;
-    - of a source with a method ``sample`` its samples;
+    - of a source with a method ``sample`` the text that it returns;
     - of a function its description (attribute ``words``); if it has none, the blocks that several ranks computed.
 
-    Nothing is compared if ``words`` is None.
+    Nothing is compared if ``words`` is None, or if the process's first rank is outside of the mesh.
 
     Args:
         world: the world of the ranks.

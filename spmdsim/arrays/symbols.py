@@ -1,4 +1,8 @@
-"""Operators of tensors, such as ``+``, in plain, reflected and in-place forms, and NumPy's methods."""
+"""Operators of tensors, such as ``+``, in plain, reflected and in-place forms, and NumPy's methods.
+
+Read `SymbolicTensor` at the end first. The classes derived from `_Method` are descriptors: they look a function up
+when a program uses the method first.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,8 @@ if not TYPE_CHECKING:
 Binary: TypeAlias = "Callable[[Any, Operand], Tensor]"
 
 
-def _binary(name: str) -> Binary:
-    """Return the method of an operator: ``tensor + other``."""
+def _make_operator(name: str) -> Binary:
+    """Return a method that applies the operator ``name`` of `ops` to two operands."""
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
         """Apply the operator."""
@@ -49,8 +53,8 @@ def _binary(name: str) -> Binary:
     return symbol
 
 
-def _reflected(name: str) -> Binary:
-    """Return the reflected method of an operator: ``other + tensor``."""
+def _make_reflected_operator(name: str) -> Binary:
+    """Return a method that applies the operator ``name`` with the tensor as second operand."""
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
         """Apply the operator to exchanged operands."""
@@ -60,8 +64,8 @@ def _reflected(name: str) -> Binary:
     return symbol
 
 
-def _unary(name: str) -> Callable[[Any], Tensor]:
-    """Return the method of an operator on one tensor."""
+def _make_unary_operator(name: str) -> Callable[[Any], Tensor]:
+    """Return a method that applies the operator ``name`` of `ops` to the tensor."""
 
     def symbol(self: Tensor) -> Tensor:
         """Apply the operator."""
@@ -71,8 +75,8 @@ def _unary(name: str) -> Callable[[Any], Tensor]:
     return symbol
 
 
-def _in_place(name: str) -> Binary:
-    """Return the in-place method of an operator: ``tensor += other``."""
+def _make_in_place_operator(name: str) -> Binary:
+    """Return a method that gives the tensor the values of the operator ``name``, such as ``+=``."""
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
         """Give the tensor the values of the result."""
@@ -82,9 +86,9 @@ def _in_place(name: str) -> Binary:
     return symbol
 
 
-def _operator_methods(name: str) -> tuple[Binary, Binary, Binary]:
-    """Return the methods of an operator: plain, reflected and in place."""
-    return _binary(name), _reflected(name), _in_place(name)
+def _make_operators(name: str) -> tuple[Binary, Binary, Binary]:
+    """Return three methods of the operator ``name``: plain, reflected and in place."""
+    return _make_operator(name), _make_reflected_operator(name), _make_in_place_operator(name)
 
 
 def _is_operand(other: object) -> TypeGuard[Operand]:
@@ -182,7 +186,11 @@ class _Part(_Method):
 
 
 def _explain_missing(kind: type, name: str) -> str:
-    """Return the error message for a missing attribute, with the function or attribute to use instead."""
+    """Return the error message for an attribute that a class does not have.
+
+    It suggests the function of `spmdsim.ops` with this name, or `local` and `full` for an attribute of NumPy's
+    arrays, or else the nearest attribute. Names with two underscores get no suggestion.
+    """
     missing = f"{kind.__name__!r} object has no attribute {name!r}"
     if name.startswith("__"):
         return missing
@@ -216,22 +224,22 @@ class SymbolicTensor(ReadableTensor):
     diagonal, put = map(_NumpyMethod, ("diagonal", "put"))
     dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
-    __add__, __radd__, __iadd__ = _operator_methods("add")
-    __sub__, __rsub__, __isub__ = _operator_methods("subtract")
-    __mul__, __rmul__, __imul__ = _operator_methods("multiply")
-    __truediv__, __rtruediv__, __itruediv__ = _operator_methods("divide")
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _operator_methods("floor_divide")
-    __mod__, __rmod__, __imod__ = _operator_methods("remainder")
-    __pow__, __rpow__, __ipow__ = _operator_methods("power")
-    __matmul__, __rmatmul__, __imatmul__ = _operator_methods("matmul")
-    __and__, __rand__, __iand__ = _operator_methods("bitwise_and")
-    __or__, __ror__, __ior__ = _operator_methods("bitwise_or")
-    __xor__, __rxor__, __ixor__ = _operator_methods("bitwise_xor")
-    __lshift__, __rlshift__, __ilshift__ = _operator_methods("left_shift")
-    __rshift__, __rrshift__, __irshift__ = _operator_methods("right_shift")
-    __gt__, __ge__, __lt__, __le__ = map(_binary, ("greater", "greater_equal", "less", "less_equal"))
-    __neg__, __pos__, __abs__ = map(_unary, ("negative", "positive", "absolute"))
-    __invert__ = _unary("bitwise_invert")
+    __add__, __radd__, __iadd__ = _make_operators("add")
+    __sub__, __rsub__, __isub__ = _make_operators("subtract")
+    __mul__, __rmul__, __imul__ = _make_operators("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _make_operators("divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _make_operators("floor_divide")
+    __mod__, __rmod__, __imod__ = _make_operators("remainder")
+    __pow__, __rpow__, __ipow__ = _make_operators("power")
+    __matmul__, __rmatmul__, __imatmul__ = _make_operators("matmul")
+    __and__, __rand__, __iand__ = _make_operators("bitwise_and")
+    __or__, __ror__, __ior__ = _make_operators("bitwise_or")
+    __xor__, __rxor__, __ixor__ = _make_operators("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _make_operators("left_shift")
+    __rshift__, __rrshift__, __irshift__ = _make_operators("right_shift")
+    __gt__, __ge__, __lt__, __le__ = map(_make_operator, ("greater", "greater_equal", "less", "less_equal"))
+    __neg__, __pos__, __abs__ = map(_make_unary_operator, ("negative", "positive", "absolute"))
+    __invert__ = _make_unary_operator("bitwise_invert")
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return ops.equal(self, other) if _is_operand(other) else NotImplemented  # type: ignore[arg-type]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from spmdsim.core.tensor import PlainTensor
+from spmdsim.errors import InputError, UsageTypeError, WorldError, many
 from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.base import World
-import math
-from typing import TYPE_CHECKING, Any
-
-from spmdsim.errors import InputError, UsageTypeError, WorldError, many
-
-if TYPE_CHECKING:
     from typing_extensions import CapsuleType
+
+    from spmdsim.worlds.base import World
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -66,12 +63,12 @@ class ReadableTensor(PlainTensor):
     def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
         """Return a read-only view of a rank's shard; None: that of this process's first rank.
 
-        Addends of a pending sum of 16-bit floats are rounded for this view only.
+        Addends of a pending sum of 16-bit floats are stored as float32, and rounded to 16 bits for this view only.
 
         Args:
             rank: a rank that this process owns.
-            *more: refused.
-            **wrong: refused.
+            *more: none is allowed; the error names the right arguments.
+            **wrong: none is allowed.
 
         Raises:
             WorldError: If another process owns the rank, or there is no such rank.
@@ -138,19 +135,14 @@ class ReadableTensor(PlainTensor):
             raise UsageTypeError(
                 f"a tensor in pieces ({self.layout.placement_text()}) is no array of another library's; use .full() on all ranks"
             )
-        options: dict[str, Any] = {
-            "stream": stream,
-            "max_version": max_version,
-            "dl_device": dl_device,
-            "copy": copy,
-        }
+        options: dict[str, Any] = dict(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
         chosen = {key: value for key, value in options.items() if value is not None}
         array = self.local()
         if self.world.provenance is not None:
             self.world.provenance.note_read(self, array)
         try:
             capsule: CapsuleType = array.__dlpack__(**chosen)
-        except BufferError:  # older versions of the protocol have no word for arrays that are only read
+        except BufferError:  # Older versions of the protocol cannot describe read-only arrays.
             if copy is False:
                 raise
             capsule = array.copy().__dlpack__(**chosen)

@@ -144,7 +144,7 @@ def test_a_crash_while_saving_leaves_the_previous_checkpoint(world, shared, monk
     def crash(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write_rank", crash)
+    monkeypatch.setattr(checkpoint, "_write_shards", crash)
     with pytest.raises(InputError, match=r"rank 0 cannot write .*No space left"):
         checkpoint.save(shared / "c", tensors(world, mesh))
     monkeypatch.undo()
@@ -388,13 +388,13 @@ checkpoint.save(folder, x(1))
 if where == "begin":
     checkpoint_folder.sync_folder = kill
 elif where == "data":
-    checkpoint._write_rank = kill
+    checkpoint._write_shards = kill
 elif where == "manifest":
     os.replace = kill
 elif where == "old":
     checkpoint_folder.shutil.rmtree = kill
 elif where == "word":
-    checkpoint_folder.Saving.end = kill
+    checkpoint_folder.Saving.finish = kill
 checkpoint.save(folder, x(2))
 """
 
@@ -420,15 +420,15 @@ def test_a_save_that_is_under_way_elsewhere_is_left_alone(tmp_path):
     line = Mesh((2,), ("a",))
     x = Tensor.from_global(np.arange(4.0), line("a"), LockStep(2))
     first, foreign = Saving(tmp_path, "0" * 12), Saving(tmp_path, "1" * 12)
-    first.begin()
+    first.start()
     (first.data / "rank-00000.safetensors").write_bytes(b"half")
-    foreign.begin()
+    foreign.start()
     os.close(foreign._lock)  # as of a process of another machine, whose locks cannot be seen
     (tmp_path / f"{'1' * 12}.saving").write_text("another-machine")
     checkpoint.save(tmp_path, {"x": x})
     assert (first.data / "rank-00000.safetensors").read_bytes() == b"half" and foreign.data.is_dir()
     for _ in range(2):  # what has ended has nothing left to forget
-        first.end()
+        first.finish()
     os.utime(tmp_path / f"{'1' * 12}.saving", (0, 0))
     checkpoint.save(tmp_path, {"x": x})
     assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}
