@@ -7,7 +7,7 @@ import copy
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,6 +110,18 @@ def equivalent_mutants(path: Path) -> dict[tuple[str, ...], str]:
         reason = " ".join(more for more in more_lines if not more.startswith("or "))
         reasons |= {(location, line, after): reason for after in (first, *others)}
     return reasons
+
+
+def find_stale_entries(equivalent: Iterable[tuple[str, ...]], root: Path) -> list[tuple[str, ...]]:
+    """Return the entries of ``equivalent_mutants`` that name no mutant of the package in ``root``."""
+    by_file: dict[Path, list[tuple[str, ...]]] = {}
+    for key in equivalent:
+        by_file.setdefault(root / "spmdsim" / key[0].split()[0], []).append(key)
+    stale = []
+    for path, keys in by_file.items():
+        mutants = {mutant.key for mutant in mutants_of(path, root)} if path.exists() else set()
+        stale += [key for key in keys if key not in mutants]
+    return stale
 
 
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
