@@ -233,7 +233,7 @@ def test_extension_modules_of_a_package_are_shared(run: Callable[..., Report], t
     specs = [spec for name in names if (spec := find_spec(name)) and str(spec.origin).endswith(".so")]
     if not specs:
         pytest.skip("Python's own extension modules are built in")
-    name, source = specs[0].name, Path(str(specs[0].provenance_number))
+    name, source = specs[0].name, Path(str(specs[0].origin))
     folder = write(
         tmp_path / "site-packages",
         {"lib/__init__.py": "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\n"},
