@@ -14,8 +14,8 @@ from typing import Any
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.reading import require_file
-from spmdsim.simulation.deadlock.explanation import on_stall
-from spmdsim.simulation.deadlock.wait_graph import check_end
+from spmdsim.simulation.deadlock.explanation import resolve_stall
+from spmdsim.simulation.deadlock.wait_graph import report_open_operations
 from spmdsim.simulation.engine.captured_output import capture_output, replace_exit, replace_sleep
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.ownership import Variables
@@ -86,7 +86,7 @@ def simulate(
     scheduler.ranks_per_node = nodes
     if trace:
         scheduler.timeline = Timeline(n)
-    scheduler.on_stall = lambda attention: on_stall(scheduler, attention)
+    scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
     output: list[tuple[int, str]] = []
     stdout = sys.stdout
 
@@ -107,7 +107,7 @@ def simulate(
         stack.enter_context(replace_exit(scheduler))
         stack.enter_context(capture_output(scheduler, write))
         make_worlds(scheduler)
-        scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.end))
+        scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.call_exit_functions))
         start_clock()
         try:
             scheduler.run()
@@ -115,7 +115,7 @@ def simulate(
             scheduler.close()
     if scheduler.failure is None:
         rc = stand_in.rc_module
-        check_end(scheduler, not (rc.finalize or (rc.finalize is None and rc.initialize)))
+        report_open_operations(scheduler, not (rc.finalize or (rc.finalize is None and rc.initialize)))
     report = _build_report(scheduler, tuple(output))
     if check and not report.ok:
         raise SimulationError(str(report.errors[-1]), report)
@@ -125,7 +125,14 @@ def simulate(
 def _rank_body(
     program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
-    """Return the function that each rank runs, and the isolation of the ranks."""
+    """Return the function of a task that runs the program on its rank, and the isolation of the ranks.
+
+    ``program`` and ``args`` are those of ``simulate``.
+
+    Raises:
+        InputError: If the script cannot be read or compiled.
+        UsageTypeError: If ``program`` is neither a function nor a path.
+    """
     if callable(program):
         with_comm = _takes_comm(program, len(args))
         real_mpi = sys.modules.get("mpi4py.MPI")
@@ -201,7 +208,11 @@ def _takes_comm(function: Callable[..., Any], count: int) -> bool:
 def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end: Callable[[], None]) -> None:
     """Run the program on one rank, and record how it ended: normally, by sys.exit, or by an exception.
 
-    ``end`` calls the rank's exit functions.
+    Args:
+        scheduler: the simulation.
+        task: the rank.
+        body: runs the program on a rank and returns its result.
+        end: calls the rank's exit functions. It is not called after an exception.
     """
     try:
         try:
@@ -223,7 +234,10 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
 
 
 def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> None:
-    """Store a rank's exit code; end the run if it is not 0."""
+    """Store the exit code of a rank that called sys.exit; end the run with a finding if it is not 0.
+
+    As in Python, the code of None is 0, and the code of a text is 1.
+    """
     code = exit_error.code
     task.exit_code = code if isinstance(code, int) else int(code is not None)
     task.finished = True
@@ -268,11 +282,14 @@ def _describe_exception(task: Task, error: BaseException) -> Problem:
 
 
 def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
-    """Return the report of a run that has ended; its exit code is that of the first rank that set one."""
+    """Return the report of a run that has ended, with the printed lines ``output`` as (rank, line).
+
+    The exit code is the first one that a rank set; else 1 if there is an error, and 0 if not.
+    """
     tasks = scheduler.tasks
     problems = tuple(scheduler.problems)
-    wrong = [p for p in problems if scheduler.strict or p.severity == ERROR]
-    own_codes = [task.exit_code for task in tasks if task.exit_code]
+    wrong = any(scheduler.strict or problem.severity == ERROR for problem in problems)
+    exit_codes = [task.exit_code for task in tasks if task.exit_code]
     timeline = scheduler.timeline
     return Report(
         size=len(tasks),
@@ -283,7 +300,7 @@ def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> 
         messages=tuple(task.messages_sent for task in tasks),
         nbytes=tuple(task.bytes_sent for task in tasks),
         output=output,
-        exit_code=own_codes[0] if own_codes else int(bool(wrong)),
+        exit_code=exit_codes[0] if exit_codes else int(wrong),
         strict=scheduler.strict,
         trace=timeline.to_dict() if timeline is not None else None,
     )

@@ -18,13 +18,13 @@ from spmdsim.simulation.data.constants import ORDER_C, Handle, MPIError
 BYTE_DTYPE = np.dtype(np.uint8)
 
 
-def data_nbytes(dtype: np.dtype) -> int:
+def count_data_bytes(dtype: np.dtype) -> int:
     """Return the bytes of data in one basic value, without the padding of pairs."""
     fields = dtype.fields
     return dtype.itemsize if fields is None else sum(field[0].itemsize for field in fields.values())
 
 
-def data_bytes(dtype: np.dtype) -> Any:
+def data_byte_positions(dtype: np.dtype) -> Any:
     """Return the positions of the data bytes in one basic value, without the padding of pairs."""
     parts = [(0, dtype.itemsize)]
     if dtype.fields is not None:
@@ -75,7 +75,7 @@ class Datatype(Handle):
 
     def Get_size(self) -> int:
         """Return the bytes of data in one value, without padding."""
-        return self.elements * data_nbytes(self.dtype)
+        return self.elements * count_data_bytes(self.dtype)
 
     def Get_extent(self) -> tuple[int, int]:
         """Return the lower bound and the extent in bytes."""
@@ -84,9 +84,9 @@ class Datatype(Handle):
     def Get_true_extent(self) -> tuple[int, int]:
         """Return the position of the first data byte, and the extent up to the last data byte, in bytes."""
         if self.offsets is None or not len(self.offsets):
-            return 0, int(data_bytes(self.dtype)[-1]) + 1 if self.elements else 0
+            return 0, int(data_byte_positions(self.dtype)[-1]) + 1 if self.elements else 0
         low, high = int(self.offsets.min()) * self.dtype.itemsize, int(self.offsets.max())
-        return low, high * self.dtype.itemsize + int(data_bytes(self.dtype)[-1]) + 1 - low
+        return low, high * self.dtype.itemsize + int(data_byte_positions(self.dtype)[-1]) + 1 - low
 
     size = property(Get_size)
     lb = property(lambda self: self.Get_extent()[0])
@@ -184,7 +184,12 @@ class Datatype(Handle):
         return np.zeros(1, np.int64) if self.offsets is None else self.offsets
 
     def _repeat_at(self, name: str, starts: Any) -> Datatype:
-        """Return the type ``name`` with one value of this type at each start; ``starts`` are in elements."""
+        """Return a new, uncommitted type with one value of this type at each start.
+
+        Args:
+            name: the printed name of the new type.
+            starts: positions of the values, in elements of the basic dtype.
+        """
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
         offsets = (starts[:, None] + self.element_offsets()[None, :]).reshape(-1)
         derived = Datatype(name, self.dtype, offsets, committed=False)
@@ -192,24 +197,26 @@ class Datatype(Handle):
             [(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else []
         )
 
-    def _set_bounds(self, parts: Sequence[tuple[int, Datatype]]) -> Datatype:
-        """Set the bounds to enclose types at given starts, in elements; return this type.
+    def _set_bounds(self, members: Sequence[tuple[int, Datatype]]) -> Datatype:
+        """Set the lower bound, the extent and the alignment of this new type; return this type.
 
-        If a type was resized, only resized types count. Otherwise the extent is rounded up to the alignment.
+        The bounds enclose all members that have elements. The extent is rounded up to a multiple of the largest
+        alignment. If the program resized a member, only resized members count and nothing is rounded.
+
+        Args:
+            members: pairs of a start, in elements of this type's dtype, and the type of the value at this start.
         """
         size = self.dtype.itemsize
-        self.resized = any(member.resized for _, member in parts)
-        self.alignment = max((member.alignment for _, member in parts), default=1)
-        parts = [pair for pair in parts if (pair[1].resized if self.resized else pair[1].elements)]
-        bounds = [
-            (
-                start + member.lower * member.dtype.itemsize // size,
-                member.stride * member.dtype.itemsize // size,
-            )
-            for start, member in parts
-        ]
-        self.lower = min((low for low, _ in bounds), default=0)
-        self.stride = max((low + extent for low, extent in bounds), default=0) - self.lower
+        self.resized = any(member.resized for _, member in members)
+        self.alignment = max((member.alignment for _, member in members), default=1)
+        lows, highs = [], []
+        for start, member in members:
+            if member.resized if self.resized else member.elements:
+                low = start + member.lower * member.dtype.itemsize // size
+                lows.append(low)
+                highs.append(low + member.stride * member.dtype.itemsize // size)
+        self.lower = min(lows, default=0)
+        self.stride = max(highs, default=0) - self.lower
         if not self.resized and self.alignment > size:
             self.stride += -self.stride % (self.alignment // size)
         return self
@@ -267,7 +274,17 @@ class Datatype(Handle):
         starts: Sequence[int],
         order: int = ORDER_C,
     ) -> Datatype:
-        """Return the type of a box inside of an array; its extent is the whole array."""
+        """Return the type of a box inside an array; the extent of one value is the whole array.
+
+        Args:
+            sizes: the array's shape.
+            subsizes: the box's shape.
+            starts: the first index of the box in each dimension.
+            order: ORDER_C if the array is stored row by row, ORDER_F if column by column.
+
+        Raises:
+            MPIError: If the box is not inside the array.
+        """
         for size, subsize, start in zip(sizes, subsizes, starts):
             if start < 0 or start + subsize > size:
                 raise MPIError("ERR_ARG", f"[{start}, {start + subsize}) is not in [0, {size})")
@@ -280,7 +297,7 @@ class Datatype(Handle):
         return subarray
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """Return a type with the same elements and another lower bound and extent, in bytes."""
+        """Return a type with equal elements, the lower bound ``lb`` and another extent, both in bytes."""
         resized = Datatype("resized", self.dtype, self.element_offsets(), committed=False)
         resized.lower = self._count_elements(lb, "a lower bound")
         resized.stride = self._count_elements(extent, "an extent")
@@ -291,20 +308,25 @@ class Datatype(Handle):
     def Create_struct(
         cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Any]
     ) -> Datatype:
-        """Return a type of blocks of several types at positions in bytes; its basic dtype is the byte."""
+        """Return a type of blocks of several types; its basic dtype is the byte.
+
+        Args:
+            blocklengths: number of values in each block.
+            displacements: position of each block, in bytes.
+            datatypes: the type of each block's values.
+        """
         offsets: list[Any] = []
+        members: list[tuple[int, Datatype]] = []
         for length, displacement, datatype in zip(blocklengths, displacements, datatypes):
             item = datatype.dtype.itemsize
             elements = (np.arange(length)[:, None] * datatype.stride + datatype.element_offsets()).reshape(-1)
-            offsets.append(displacement + (elements[:, None] * item + data_bytes(datatype.dtype)).reshape(-1))
+            positions = elements[:, None] * item + data_byte_positions(datatype.dtype)
+            offsets.append(displacement + positions.reshape(-1))
+            if length:
+                last = displacement + (length - 1) * datatype.stride * item
+                members += [(displacement, datatype), (last, datatype)]
         all_offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
-        parts = [
-            (displacement + i * datatype.stride * datatype.dtype.itemsize, datatype)
-            for length, displacement, datatype in zip(blocklengths, displacements, datatypes)
-            for i in (0, length - 1)
-            if length
-        ]
-        return cls("struct", BYTE_DTYPE, all_offsets, committed=False)._set_bounds(parts)
+        return cls("struct", BYTE_DTYPE, all_offsets, committed=False)._set_bounds(members)
 
 
 def _pair_dtype(first: str) -> Any:

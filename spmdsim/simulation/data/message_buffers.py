@@ -1,4 +1,9 @@
-"""Buffers of MPI calls: an array, ``[array, count, displacement, datatype]`` in all forms, or a Python object."""
+"""Convert the buffer arguments of MPI calls to regions of memory that messages are read from and written to.
+
+A buffer argument ``spec`` is an array, or a list ``[array, count, displacement, datatype]`` whose later items may be
+omitted. A call with one block per rank takes counts and displacements as lists. Counts and displacements count values
+of the datatype, which may have several elements of a basic numpy dtype. Lower-case calls send Python objects instead.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,7 @@ class MessageBuffer:
         return data if self.index is not None else data.copy()
 
     def write(self, data: Any) -> None:
-        """Write 1-D elements of the buffer's dtype at its start."""
+        """Write 1-D elements of the buffer's dtype from its start; later elements stay unchanged."""
         count = len(data)
         if self.index is not None:
             self.array[self.index[:count]] = data
@@ -61,8 +66,8 @@ class MessageBuffer:
         else:
             self.read()[:count] = data
 
-    def part(self, start: int, count: int) -> MessageBuffer:
-        """Return the buffer of ``count`` elements from element ``start`` on."""
+    def select_elements(self, start: int, count: int) -> MessageBuffer:
+        """Return a buffer of ``count`` elements of this one, from element ``start`` on; memory is shared."""
         if self.index is not None:
             buffer = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
         else:
@@ -73,6 +78,9 @@ class MessageBuffer:
 
 def message_buffer(spec: Any) -> MessageBuffer:
     """Return the buffer of a message to or from one rank.
+
+    Args:
+        spec: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
 
     Raises:
         BufferError: If the memory is not contiguous.
@@ -113,38 +121,52 @@ def receive_buffer(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
     return buffer
 
 
-def equal_blocks(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Return equal, consecutive buffers, one for each of ``parts`` ranks."""
+def split_equally(spec: Any, rank_count: int) -> list[MessageBuffer]:
+    """Split a buffer into equal, consecutive blocks, one for each rank.
+
+    Raises:
+        ValueError: If ``spec`` has no count and its size is no multiple of ``rank_count``.
+    """
     memory, count, start, datatype = _parse_message(spec)
     flat, datatype, order = _flatten(memory, datatype)
     if count is None:
-        count = _values_per_rank(len(flat) - start, datatype, parts)
+        count = _values_per_rank(len(flat) - start, datatype, rank_count)
     return [
-        _typed_buffer(flat, count, start + i * count * datatype.stride, datatype, order) for i in range(parts)
+        _typed_buffer(flat, count, start + i * count * datatype.stride, datatype, order)
+        for i in range(rank_count)
     ]
 
 
-def counted_blocks(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Return buffers of the given counts at the given displacements, one for each of ``parts`` ranks."""
+def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
+    """Split a buffer into blocks of the given counts at the given displacements, one for each rank.
+
+    Args:
+        spec: ``[data, counts, displs, datatype]``. Omitted counts are equal; omitted displacements put the blocks one
+            after the other. One number instead of a list is the count of every block, or the distance of blocks.
+        rank_count: number of ranks.
+
+    Raises:
+        ValueError: If there is another number of counts or displacements than ranks.
+    """
     memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
     flat, datatype, order = _flatten(memory, datatype)
     if counts is None:
-        counts = _values_per_rank(len(flat), datatype, parts)
-    if np.ndim(counts) == 0:
-        counts = [int(counts)] * parts
-    sizes = [int(value) for value in counts]
+        counts = _values_per_rank(len(flat), datatype, rank_count)
+    sizes = [int(counts)] * rank_count if np.ndim(counts) == 0 else [int(count) for count in counts]
     if displacements is None:
-        displacements = list(accumulate(sizes, initial=0))[:-1]
+        starts = list(accumulate(sizes, initial=0))[:-1]
     elif np.ndim(displacements) == 0:
-        displacements = [i * int(displacements) for i in range(parts)]
-    if len(sizes) != parts or len(displacements) != parts:
+        starts = [i * int(displacements) for i in range(rank_count)]
+    else:
+        starts = [int(displacement) for displacement in displacements]
+    if len(sizes) != rank_count or len(starts) != rank_count:
         raise ValueError(
-            f"counts and displacements must be one each for {many(parts, 'rank')}, "
-            f"got {many(len(sizes), 'count')} and {many(len(displacements), 'displacement')}"
+            f"counts and displacements must be one each for {many(rank_count, 'rank')}, "
+            f"got {many(len(sizes), 'count')} and {many(len(starts), 'displacement')}"
         )
     return [
-        _typed_buffer(flat, n, int(displacement) * datatype.stride, datatype, order)
-        for n, displacement in zip(sizes, displacements)
+        _typed_buffer(flat, size, start * datatype.stride, datatype, order)
+        for size, start in zip(sizes, starts)
     ]
 
 
@@ -154,6 +176,9 @@ def _count_values(elements: int, datatype: Datatype) -> int:
     Args:
         elements: number of its basic elements.
         datatype: the type of the values.
+
+    Raises:
+        ValueError: If the buffer does not end at the end of a value.
     """
     stride, size = max(datatype.stride, 1), datatype.dtype.itemsize
     if elements > 0 and elements % stride:
@@ -164,23 +189,34 @@ def _count_values(elements: int, datatype: Datatype) -> int:
     return elements // stride
 
 
-def _values_per_rank(elements: int, datatype: Datatype, parts: int) -> int:
-    """Return the number of values for each of ``parts`` ranks in a buffer without a count."""
+def _values_per_rank(elements: int, datatype: Datatype, rank_count: int) -> int:
+    """Return the number of values for each rank in a buffer without a count.
+
+    Raises:
+        ValueError: If the number of values is not a multiple of the number of ranks.
+    """
     values = _count_values(elements, datatype)
-    if parts and values % parts:
+    if rank_count and values % rank_count:
         raise ValueError(
-            f"a buffer without a count must have a multiple of {many(parts, 'element')}, one block for each rank, "
+            f"a buffer without a count must have a multiple of {many(rank_count, 'element')}, one block for each rank, "
             f"got {many(values, 'element')}"
         )
-    return values // max(parts, 1)
+    return values // max(rank_count, 1)
 
 
-def typed_blocks(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Return buffers of the given counts, displacements in bytes and datatypes, one for each rank."""
-    memory, counts, displacements, types = _parse_typed(spec, parts)
-    if not (len(counts) == len(displacements) == len(types) == parts):
+def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
+    """Split a buffer into blocks of several datatypes, one block for each rank.
+
+    ``spec`` has a count, a displacement in bytes and a datatype for each rank.
+
+    Raises:
+        ValueError: If ``spec`` has another form, or another number of items than ranks; see ``_parse_typed``.
+        MPIError: If a displacement is no multiple of the size of its basic dtype.
+    """
+    memory, counts, displacements, types = _parse_typed(spec, rank_count)
+    if not (len(counts) == len(displacements) == len(types) == rank_count):
         raise ValueError(
-            f"counts, displacements and datatypes must be one each for {many(parts, 'rank')}, "
+            f"counts, displacements and datatypes must be one each for {many(rank_count, 'rank')}, "
             f"got {len(counts)}, {len(displacements)} and {len(types)}"
         )
     buffers = []
@@ -225,7 +261,12 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
     Args:
         spec: the caller's argument.
         form: the right form, for the error.
-        pair_types: types in which one item can have both counts and displacements, as a pair.
+        pair_types: an item of these types and of length 2 is a pair (counts, displacements). A list is no pair in
+            calls whose counts are a list.
+
+    Raises:
+        TypeError: If ``spec`` is None.
+        ValueError: If ``spec`` has too many items.
     """
     if spec is None:
         raise TypeError(
@@ -245,20 +286,20 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
     return memory, counts, displacements, datatype
 
 
-def _parse_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
+def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, Any, Any, list[Datatype]]:
     """Return memory, counts, byte displacements and datatypes of an alltoallw message.
 
     Args:
         spec: ``[data, datatypes]``, ``[data, (counts, displs), datatypes]`` or ``[data, counts, displs, datatypes]``,
             as mpi4py accepts them. Without counts and displacements, they are 1 and 0 for all ranks.
-        parts: number of ranks.
+        rank_count: number of ranks.
 
     Raises:
         ValueError: If ``spec`` has another form.
     """
     match spec if isinstance(spec, list | tuple) else ():
         case [memory, types]:
-            counts, displacements = [1] * parts, [0] * parts
+            counts, displacements = [1] * rank_count, [0] * rank_count
         case [memory, [counts, displacements], types]:
             pass
         case [memory, counts, displacements, types]:

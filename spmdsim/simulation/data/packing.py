@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, Datatype, data_bytes
+from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, Datatype, data_byte_positions
 from spmdsim.simulation.data.message_buffers import MessageBuffer, message_buffer, receive_buffer
 
 #: NumPy characters of the basic types that have another size in ``external32``.
@@ -16,7 +16,12 @@ _OTHER_SIZE = "lLgG"
 
 
 def check_external(datatype: Datatype, datarep: str) -> Datatype:
-    """Return the type; raise an MPI error if its values cannot be packed in the format "external32"."""
+    """Return the type if its values can be packed in the format ``datarep``, which must be "external32".
+
+    Raises:
+        MPIError: If the format has another name, the type has parts of several types, or a basic type has another
+            size in the format, as longs and long doubles do.
+    """
     dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
     parts = [dtype] if dtype.fields is None else [field[0] for field in dtype.fields.values()]
     if datarep != "external32":
@@ -34,14 +39,17 @@ def check_external(datatype: Datatype, datarep: str) -> Datatype:
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
     """Copy all complete values of ``inbuf`` to the bytes of ``outbuf`` from byte ``position`` on.
 
-    ``swapped`` stores them in big-endian order. Returns the position after the last byte written.
+    Padding is not copied. ``swapped`` stores values in big-endian order.
+
+    Returns:
+        The position after the last byte written.
     """
     source, target = _complete_values(datatype, inbuf), receive_buffer([outbuf, BYTE])
     values = source.copy()
     data = (
         (_big_endian(values) if swapped else values)
         .view(BYTE_DTYPE)
-        .reshape(-1, datatype.dtype.itemsize)[:, data_bytes(datatype.dtype)]
+        .reshape(-1, datatype.dtype.itemsize)[:, data_byte_positions(datatype.dtype)]
     )
     _section(target, position, data.size).write(data.reshape(-1))
     return position + int(data.size)
@@ -50,10 +58,13 @@ def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bo
 def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: bool = False) -> int:
     """Fill all complete values of ``outbuf`` from the bytes of ``inbuf`` from byte ``position`` on.
 
-    ``swapped`` reads them in big-endian order. Returns the position after the last byte read.
+    ``swapped`` reads values in big-endian order.
+
+    Returns:
+        The position after the last byte read.
     """
     receive_buffer([outbuf, BYTE])
-    target, data_positions = _complete_values(datatype, outbuf), data_bytes(datatype.dtype)
+    target, data_positions = _complete_values(datatype, outbuf), data_byte_positions(datatype.dtype)
     nbytes = target.elements * len(data_positions)
     values = target.copy()
     rows = values.view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)
@@ -76,12 +87,13 @@ def _complete_values(datatype: Datatype, memory: Any) -> MessageBuffer:
 
 
 def _section(packed: MessageBuffer, position: int, nbytes: int) -> MessageBuffer:
-    """Return ``nbytes`` bytes of a packed buffer from ``position`` on.
+    """Return the buffer of ``nbytes`` bytes of a packed buffer, from byte ``position`` on.
 
-    Raises an MPI error if the buffer is too small.
+    Raises:
+        MPIError: If these bytes are not all inside the packed buffer.
     """
     last = position + nbytes
     if position < 0 or last > packed.nbytes:
         reason = f"the packed buffer has {packed.nbytes} bytes, but bytes {position} to {last} are needed"
         raise MPIError("ERR_TRUNCATE" if position >= 0 else "ERR_ARG", reason)
-    return packed.part(position, nbytes)
+    return packed.select_elements(position, nbytes)

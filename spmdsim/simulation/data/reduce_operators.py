@@ -51,10 +51,11 @@ class Op(Handle):
             raise MPIError("ERR_OP", "OP_NULL reduces nothing")
         return self._objects(x, y)
 
-    def identity(self) -> Any:
-        """Return a value that is equal on ranks with equal operations.
+    def comparison_key(self) -> Any:
+        """Return a value to compare the operations of two ranks: equal operations have equal keys.
 
-        It is the name of a predefined operation, file and line of a function, or a callable without source.
+        The key of a predefined operation is its name. The key of a Python function is its file and first line, because
+        each rank may have its own copy. Any other callable is its own key.
         """
         function = self._function or self._objects
         if NAMED.get(self.name) is self:
@@ -69,7 +70,7 @@ class Op(Handle):
             raise MPIError("ERR_OP", f"{self!r} is not defined for {dtype}: {hint}")
 
     def combine(self, left: Any, right: Any) -> Any:
-        """Reduce two 1-D arrays, the lower rank's on the left."""
+        """Return the reduction of two 1-D arrays, the lower rank's on the left; operands stay unchanged."""
         if self._function is None:
             # ``check`` has refused operations without a function of arrays.
             return self._arrays(left, right)
@@ -113,7 +114,12 @@ class Op(Handle):
     is_predefined = property(Is_predefined)
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
-        """Set inoutbuf = inbuf op inoutbuf, on this rank alone."""
+        """Set inoutbuf = inbuf op inoutbuf, on this rank alone.
+
+        Raises:
+            MPIError: If the operation is not defined for the type.
+            ValueError: If the buffers differ in type or number of elements.
+        """
         from spmdsim.simulation.data.message_buffers import message_buffer
 
         left, right = message_buffer(inbuf), message_buffer(inoutbuf)
@@ -187,7 +193,11 @@ SUM = NAMED["SUM"]
 
 
 def as_op(op: Any) -> Op:
-    """Return an operation; convert a function of two Python objects to one."""
+    """Return ``op`` if it is an operation; convert a function of two Python objects to an operation.
+
+    Raises:
+        TypeError: If ``op`` cannot be called.
+    """
     if isinstance(op, Op):
         return op
     if not callable(op):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, SUCCESS, UNDEFINED
-from spmdsim.simulation.data.derived_types import BYTE, Datatype, data_nbytes
+from spmdsim.simulation.data.derived_types import BYTE, Datatype, count_data_bytes
 
 
 class Status:
@@ -19,7 +19,7 @@ class Status:
     def fill(self, source: int, tag: int, nbytes: int, dtype: Any = None) -> None:
         """Set source, tag and size; the padding of pairs is not counted in the size."""
         if getattr(dtype, "fields", None) is not None:  # a pickled object has no numpy dtype
-            nbytes = nbytes // dtype.itemsize * data_nbytes(dtype)
+            nbytes = nbytes // dtype.itemsize * count_data_bytes(dtype)
         self.source, self.tag, self.nbytes = source, tag, nbytes
         self.error, self.cancelled = SUCCESS, False
 
@@ -64,7 +64,7 @@ class Status:
 
         It is UNDEFINED if the message does not have a whole number of elements. A pair is one element, as in Open MPI.
         """
-        size = data_nbytes(datatype.dtype)
+        size = count_data_bytes(datatype.dtype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
@@ -83,7 +83,10 @@ class Status:
 
 
 def fill_statuses(statuses: Any, filled: list[Status]) -> None:
-    """Write statuses to the list that a caller passed; extend it if necessary."""
+    """Copy statuses into the sequence that a program passed; do nothing for None.
+
+    A list that is too short is extended; other sequences get as many statuses as they have entries.
+    """
     if statuses is None:
         return
     for position, status in enumerate(filled):

@@ -3,6 +3,9 @@
 In the simulation every standard send waits for its receive, and every collective waits for all its ranks. Many MPI
 libraries buffer a standard send, and let the root of a broadcast continue early. If all ranks are blocked, the
 simulation does this, too. When such a message is received later, it reports that the program depends on it.
+
+A **stall** is a state in which no rank can continue. To **release** an operation is to complete it for the rank that
+waits in it, although no other rank has answered. Read ``resolve_stall`` first.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.deadlock.wait_graph import (
     Wait,
     WaitGraph,
-    arrows,
     awaited_ranks,
+    describe_wait,
+    join_with_arrows,
     open_operations,
-    wait_of,
 )
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import STANDARD, Message, finish
@@ -50,16 +53,19 @@ class Relief:
         self.operations = operations
         self.ranks_of_site = ranks_of_site
 
-    def confirm(self, scheduler: Scheduler, message: Message) -> None:
-        """Report a released message that was received; buffer later messages of its call site at once."""
+    def report_received(self, scheduler: Scheduler, message: Message) -> None:
+        """Warn about a released message, because a rank has received it now.
+
+        From now on the simulation buffers messages of this call site at once, without a stall.
+        """
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
         location = place_of(message.task.rank, message.name, message.site)
         text = f"{location} only works because the library buffers the message: without a buffer "
         self._report(scheduler, "needs_buffering", message, location, text)
 
-    def confirm_early(self, scheduler: Scheduler, call: CollectiveCall) -> None:
-        """Report a collective that a rank left early and that is complete now."""
+    def report_complete(self, scheduler: Scheduler, call: CollectiveCall) -> None:
+        """Warn about a collective that a rank left early, because all ranks have called it now."""
         location = place_of(call.task.rank, call.name, call.site)
         text = (
             f"{location} only works because the library lets rank {location.rank} leave before the others "
@@ -70,7 +76,15 @@ class Relief:
     def _report(
         self, scheduler: Scheduler, kind: str, operation: Any, location: ProgramPlace, text: str
     ) -> None:
-        """Add a warning about the released operations of one call site, unless it has one."""
+        """Add a warning about the released operations of one call site; later ones of this kind are ignored.
+
+        Args:
+            scheduler: the simulation, which stores the warning.
+            kind: the kind of the warning, such as ``needs_buffering``.
+            operation: one of the released operations.
+            location: its place in the program.
+            text: the start of the sentence; the ranks that would wait forever are appended.
+        """
         if not is_new(scheduler, kind, site_key(operation.site)):
             return
         ranks = sorted(
@@ -82,23 +96,28 @@ class Relief:
         scheduler.problems.append(Problem(kind, WARNING, text, tuple(ranks), (location,), self.cycle))
 
     def _waiting_words(self, location: ProgramPlace, operation: Any, ranks: list[int]) -> str:
-        """Describe the ranks that would wait forever without the release."""
+        """Return the clause on the ranks that would wait forever without the release.
+
+        ``ranks`` are the ranks with a released operation of this call site.
+        """
         if len(self.cycle) == 1:
             return f"rank {location.rank} waits for itself"
         if len(self.cycle) > 1:
             waiting = ranks if len(ranks) > 1 else sorted(self.cycle)
-            return f"{ranks_text(waiting)} wait for each other ({arrows(self.cycle)})"
+            return f"{ranks_text(waiting)} wait for each other ({join_with_arrows(self.cycle)})"
         awaited = ranks_text(awaited_ranks(operation)[0]) if isinstance(operation, Message) else "others"
         return f"rank {location.rank} waits for {awaited} too early"
 
 
-def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
-    """Release the standard sends of a stall, or the collectives that a rank may leave early.
+def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
+    """Complete operations of blocked ranks that a real MPI library might complete without an answer.
 
-    Collectives are released only if the stall has no standard sends.
+    These are standard sends, which a library may buffer, and collectives that a rank may leave early, as a root may
+    leave a broadcast. The first of these groups that is not empty is released: standard sends between ranks that wait
+    for each other in a cycle; such collectives; all standard sends; all collectives that may be left early.
 
-    Operations on a cycle are released first, others only if no cycle has one. Returns True if a rank can continue
-    now; always False in strict mode.
+    Returns:
+        True if a rank can continue now. Always False in strict mode.
     """
     if scheduler.strict:
         return False
@@ -113,12 +132,12 @@ def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
     ]
     if not sends and not early:
         return False
-    on_cycle = graph.components()
+    on_cycle = graph.find_components()
     chosen = _group_by_cycle(sends, on_cycle) or _group_by_cycle(early, on_cycle)
     if chosen:
         ranks_of_site = _group_ranks_by_site([operation for group in chosen.values() for operation in group])
         for group in chosen.values():
-            cycle = graph.cycle_from(group[0].task.rank)
+            cycle = graph.find_cycle_through(group[0].task.rank)
             _release(scheduler, group, Relief(cycle, group, ranks_of_site))
         return True
     remaining = sends or early
@@ -133,14 +152,17 @@ def _can_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
 
 
 def _group_by_cycle(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, list[Any]]:
-    """Return the operations that wait for a rank of their own cycle, by the number of the cycle."""
-    by_rank: dict[int, list[Any]] = {}
+    """Return the operations that wait for a rank of their own cycle, by the number of the cycle.
+
+    ``on_cycle`` has the number of the cycle of each rank that is on one; see ``WaitGraph.find_components``.
+    """
+    by_cycle: dict[int, list[Any]] = {}
     for operation in operations:
-        component = on_cycle.get(operation.task.rank)
+        cycle = on_cycle.get(operation.task.rank)
         awaited = awaited_ranks(operation)[0]
-        if component is not None and any(on_cycle.get(rank) == component for rank in awaited):
-            by_rank.setdefault(component, []).append(operation)
-    return by_rank
+        if cycle is not None and any(on_cycle.get(rank) == cycle for rank in awaited):
+            by_cycle.setdefault(cycle, []).append(operation)
+    return by_cycle
 
 
 def _group_ranks_by_site(operations: list[Any]) -> dict[Any, set[int]]:
@@ -152,7 +174,10 @@ def _group_ranks_by_site(operations: list[Any]) -> dict[Any, set[int]]:
 
 
 def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:
-    """Complete operations that no rank has answered, with a copy of their data; mark each with ``relief``."""
+    """Complete operations that no rank has answered.
+
+    Each operation gets a copy of its data, because its rank may change the buffer now, and the mark ``relief``.
+    """
     for operation in operations:
         operation.relief = relief
         if isinstance(operation, Message):
@@ -166,25 +191,26 @@ def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> Non
 DETAILS = 64
 
 
-def on_stall(scheduler: Scheduler, attention: str) -> bool:
-    """Resolve a stall by completing sends or collectives early, or end the run with an explanation.
+def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
+    """Resolve a stall by releasing sends or collectives, or end the run with an explanation.
 
     Args:
         scheduler: the simulation.
-        attention: empty if all ranks are blocked; ``relief`` or ``livelock`` if some only poll. The run does not end
-            for ``relief``; nothing is released for ``livelock``.
+        attention: the reason of the call. Empty: all ranks are blocked. ``relief``: ranks test for operations that do
+            not complete, and the run continues if nothing can be released. ``livelock``: ranks have tested so often
+            that the run ends without a release.
 
     Returns:
         True if a rank can continue now.
     """
     graph = WaitGraph(scheduler)
-    if attention != "livelock" and relieve(scheduler, graph):
+    if attention != "livelock" and release_stalled(scheduler, graph):
         return True
     if attention != "relief":
         if scheduler.timeline is not None:
             last_clock = max(task.clock for task in scheduler.tasks)
             for task in graph.blocked:
-                wait = wait_of(task)
+                wait = describe_wait(task)
                 scheduler.timeline.record_blocked(
                     task,
                     wait.program_place.call,
@@ -197,13 +223,17 @@ def on_stall(scheduler: Scheduler, attention: str) -> bool:
 
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
-    """Return the finding on a stall: the first reason that applies, with the most specific reasons first."""
+    """Return the finding on a stall: the first reason that applies, with the wait of each blocked rank.
+
+    The reasons are, in this order: a collective with different arguments, a rank that waits for a finished rank,
+    a message with another tag or communicator, a cycle, and ranks that test forever.
+    """
     reason = _explain_mismatch(scheduler) or _explain_missing_rank(scheduler, graph)
     if reason is None:
         reason = _explain_other_message(scheduler, graph) or _explain_cycle(scheduler, graph)
     details = tuple(
         f"rank {wait.rank} waits in {wait.text} for {ranks_text(wait.ranks)}"
-        for wait in (wait_of(task) for task in graph.blocked[:DETAILS])
+        for wait in (describe_wait(task) for task in graph.blocked[:DETAILS])
         if wait.ranks
     )
     cycle = reason.cycle or graph.find_cycle()
@@ -211,7 +241,7 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
 
 def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
-    """Explain ranks that call one collective with different arguments, or return None."""
+    """Return the finding on ranks that call one collective with different arguments, or None."""
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             problem = faults.find_difference(shared, meeting)
@@ -221,28 +251,29 @@ def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
 
 
 def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Explain a rank that waits for a rank that has finished, or return None."""
-    best: Problem | None = None
+    """Return the finding on a rank that waits for ranks that have finished, or None.
+
+    A finding on a collective, or on a receive with a similar message of another tag, is preferred to the first one.
+    """
+    first_problem: Problem | None = None
     for task in graph.blocked:
-        wait = wait_of(task)
+        wait = describe_wait(task)
         finished = [rank for rank in wait.ranks if scheduler.tasks[rank].finished]
-        if not finished or (not wait.every and len(finished) < len(wait.ranks)):
+        still_possible = len(finished) < len(wait.ranks) and not wait.every
+        if not finished or still_possible:
             continue
         operation = open_operations(task.waiting)[0]
         if isinstance(operation, CollectiveCall):
-            return _explain_missing_call(scheduler, graph, operation, wait, finished)
+            return _explain_missing_call(graph, operation, wait, finished)
         hint = _describe_other_message(scheduler, operation)
-        if best is None or hint:
-            best = _explain_no_answer(wait, operation, finished, hint)
-            if hint:
-                return best
-    return best
+        if hint:
+            return _explain_no_answer(wait, operation, finished, hint)
+        first_problem = first_problem or _explain_no_answer(wait, operation, finished, hint)
+    return first_problem
 
 
-def _explain_missing_call(
-    scheduler: Scheduler, graph: WaitGraph, call: CollectiveCall, wait: Wait, finished: list[int]
-) -> Problem:
-    """Explain a collective that finished ranks have not called."""
+def _explain_missing_call(graph: WaitGraph, call: CollectiveCall, wait: Wait, finished: list[int]) -> Problem:
+    """Return the finding on a collective that the ranks ``finished`` have not called before they ended."""
     waiting = [
         task.rank
         for task in graph.blocked
@@ -261,7 +292,10 @@ def _explain_missing_call(
 
 
 def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: str) -> Problem:
-    """Explain a send or receive whose partners have finished; ``hint`` describes a similar message."""
+    """Return the finding on a send or receive whose partners, the ranks ``finished``, have ended.
+
+    ``hint`` is a clause on a message with another tag or communicator that the receive may mean, or empty.
+    """
     missing_action = "receives it" if isinstance(operation, Message) else "sends it a message"
     if len(finished) > 1:
         missing_action = missing_action.replace("sends", "send")
@@ -275,7 +309,10 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
 
 
 def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
-    """Describe a receive from any source that took the message of a later receive; empty if there is none."""
+    """Return a clause on an earlier receive from any source that took a message of a finished rank.
+
+    Empty if there is no such receive, or if ``operation`` is a send or itself receives from any source.
+    """
     wildcard_receives = operation.task.wildcard_receives
     senders = [rank for rank in finished if rank in wildcard_receives]
     if isinstance(operation, Message) or not senders or operation.source == ANY_SOURCE:
@@ -285,22 +322,25 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
 
 
 def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Explain a receive whose message has another tag or is in another communicator, or return None."""
+    """Return the finding on a receive whose message has another tag or communicator, or None."""
     for task in graph.blocked:
         for operation in open_operations(task.waiting):
             hint = _describe_other_message(scheduler, operation)
             if hint:
-                wait = wait_of(task)
+                wait = describe_wait(task)
                 text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(wait.ranks)}, {hint}"
                 ranks = tuple(sorted({wait.rank, *awaited_ranks(operation)[0]}))
                 return Problem(
-                    "deadlock", ERROR, text, ranks, (wait.program_place,), graph.cycle_from(task.rank)
+                    "deadlock", ERROR, text, ranks, (wait.program_place,), graph.find_cycle_through(task.rank)
                 )
     return None
 
 
 def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
-    """Describe a message with another tag or communicator that a receive may mean; empty if there is none."""
+    """Return a clause on a message with another tag or communicator that a receive may mean.
+
+    Empty if no message of the awaited source is in a mailbox of the rank, or if ``operation`` is no receive.
+    """
     if isinstance(operation, Message | CollectiveCall) or operation.dest < 0:
         return ""
     own_rank = operation.task.rank
@@ -323,12 +363,12 @@ def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
 
 
 def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
-    """Explain ranks that wait for each other, or if no ranks do, ranks that poll."""
+    """Return the finding on ranks that wait for each other, or else on ranks that test forever."""
     cycle = graph.find_cycle()
     if not cycle:
         return _explain_polling(graph)
     following = [*cycle[1:], cycle[0]]
-    waits = [wait_of(scheduler.tasks[rank], after) for rank, after in zip(cycle, following)]
+    waits = [describe_wait(scheduler.tasks[rank], after) for rank, after in zip(cycle, following)]
     skipped_words = _describe_cycle_lag(scheduler.tasks[cycle[0]])
     if len(cycle) == 1:
         text = f"rank {cycle[0]} waits for itself in {waits[0].text}"
@@ -336,7 +376,7 @@ def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
         shown = waits if len(waits) <= 4 else waits[:2]
         phrases = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in shown)
         ending = "" if len(waits) <= 4 else f", and so on for {len(waits)} ranks"
-        text = f"{ranks_text(cycle)} wait for each other ({arrows(cycle)}): {phrases}{ending}"
+        text = f"{ranks_text(cycle)} wait for each other ({join_with_arrows(cycle)}): {phrases}{ending}"
     places = tuple(wait.program_place for wait in waits[:DETAILS])
     return Problem("deadlock", ERROR, text + skipped_words, tuple(sorted(cycle)), places, cycle)
 
@@ -352,7 +392,7 @@ def _describe_cycle_lag(task: Task) -> str:
 def _explain_polling(graph: WaitGraph) -> Problem:
     """Explain a rank that tests repeatedly for an event that cannot happen."""
     task = graph.blocked[0]
-    wait = wait_of(task)
+    wait = describe_wait(task)
     text = (
         f"rank {wait.rank} looks again and again in {wait.text} for {ranks_text(wait.ranks)}, "
         "and nothing it waits for can happen any more"

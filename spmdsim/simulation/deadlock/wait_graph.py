@@ -42,7 +42,7 @@ class Wait:
 
 
 def open_operations(waiting: Any) -> list[Any]:
-    """Return the incomplete operations for which a rank waits."""
+    """Return the incomplete operations of ``Task.waiting``, an operation or a ``JointWait`` for several."""
     operations = waiting.operations if isinstance(waiting, JointWait) else [waiting]
     return [operation for operation in operations if not operation.done]
 
@@ -76,12 +76,12 @@ def describe_operation(operation: Any) -> str:
     return f"{operation.name}(source={source}, tag={tag}{communicator})"
 
 
-def wait_of(task: Task, toward: int | None = None) -> Wait:
+def describe_wait(task: Task, toward: int | None = None) -> Wait:
     """Return the wait of a blocked rank.
 
     Args:
         task: the rank.
-        toward: if the rank waits for several operations, describe the one first that this rank could complete.
+        toward: another rank. Of several operations, one that this rank could complete is described first.
     """
     location = place_in_stack(task.rank, task.greenlet.gr_frame)
     operations = open_operations(task.waiting)
@@ -99,7 +99,11 @@ def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
 
 
 def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
-    """Describe the wait for some operations in a call at a place."""
+    """Return a text on a wait for some operations in a call at a place.
+
+    An example is ``Wait at a.py:9 for Irecv(source=1, tag=0) of line 7 and 2 more``.
+    If the call itself is the first operation, or a combined send and receive, the text names the operation only.
+    """
     first = operations[0]
     if first.name == location.call or location.call.lower().startswith("sendrecv"):
         is_only = first.name == location.call or len(operations) == 1
@@ -117,11 +121,11 @@ class WaitGraph:
         self.blocked = [t for t in scheduler.tasks if not t.finished and t.waiting is not None]
         self.edges = {task.rank: _union_awaited(open_operations(task.waiting)) for task in self.blocked}
 
-    def components(self) -> dict[int, int]:
-        """Return the number of the strongly connected component of each rank that is on a cycle.
+    def find_components(self) -> dict[int, int]:
+        """Return, for each rank that is on a cycle, the number of its strongly connected component.
 
-        Uses Kosaraju's algorithm: order ranks by the end of a depth-first search, then search the reverse edges in
-        the reverse of this order.
+        Ranks that can reach each other along edges have equal numbers. Uses Kosaraju's algorithm: order ranks by the
+        end of a depth-first search, then search the reverse edges in the reverse of this order.
         """
         waited_for: dict[int, list[int]] = {rank: [] for rank in self.edges}
         for rank, awaited in self.edges.items():
@@ -140,8 +144,8 @@ class WaitGraph:
                 numbers.update(dict.fromkeys(members, root))
         return numbers
 
-    def cycle_from(self, start: int) -> tuple[int, ...]:
-        """Return the shortest cycle through a rank, which is its first element; empty if there is none."""
+    def find_cycle_through(self, start: int) -> tuple[int, ...]:
+        """Return the ranks of the shortest cycle through ``start``, from ``start`` on; empty if there is none."""
         predecessor: dict[int, int] = {}
         queue = deque([start])
         while queue:
@@ -159,12 +163,18 @@ class WaitGraph:
 
     def find_cycle(self) -> tuple[int, ...]:
         """Return a shortest cycle through the lowest rank that is on a cycle; empty if there is none."""
-        on_cycle = self.components()
-        return self.cycle_from(min(on_cycle)) if on_cycle else ()
+        on_cycle = self.find_components()
+        return self.find_cycle_through(min(on_cycle)) if on_cycle else ()
 
 
 def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
-    """Return a rank and all ranks reachable from it, except ``before``, in post-order."""
+    """Return the ranks reachable from ``root`` and ``root`` itself, in post-order of a depth-first search.
+
+    Args:
+        root: the first rank.
+        edges: the neighbours of each rank. A neighbour without an entry is ignored.
+        before: ranks that are left out, and through which no path leads.
+    """
     if root in before:
         return []
     post_order, visited, stack = [], {root}, [(root, iter(edges[root]))]
@@ -179,10 +189,10 @@ def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Cont
     return post_order
 
 
-def arrows(cycle: Iterable[int]) -> str:
+def join_with_arrows(cycle: Iterable[int]) -> str:
     """Return a cycle as text, such as ``0 → 1 → 0``; the middle of more than 8 ranks is left out.
 
-    >>> arrows([0, 1])
+    >>> join_with_arrows([0, 1])
     '0 → 1 → 0'
     """
     ranks = list(cycle)
@@ -192,11 +202,11 @@ def arrows(cycle: Iterable[int]) -> str:
     return " → ".join(shown)
 
 
-def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
-    """Add a finding for each message, collective and request that is open at the end of the run.
+def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
+    """Add findings on messages, collectives and requests that are open at the end of the run.
 
-    Equal findings of several ranks become one. ``finalize_needed``: report ranks that did not call Finalize after
-    Init.
+    Operations of one call site become one finding. ``finalize_needed`` adds a finding on ranks that called Init but not
+    Finalize.
     """
     for task in scheduler.tasks:
         task.report_stored_flood()
@@ -210,7 +220,7 @@ def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
 
 
 def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield a finding for all unreceived messages of each call site and tag."""
+    """Yield one finding per call site and tag of sends whose messages were not received."""
     groups: dict[Any, list[Message]] = {}
     for shared in scheduler.shared:
         for box in shared.boxes:
@@ -248,7 +258,7 @@ def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
 
 
 def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield a finding for all requests of each call site that no rank has waited for."""
+    """Yield one finding per call site of nonblocking calls whose requests were not waited for."""
     groups: dict[Any, list[Any]] = {}
     for task in scheduler.tasks:
         for request in task.active.values():
@@ -271,7 +281,10 @@ _MOST_CALLS = 3
 
 
 def _calls_text(operations: list[Any]) -> str:
-    """Return the distinct calls of some requests as text; if they differ, with their ranks."""
+    """Return the distinct calls of some requests as text; if they differ, with the first rank of each.
+
+    Only the first three calls are listed; the others are counted.
+    """
     rank_of_call: dict[str, int] = {}
     for operation in operations:
         rank_of_call.setdefault(describe_operation(operation), operation.task.rank)
@@ -281,7 +294,7 @@ def _calls_text(operations: list[Any]) -> str:
 
 
 def _find_unfinalized(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield a finding on the ranks that called Init but not Finalize."""
+    """Yield one finding on all ranks that called Init but not Finalize; nothing if there are none."""
     initialized = [task for task in scheduler.tasks if isinstance(task.initialized, ProgramPlace)]
     open_ranks = [task.rank for task in initialized if not task.finalized]
     if not open_ranks:

@@ -21,30 +21,25 @@ class RankOutput:
     Args:
         scheduler: the simulation, which knows the running rank.
         emit: function that is called with (rank, line).
-        real: the process's own stream.
+        original: the process's own stream.
     """
 
     def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], original: TextIO) -> None:
         self._scheduler = scheduler
         self._emit = emit
-        self._real = original
-        self._partial: dict[int, str] = {}
+        self._original = original
+        self._unfinished: dict[int, str] = {}
         self.encoding = "utf-8"
         self.errors = "replace"
 
     def write(self, text: str) -> int:
-        """Collect text of the running rank and pass on its complete lines."""
-        if not text:
-            return 0
+        """Add text of the running rank and pass on its complete lines; return the length of the text."""
         rank = self._scheduler.current.rank
-        if "\n" not in text:
-            self._partial[rank] = self._partial.get(rank, "") + text
-            return len(text)
-        *lines, unfinished = (self._partial.pop(rank, "") + text).split("\n")
+        *lines, unfinished = (self._unfinished.pop(rank, "") + text).split("\n")
         for line in lines:
             self._emit(rank, line)
         if unfinished:
-            self._partial[rank] = unfinished
+            self._unfinished[rank] = unfinished
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -57,8 +52,8 @@ class RankOutput:
 
     def close_lines(self) -> None:
         """Pass on the text of all ranks that has no line end."""
-        for rank in sorted(self._partial):
-            self._emit(rank, self._partial.pop(rank))
+        for rank in sorted(self._unfinished):
+            self._emit(rank, self._unfinished.pop(rank))
 
     def isatty(self) -> bool:
         """Return False: the output of many ranks is not a terminal."""
@@ -70,7 +65,7 @@ class RankOutput:
 
     def fileno(self) -> int:
         """Return the file descriptor of the process's own stream."""
-        return self._real.fileno()
+        return self._original.fileno()
 
 
 @contextmanager
@@ -86,7 +81,10 @@ def _replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Pass every rank's printed lines to ``emit(rank, line)`` inside a ``with`` block."""
+    """Pass every rank's printed lines to ``emit(rank, line)`` inside a ``with`` block.
+
+    The end of the block passes on lines without a line end, too.
+    """
     stream = RankOutput(scheduler, emit, sys.stdout)
     try:
         with _replace_attribute(sys, "stdout", stream):
@@ -96,7 +94,10 @@ def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> It
 
 
 def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``time.sleep`` takes modelled time and lets the other ranks run."""
+    """Return a context in which ``time.sleep`` advances a rank's modelled clock and lets other ranks run.
+
+    In other threads of the program ``time.sleep`` waits as usual.
+    """
     original = time.sleep
 
     def sleep(seconds: Any) -> None:
@@ -116,7 +117,10 @@ def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
 
 
 def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``os._exit`` in a rank ends the simulation with a finding."""
+    """Return a context in which ``os._exit`` in a rank ends the simulation with a finding.
+
+    In other threads, and in processes that the program forks, ``os._exit`` ends the process as usual.
+    """
     original, process = os._exit, os.getpid()
 
     def end_simulation(status: int) -> NoReturn:

@@ -102,8 +102,15 @@ class CollectiveCall:
         if self.rule.answer is _scatter:
             self.blocks = [_copy_block(self.send[self.rank])]
 
-    def take(self) -> Any:
-        """Fill the receive buffers, or return the received objects; runs when it is the rank's turn."""
+    def deliver(self) -> Any:
+        """Advance the rank's clock, and fill its receive buffers or return its objects.
+
+        Runs when it is the rank's turn, after the meeting is complete.
+
+        Returns:
+            None for a call of buffers; ``value`` for a call that receives nothing; else the received object, or the
+            list of objects if ``listed``.
+        """
         if self.end > self.task.clock:
             self.task.clock = self.end
         if self.blocks is None:
@@ -132,7 +139,14 @@ class Meeting:
         return [call for call in self.calls if call is not None]
 
     def complete(self, scheduler: Any, shared: Any) -> None:
-        """Compare the calls of all ranks, compute the results, set the times, and let all ranks continue."""
+        """Compare the calls of all ranks, compute the results, set the times, and let all ranks continue.
+
+        A difference that MPI forbids ends the run with a finding.
+
+        Args:
+            scheduler: the simulation.
+            shared: the `CommunicatorState`.
+        """
         calls = self.present()
         problem = faults.find_difference(shared, self)
         if problem is not None:
@@ -153,20 +167,24 @@ class Meeting:
             scheduler.timeline.record_collective(shared, calls)
         for call in calls:
             if call.relief is not None:
-                call.relief.confirm_early(scheduler, call)
+                call.relief.report_complete(scheduler, call)
             finish(scheduler, call)
 
 
-def join(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
+def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
     """Add a rank's call to the meeting of its number; complete the meeting if all ranks have arrived.
 
-    The k-th collective call of a rank on a communicator belongs to the k-th meeting.
+    A meeting is one collective operation of a communicator: the k-th collective call of each rank belongs to the k-th
+    meeting.
 
     Args:
         end: the rank's end of the communicator.
         call: the call.
         name: name of the method, such as "Bcast".
         site: code object and instruction of the call.
+
+    Returns:
+        ``call``, which is done if this rank was the last one.
     """
     shared, task, rank = end.shared, end.running(), end.rank
     call.comm, call.task, call.rank = shared, task, rank
@@ -187,7 +205,11 @@ def join(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> Collecti
 
 
 def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
-    """Set the modelled time at which each rank continues after a collective."""
+    """Set the modelled time ``end`` at which each rank continues after a collective.
+
+    The rule's ``flow`` decides: ranks continue a collective's duration after all ranks have called, or after the root
+    has called; if data flows up to the root, other ranks continue when they have sent their block.
+    """
     rule = calls[0].rule
     nbytes = max(call.nbytes() for call in calls)
     seconds = collective_seconds(rule.priced_as, shared.ranks, nbytes, scheduler.machine)
@@ -252,8 +274,11 @@ def _all_to_all(calls: list[CollectiveCall]) -> None:
         call.blocks = [row[rank] for row in copies]
 
 
-def _prefixes(calls: list[CollectiveCall]) -> Iterator[Any]:
-    """Yield, for each rank, the reduction of the operands of all ranks up to it, in new memory."""
+def _accumulate_operands(calls: list[CollectiveCall]) -> Iterator[Any]:
+    """Yield, for each rank, the reduction of the operands of the ranks up to and including it.
+
+    The results are in new memory: arrays for calls of buffers, objects for lower-case calls.
+    """
     first, *others = calls
     if first.receive is None:
         return accumulate((call.send[0].load() for call in calls), first.op)
@@ -268,7 +293,7 @@ def _as_block(call: CollectiveCall, value: Any) -> Any:
 
 def _reduce_all(calls: list[CollectiveCall]) -> Any:
     """Return the reduction of all ranks' operands, in rank order."""
-    return deque(_prefixes(calls), maxlen=1).pop()
+    return deque(_accumulate_operands(calls), maxlen=1).pop()
 
 
 def _reduce(calls: list[CollectiveCall]) -> None:
@@ -283,7 +308,11 @@ def _all_reduce(calls: list[CollectiveCall]) -> None:
 
 
 def _reduce_scatter(calls: list[CollectiveCall]) -> None:
-    """Give each rank the next block of the reduced vector, as long as its receive buffer."""
+    """Give each rank the next block of the reduced vector, as long as its receive buffer.
+
+    Raises:
+        ValueError: If the receive buffers together are longer than the vector.
+    """
     total = _reduce_all(calls)
     wanted = sum(call.receive[0].elements for call in calls if call.receive)
     if wanted > len(total):
@@ -298,12 +327,12 @@ def _reduce_scatter(calls: list[CollectiveCall]) -> None:
 
 
 def _scan(calls: list[CollectiveCall]) -> None:
-    for call, value in zip(calls, _prefixes(calls)):
+    for call, value in zip(calls, _accumulate_operands(calls)):
         call.blocks = [_as_block(call, value)]
 
 
 def _exscan(calls: list[CollectiveCall]) -> None:
-    values = _prefixes(calls)
+    values = _accumulate_operands(calls)
     calls[0].blocks = [None]
     for call, value in zip(calls[1:], values):
         call.blocks = [_as_block(call, value)]

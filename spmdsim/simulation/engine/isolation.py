@@ -70,11 +70,11 @@ class Process:
         self._exit_functions: list[list[_ExitFunction]] = [[] for _ in range(size)]
         self.rank = 0
 
-    def move(self) -> None:
-        """Change to the working folder of the running rank."""
+    def enter_folder(self) -> None:
+        """Change to the working folder of the running rank; valid once a rank has changed its folder."""
         self._chdir(self._folders[self.rank])
 
-    def end(self) -> None:
+    def call_exit_functions(self) -> None:
         """Call the exit functions of the running rank, the last one first."""
         functions = self._exit_functions[self.rank]
         while functions:
@@ -83,7 +83,9 @@ class Process:
 
     @contextmanager
     def installed(self, has_copies: Callable[[str], bool]) -> Iterator[None]:
-        """Replace functions of ``os`` and ``atexit`` inside a ``with`` block; restore the process afterwards.
+        """Give each rank its own folder, environment and exit functions inside a ``with`` block.
+
+        Replaces ``os.environ``, ``os.chdir`` and two functions of ``atexit``; restores the process afterwards.
 
         Args:
             has_copies: returns True if every rank has its own copy of the module of this name. Exit functions of other
@@ -124,13 +126,11 @@ class Process:
         """Restore the variables of ``os.environ``, and those that ranks set in the C environment."""
         for view in self._views:
             view._data = self._environment
-        for key in {
-            key for environment in self.environments for key in environment.keys() ^ self._environment.keys()
-        }:
-            os.unsetenv(key) if key not in self._environment else os.putenv(key, self._environment[key])
         for environment in self.environments:
-            for key in environment.keys() & self._environment.keys():
-                if environment[key] != self._environment[key]:
+            for key in environment.keys() | self._environment.keys():
+                if key not in self._environment:
+                    os.unsetenv(key)
+                elif environment.get(key) != self._environment[key]:
                     os.putenv(key, self._environment[key])
 
 
@@ -182,29 +182,31 @@ class Isolation:
         self._loading = False  # True if the running rank has loaded modules since its turn began
         self._searching = False
 
-    def enter(self, task: Task) -> None:
-        """Set the process state to a rank's."""
-        rank = task.rank
-        world, before, process = self.worlds[rank], self._current, self.process
+    def enter_rank(self, task: Task) -> None:
+        """Set the process state to a rank's: folder, arguments, modules, variables and random numbers."""
+        world, before = self.worlds[task.rank], self._current
         if world is before:
             return
-        self._current, process.rank = world, rank
-        if process.has_moved:
-            process.move()
-        sys.argv, modules = world.arguments, sys.modules
-        modules["__main__"] = world.main
+        self._current, self.process.rank = world, task.rank
+        if self.process.has_moved:
+            self.process.enter_folder()
+        sys.argv = world.arguments
+        sys.modules["__main__"] = world.main
         if self._names and before is not None:
             self._exchange_modules(before, world)
         if self._variables is not None and self._variables.differ:
-            self._variables.set_values(rank)
-        numpy_random = modules.get("numpy.random") if self.draws_numbers else None
+            self._variables.set_values(task.rank)
+        numpy_random = sys.modules.get("numpy.random") if self.draws_numbers else None
         if numpy_random is not None:
             if world.numpy_bits is None:
                 world.numpy_bits = numpy_random.MT19937(list(world.seed))
             numpy_random.set_bit_generator(world.numpy_bits)
 
     def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
-        """Replace one rank's modules by another rank's."""
+        """Replace one rank's own modules in ``sys.modules`` by another rank's.
+
+        If the first rank has loaded modules in its turn, they are stored first.
+        """
         modules = sys.modules
         if self._loading:
             before.modules = {name: modules[name] for name in self._names if name in modules}
@@ -217,7 +219,11 @@ class Isolation:
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module that every rank loads for itself; None if ranks share it."""
+        """Return the spec of a module that every rank loads for itself; None if ranks share it.
+
+        Python calls this method for each module that is not in ``sys.modules``, because the object is in
+        ``sys.meta_path``. Extension modules are shared, because Python cannot load them twice.
+        """
         if self._searching:
             return None
         self._searching = True
@@ -243,7 +249,10 @@ class Isolation:
         return spec
 
     def _share_submodules(self, spec: Any) -> None:
-        """Make submodules that ranks share attributes of every rank's own package."""
+        """Make a rank's own copy of a package have the loaded submodules that ranks share as attributes.
+
+        ``spec`` is the spec of the package; its loader is replaced.
+        """
         prefix = spec.name + "."
         shared = {
             name.removeprefix(prefix): module
@@ -268,7 +277,7 @@ class Isolation:
         if self._variables is not None:
             self._variables.replaced = replaced
         sys.meta_path.insert(0, self)
-        self._scheduler.on_enter = self.enter
+        self._scheduler.on_enter = self.enter_rank
         try:
             with self.process.installed(self._is_own):
                 yield
@@ -328,7 +337,7 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        """Load the module, and call the functions before and after."""
+        """Load the module; call ``before(module)`` before and ``after(module)`` after it, if they are set."""
         if self._before is not None:
             self._before(module)
         self._loader.exec_module(module)
@@ -337,7 +346,7 @@ class _Loader:
 
 
 def may_draw_numbers(origin: str | None) -> bool:
-    """Return True if a source file mentions random numbers or cannot be read."""
+    """Return True if the source file ``origin`` contains the word "random", or cannot be read."""
     try:
         with open(str(origin), "rb") as stream:
             return b"random" in stream.read()

@@ -7,21 +7,15 @@ sent one matches; of several receives that accept a message, the first posted on
 from __future__ import annotations
 
 import sys
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
-
-if TYPE_CHECKING:
-    from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.data.message_buffers import OBJECT
-from spmdsim.simulation.findings.problems import Site
+from spmdsim.simulation.findings.problems import ERROR, Problem, Site, place_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.scheduler import Scheduler, Task
@@ -148,20 +142,18 @@ class JointWait:
                 operation.waiter = self
                 self.open_count += 1
 
-    def count_completed(self) -> None:
-        """Count a completed operation, and wake the rank if its wait is over."""
-        self.open_count -= 1
-        if (self.open_count == 0) if self.every else (self.open_count >= 0):
-            if not self.every:
-                self.release()
-            self.scheduler.wake(self.task)
+    def count_complete(self) -> None:
+        """Count a completed operation, and wake the rank if its wait is over.
 
-    def release(self) -> None:
-        """Stop observing the operations that are still open."""
-        self.open_count = 0
-        for operation in self.operations:
-            if operation.waiter is self:
-                operation.waiter = None
+        After a wait for any one operation, the other operations do not wake the rank again.
+        """
+        self.open_count -= 1
+        if not self.every:
+            for operation in self.operations:
+                if operation.waiter is self:
+                    operation.waiter = None
+        if self.open_count == 0 or not self.every:
+            self.scheduler.wake(self.task)
 
 
 def finish(scheduler: Scheduler, operation: Any) -> None:
@@ -171,7 +163,7 @@ def finish(scheduler: Scheduler, operation: Any) -> None:
     if waiter is not None:
         operation.waiter = None
         if type(waiter) is JointWait:
-            waiter.count_completed()
+            waiter.count_complete()
         else:
             scheduler.wake(waiter)
 
@@ -208,7 +200,7 @@ class Mailbox:
     # ------------------------------------------------------------------ receives
 
     def post(self, receive: Receive) -> None:
-        """Add a receive that has no message yet."""
+        """Add a receive that has no message yet: as ``blocked`` if its rank is blocked in it."""
         self.count += 1
         receive.number = self.count
         if receive.direct:
@@ -230,7 +222,7 @@ class Mailbox:
         return blocked if blocked is not None and blocked.accepts(source, tag) else None
 
     def remove_receive(self, receive: Receive) -> None:
-        """Remove a receive because a message satisfies it."""
+        """Remove the receive that ``find_receive`` returned, because a message satisfies it."""
         if receive.direct:
             self.blocked = None
         elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
@@ -259,7 +251,7 @@ class Mailbox:
     # ------------------------------------------------------------------ messages
 
     def put(self, message: Message) -> None:
-        """Append a message to those of its source."""
+        """Append a message to the chain of its source, and number it."""
         self.count += 1
         message.number = self.count
         first = self.arrived.get(message.source)
@@ -275,20 +267,17 @@ class Mailbox:
         Args:
             source: rank or ANY_SOURCE.
             tag: number or ANY_TAG.
-            random: generator that draws one of the sources if several could be first; None takes the first message
-                sent.
+            random: generator that draws one of the sources that have such a message; None takes the first message that
+                arrived.
         """
         if source != ANY_SOURCE:
             return _first_with_tag(self.arrived.get(source), tag)
-        candidates = [
-            message for first in self.arrived.values() if (message := _first_with_tag(first, tag)) is not None
-        ]
-        if not candidates:
-            return None
-        if random is not None:
-            result: Message | None = random.choice(sorted(candidates, key=lambda message: message.source))
+        firsts = [_first_with_tag(first, tag) for first in self.arrived.values()]
+        candidates = [message for message in firsts if message is not None]
+        if random is not None and candidates:
+            result: Message = random.choice(sorted(candidates, key=lambda message: message.source))
             return result
-        return min(candidates, key=lambda message: message.number)
+        return min(candidates, key=lambda message: message.number, default=None)
 
     def take(self, source: int, tag: int, random: Any = None) -> Message | None:
         """Find a message as ``find`` does, and remove it; return None if there is none."""
@@ -298,7 +287,7 @@ class Mailbox:
         return message
 
     def remove(self, message: Message) -> None:
-        """Remove a message from the chain of its source."""
+        """Remove a message from the linked list of its source; see ``Message.next`` and ``Message.tail``."""
         first = self.arrived[message.source]
         later = message.next
         if first is message:
@@ -385,7 +374,7 @@ class Endpoint:
             self._fail_foreign_handle()
 
     def _fail_foreign_handle(self) -> NoReturn:
-        """End the run, because a rank uses the handle of another rank."""
+        """End the run with a finding, because the running rank uses the handle of another rank."""
         running_task, task = self.scheduler.current, self.task
         location = place_in_stack(running_task.rank, sys._getframe(1))
         text = (

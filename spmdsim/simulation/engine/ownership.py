@@ -100,7 +100,10 @@ class Ownership:
         self._clean: set[str] = set()  # packages that cannot reach MPI
 
     def is_own(self, name: str) -> bool:
-        """Return True if every rank has its own copy of a module."""
+        """Return True if every rank has its own copy of the module of this dotted name.
+
+        The answer holds for whole packages, except the simulator itself, which ranks share.
+        """
         top = name.partition(".")[0]
         if name in _SIMULATOR or name.startswith(_SIMULATORS):
             return False
@@ -115,30 +118,31 @@ class Ownership:
         return self._spec(top)
 
     def loaded_modules(self, reaching: bool) -> list[str]:
-        """Return the names of the loaded modules that are each rank's own.
+        """Return the names of the loaded modules of which every rank has its own copy.
 
         ``reaching`` selects only modules of packages that can reach MPI.
         """
-        modules = list(sys.modules)
-        tops = {top for name in modules if self._loaded_facts(top := name.partition(".")[0])[reaching]}
-        return [name for name in modules if name.partition(".")[0] in tops and self.is_own(name)]
+        modules = {name: name.partition(".")[0] for name in list(sys.modules)}
+        facts = {top: self._loaded_facts(top) for top in dict.fromkeys(modules.values())}
+        return [name for name, top in modules.items() if facts[top][reaching] and self.is_own(name)]
 
     def _loaded_facts(self, top: str) -> tuple[bool, bool]:
-        """Return if a loaded package is each rank's own, and if it is and can also reach MPI."""
+        """Return two facts on a loaded package, from a cache for all simulations of the process.
+
+        Returns:
+            True if every rank has its own copy; True if every rank has its own copy and the package can reach MPI.
+        """
         spec = getattr(sys.modules.get(top), "__spec__", None)
         facts = _loaded_packages.get(top)
         if facts is None or facts[0] is not spec:
             self._specs[top] = spec
-            facts = _loaded_packages[top] = (
-                spec,
-                self.is_own(top),
-                self.is_own(top) and self._reaches_mpi(top),
-            )
+            is_own = self.is_own(top)
+            facts = _loaded_packages[top] = spec, is_own, is_own and self._reaches_mpi(top)
         self._is_own[top] = facts[1]
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Return True if a package names mpi4py or imports a module of the user, itself or indirectly."""
+        """Return True if a package, or a package that it imports, names mpi4py or imports a user's module."""
         visited, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
@@ -184,7 +188,7 @@ class Ownership:
 
 
 def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
-    """Return the folders of a package, or the file of a module."""
+    """Return the folders of a package, or the file of a module; empty for None and for built-in modules."""
     if spec is None:
         return ()
     if spec.submodule_search_locations is not None:
@@ -204,7 +208,10 @@ def _is_installed(location: str) -> bool:
 
 
 def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
-    """Return if any file of a package names mpi4py, and the top-level names that its files import."""
+    """Return True if any file of a package names mpi4py, and the top-level names that its files import.
+
+    Results for installed packages are cached.
+    """
     scanned = _scanned.get(locations)
     if scanned is not None:
         return scanned
@@ -216,7 +223,7 @@ def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
 
 
 def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """Yield for each Python file of a folder, file or archive True if it names mpi4py, and its imports."""
+    """Yield the two facts of ``_scan_source`` for each Python file of a folder, file or zip archive."""
     if os.path.isdir(location):
         for folder, _, files in os.walk(location):
             if not folder.endswith("__pycache__"):  # its files repeat the sources
@@ -228,7 +235,10 @@ def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
 
 
 def _scan_file(path: str) -> tuple[bool, frozenset[str]]:
-    """Return the facts of a file, from a cache if time and size did not change; see ``_scan_source``."""
+    """Return the two facts of ``_scan_source`` for a file; (False, no names) if it cannot be read.
+
+    They come from a cache if the file's time and size did not change.
+    """
     try:
         status = os.stat(path)
         facts = _files.get(path)
@@ -243,7 +253,10 @@ def _scan_file(path: str) -> tuple[bool, frozenset[str]]:
 
 
 def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
-    """Return if a source names mpi4py, and the top-level names that it imports."""
+    """Return True if a source names mpi4py, and the top-level names of the modules that it imports.
+
+    Imports are found by regular expressions, also in strings and compiled files, so there may be too many.
+    """
     called = b"import_module" in source or b"__import__" in source  # faster than the regular expression
     imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if called else ())
     for package, modules in _IMPORTS.findall(
@@ -255,7 +268,10 @@ def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
 
 
 def _read_archive(location: str) -> Iterator[bytes]:
-    """Yield the contents of the Python files of a package or module inside a zip archive."""
+    """Yield the contents of the Python files of a package or module inside a zip archive.
+
+    ``location`` is a path through the archive, such as ``/lib/tools.zip/package``. Yields nothing without an archive.
+    """
     archive = os.path.dirname(location)
     while not os.path.isfile(archive):
         archive, tail = os.path.split(archive)
@@ -264,14 +280,17 @@ def _read_archive(location: str) -> Iterator[bytes]:
     if not zipfile.is_zipfile(archive):
         return
     start = os.path.relpath(location, archive).replace(os.sep, "/")
-    with zipfile.ZipFile(archive) as describe_contents:
-        for name in describe_contents.namelist():
+    with zipfile.ZipFile(archive) as archive_file:
+        for name in archive_file.namelist():
             if name.startswith(start) and name.endswith((".py", ".pyc")):
-                yield describe_contents.read(name)
+                yield archive_file.read(name)
 
 
 def _names_mpi(source: bytes) -> bool:
-    """Return True if a file imports mpi4py anywhere, also by name or in executed code."""
+    """Return True if a file imports mpi4py anywhere, also by a string with its name or in executed code.
+
+    Docstrings do not count. A file that cannot be parsed but has the word counts.
+    """
     if b"mpi4py" not in source:
         return False
     try:
@@ -316,34 +335,36 @@ class Variables:
         self.differ = False  # True if a rank has a value that differs from the process's
 
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
-        """Call the function with the variables and default arguments of a rank.
+        """Call the function with the variables and default arguments of a rank; return its result.
 
         Raises:
             InputError: If the function uses a communicator of the real MPI.
         """
-        program, (variables, describe_contents) = self.program, self._originals
-        cells = dict(enumerate(describe_contents))
-        names = program.__code__.co_freevars
-        rank_values = self._own_values(task, variables), self._own_values(task, cells, dict(enumerate(names)))
-        self._values_of_rank[task.rank] = rank_values
-        self.differ |= any(rank_values)
-        defaults = dict(enumerate(program.__defaults__ or ()))
-        keyword_defaults = program.__kwdefaults__ or {}
-        start = program.__code__.co_argcount - len(defaults)
-        default_names = {i: program.__code__.co_varnames[start + i] for i in defaults}
-        defaults |= self._own_values(task, defaults, default_names)
+        program, (variables, contents) = self.program, self._originals
+        cell_names = dict(enumerate(program.__code__.co_freevars))
+        rank_variables = self._own_values(task, variables)
+        rank_cells = self._own_values(task, dict(enumerate(contents)), cell_names)
+        self._values_of_rank[task.rank] = rank_variables, rank_cells
+        self.differ |= bool(rank_variables or rank_cells)
         body = types.FunctionType(
             program.__code__,
             program.__globals__,
             program.__name__,
-            tuple(defaults.values()),
+            self._own_defaults(task),
             program.__closure__,
         )
-        body.__kwdefaults__ = keyword_defaults | self._own_values(
-            task, keyword_defaults, {name: name for name in keyword_defaults}
-        )
+        keyword_defaults = program.__kwdefaults__ or {}
+        keyword_names = {name: name for name in keyword_defaults}
+        body.__kwdefaults__ = keyword_defaults | self._own_values(task, keyword_defaults, keyword_names)
         self.set_values(task.rank)
         return body(*arguments)
+
+    def _own_defaults(self, task: Task) -> tuple[Any, ...]:
+        """Return the default values of the function's positional parameters, as a rank sees them."""
+        code, defaults = self.program.__code__, dict(enumerate(self.program.__defaults__ or ()))
+        first_parameter = code.co_argcount - len(defaults)
+        names = {i: code.co_varnames[first_parameter + i] for i in defaults}
+        return tuple((defaults | self._own_values(task, defaults, names)).values())
 
     def set_values(self, rank: int) -> None:
         """Set the variables to the values of a rank."""
@@ -354,16 +375,16 @@ class Variables:
 
     def restore(self) -> None:
         """Set the variables to the values that they had before the simulation."""
-        variables, describe_contents = self._originals
+        variables, contents = self._originals
         for rank_variables, cells in self._values_of_rank.values():
             self.program.__globals__.update({name: variables[name] for name in rank_variables})
             for i in cells:
-                self.program.__closure__[i].cell_contents = describe_contents[i]  # type: ignore[index]
+                self.program.__closure__[i].cell_contents = contents[i]  # type: ignore[index]
 
     def _own_values(
         self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None
     ) -> dict[Any, Any]:
-        """Return the values that differ on a rank, by key.
+        """Return, by key, a rank's own values; values that ranks share are left out.
 
         Args:
             task: the rank.
@@ -379,7 +400,17 @@ class Variables:
         return {key: value for key, value in own_values.items() if value is not None}
 
     def _own_value(self, task: Task, value: Any, name: str, used: bool) -> Any:
-        """Return the value of a variable on a rank, or None if ranks share the value."""
+        """Return a rank's own value of a variable, or None if ranks share the value.
+
+        Args:
+            task: the rank.
+            value: the value in the process. The real ``MPI`` module, COMM_WORLD and COMM_SELF become virtual ones.
+            name: name of the variable, for the error.
+            used: True if the function uses the variable.
+
+        Raises:
+            InputError: If a used variable is another communicator of the real MPI.
+        """
         real = self._real
         if real is not None and value is real:
             return self._virtual
@@ -402,11 +433,9 @@ class Variables:
         module_name, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if not isinstance(module_name, str) or module_name not in self.replaced or not isinstance(path, str):
             return None
-        return (
-            _attribute(import_module(module_name), path)
-            if _attribute(self.replaced[module_name], path) is value
-            else None
-        )
+        if _attribute(self.replaced[module_name], path) is not value:
+            return None
+        return _attribute(import_module(module_name), path)
 
 
 def _cell_contents(cell: Any) -> Any:

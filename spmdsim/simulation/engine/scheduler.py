@@ -44,7 +44,7 @@ _running_greenlets: list[Any] = []
 
 
 def load_greenlet() -> Any:
-    """Import the greenlet library, or raise an error that says how to install it."""
+    """Return the module greenlet; raise WorldError with the installation command if it is not installed."""
     try:
         import greenlet
     except ImportError:
@@ -101,11 +101,11 @@ class Task:
         self.attached = -1
         return self.attached_buffer
 
-    def count_ahead(self, box: Mailbox, nbytes: int, message: Message | None = None) -> None:
-        """Count a message that was sent without waiting; store the message that reaches the limit `FLOOD`.
+    def count_ahead(self, box: Mailbox, nbytes: int, message: Message) -> None:
+        """Count a message to a mailbox that was sent since the rank last waited for another rank.
 
-        Counts for several mailboxes need a table. Most programs send to one rank and then wait, so they never fill
-        it.
+        The message that reaches the limit `FLOOD` is stored, to be reported later. Counts for several mailboxes need
+        a table. Most programs send to one rank and then wait, so they never fill it.
         """
         if self.last_box is not box:
             if self.last_box is not None:
@@ -114,22 +114,22 @@ class Task:
             self.count, self.nbytes = self.other_counts.get(box, (0, 0))
         self.count += 1
         self.nbytes += nbytes
-        if self.count == FLOOD and message is not None:
+        if self.count == FLOOD:
             self.flood = message
 
     def reset_counts(self) -> None:
-        """Report messages over the limit, and reset the counts, because the rank waited for another rank."""
-        if self.flood is not None:
-            self.report_stored_flood()
+        """Reset the counts of ``count_ahead``, because the rank waited for another rank.
+
+        A message that reached the limit `FLOOD` is reported first.
+        """
+        self.report_stored_flood()
         self.last_box, self.count = None, 0
-        if self.other_counts:
-            self.other_counts.clear()
+        self.other_counts.clear()
 
     def report_stored_flood(self) -> None:
-        """Report the stored message that reached the limit `FLOOD`, if there is one, and forget it.
+        """Add a warning for the stored message that reached the limit `FLOOD`, if there is one, and forget it.
 
-        `FLOOD` messages to one rank, sent without waiting, are too many. The report has the number and the bytes of all
-        messages to that rank so far.
+        The warning has the number and the bytes of all messages that the rank has sent to the receiver so far.
         """
         message, self.flood = self.flood, None
         if message is not None:
@@ -194,7 +194,11 @@ class Scheduler:
             self.ready.append(task)
 
     def run(self) -> None:
-        """Run until every rank has finished, or a finding ends the run."""
+        """Run until every rank has finished, or a finding ends the run.
+
+        The hub, which is the caller's greenlet, runs here: it starts each rank, and calls ``on_stall`` if no rank can
+        continue or all ranks only test.
+        """
         while True:
             while self.ready and self.failure is None and not self.attention:
                 task = self._pop_ready()
@@ -230,7 +234,10 @@ class Scheduler:
                 task.greenlet.throw(self.exit)
 
     def block(self, waiting: Any) -> None:
-        """Suspend the running rank until another rank wakes it; ``waiting`` is the operation it waits for."""
+        """Suspend the running rank until another rank wakes it.
+
+        ``waiting`` is the operation for which it waits, or a ``JointWait`` for several.
+        """
         task = self.current
         task.waiting = waiting
         ready = self.ready
@@ -249,10 +256,11 @@ class Scheduler:
         self.ready.append(task)
 
     def poll(self, waiting: Any) -> None:
-        """Let the other ranks run after a test that found nothing complete; detect that all ranks only test.
+        """Let the other ranks run, because a test has found that ``waiting`` is not complete.
 
-        After 50 polls per rank without progress the hub releases buffered sends. After 10,000 per rank and 500,000 in
-        all it reports a livelock. ``waiting`` is the tested operation.
+        Counts such polls since the last progress of any rank. After 50 polls per ready rank the hub tries once to
+        release sends, as a library with buffers would. After 10,000 per ready rank and 500,000 in all it reports a
+        livelock: all ranks only test.
         """
         task = self.current
         if not self.polls:
@@ -291,7 +299,10 @@ class Scheduler:
         raise self.exit
 
     def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
-        """End the run, because another thread of the program calls MPI, and only the main thread can wait."""
+        """End the run with a finding, because a thread that the rank ``task`` started calls MPI.
+
+        ``frame`` is the caller's frame. Raises SystemExit to end the thread.
+        """
         name, rank, location = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
             f"rank {rank} calls {location} in a thread of its own ({name}): all virtual ranks share one thread, so only "
@@ -321,7 +332,10 @@ class Scheduler:
             following.switch()
 
     def _to_hub(self, task: Task) -> None:
-        """Switch to the hub; while the run closes, raise the exit exception instead."""
+        """Switch to the hub; while the run closes, raise the exit exception instead.
+
+        A rank that catches `MOST_EXITS` exit exceptions is suspended for ever.
+        """
         if self.closing:
             task.exits += 1
             if task.exits > MOST_EXITS:
@@ -336,7 +350,11 @@ _active: list[Scheduler] = []
 
 @contextmanager
 def activate(scheduler: Scheduler) -> Iterator[None]:
-    """Make a simulation the running one, for the functions of the stand-in ``mpi4py``."""
+    """Make a simulation the running one inside a ``with`` block; ``current_task`` then returns its ranks.
+
+    Raises:
+        WorldError: If another simulation is running.
+    """
     if _active:
         raise WorldError("simulate must not be called inside a simulated program")
     _active.append(scheduler)

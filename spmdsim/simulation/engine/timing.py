@@ -144,7 +144,11 @@ class Timeline:
                 self._arrow("collective", call.name, last_call, last_call.entered, call)
 
     def _arrow(self, category: str, name: str, source: Any, begin: float, target: Any) -> None:
-        """Record an arrow from the time ``begin`` at ``source`` to the end of ``target``; both are operations."""
+        """Record an arrow between two ranks, with ``category`` and ``name`` as its labels.
+
+        It starts on the rank of the operation ``source`` at the modelled time ``begin``, and ends on the rank of
+        ``target`` when that operation is complete.
+        """
         self._arrows += 1
         common = {"cat": category, "name": name, "id": self._arrows, "tid": 0}
         start = {"ph": "s", "pid": source.task.rank, "ts": begin * _MICRO}

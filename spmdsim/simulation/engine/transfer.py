@@ -30,6 +30,8 @@ def start_send(
 ) -> Message:
     """Send a message: match it with a posted receive, or put it in the mailbox of the receiver.
 
+    The returned message is done if the sender can continue: it was matched, goes to PROC_NULL, or is buffered.
+
     Args:
         endpoint: the sender's end of the communicator.
         payload: the buffer or object.
@@ -72,7 +74,18 @@ def start_send(
 
 
 def occupy_port_out(endpoint: Endpoint, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
-    """Count a message; return the modelled times at which it starts and ends to leave the rank's port."""
+    """Reserve a rank's outgoing port for a message, and count the message in the rank's traffic.
+
+    Args:
+        endpoint: the sender's end of the communicator.
+        task: the sender.
+        dest: rank of the receiver in the communicator.
+        nbytes: bytes of the message.
+
+    Returns:
+        The modelled times at which the message begins to leave and has left. It begins when its rank sends it and the
+        previous message has left.
+    """
     link = endpoint.scheduler.plain or endpoint.scheduler.link(
         (task.rank, endpoint.shared.ranks[dest]), nbytes
     )
@@ -104,6 +117,9 @@ def start_receive(
         frame: the caller's frame, to find the line later.
         direct: True if the rank blocks in this call, so that the data may be written at once.
 
+    Returns:
+        The receive, which is done if it was matched or receives from PROC_NULL.
+
     Raises:
         MPIError: If the rank does not exist, or the tag is out of range.
     """
@@ -111,7 +127,7 @@ def start_receive(
     site = (frame.f_code, frame.f_lasti)
     task = endpoint.running()
     receive = Receive(shared, task, target, source, endpoint.rank, tag, name, site, direct, task.clock)
-    if (source < 0 or tag < 0 or source >= endpoint.size) and not check_source(endpoint.size, source, tag):
+    if not check_source(endpoint.size, source, tag):
         receive.done = True
         receive.end = receive.posted
         return receive
@@ -135,7 +151,11 @@ def check_source(size: int, source: int, tag: int) -> bool:
 
 
 def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Match a message with a receive: check them, copy the data, set the times, and wake waiting ranks."""
+    """Match a message with a receive: check them, copy the data, set the times, and wake waiting ranks.
+
+    A message that is too long or of another type ends the run with a finding. The data goes to the receive's buffer if
+    its rank is blocked in the receive; else the message stores a copy until the rank completes the receive.
+    """
     payload, target = message.payload, receive.target
     if payload.dtype is not target.dtype:
         _check_types(scheduler, message, receive)
@@ -165,42 +185,31 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     if receive.waiter is not None:
         finish(scheduler, receive)
     if message.relief is not None:
-        message.relief.confirm(scheduler, message)
+        message.relief.report_received(scheduler, message)
     if scheduler.timeline is not None:
         scheduler.timeline.record_message(message, receive)
 
 
 def occupy_port_in(receiver: Task, posted: float, end: float, seconds: float) -> float:
-    """Return the modelled time at which a message has arrived.
+    """Reserve a rank's incoming port for a message; return the time at which its receive is complete.
 
     Args:
         receiver: the receiving rank.
-        posted: time at which the receive was posted.
+        posted: time at which the receive was posted; it is complete at this time at the earliest.
         end: time at which the message had left its sender.
         seconds: duration for which it occupies the receiver's port.
     """
-    free = receiver.port_in + seconds
-    if end < free:
-        end = free
-    receiver.port_in = end
-    return end if end > posted else posted
+    arrival = max(end, receiver.port_in + seconds)
+    receiver.port_in = arrival
+    return max(arrival, posted)
 
 
 def deliver(message: Message, target: Any) -> None:
-    """Write the data of a message to the target of its receive."""
+    """Write the data of a message to the buffer of its receive; do nothing for a Python object."""
     payload = message.payload
-    if payload.dtype is OBJECT:
+    if payload.dtype is OBJECT or payload.nbytes == 0:
         return
-    data = message.data
-    if payload.nbytes == 0:
-        return
-    if data is None:
-        if payload.index is None and target.index is None:
-            source, destination = payload.array, target.array
-            if source.shape == destination.shape and payload.order == target.order:
-                destination[...] = source
-                return
-        data = payload.read()
+    data = payload.read() if message.data is None else message.data
     if payload.dtype != target.dtype:
         data = data.view(BYTE_DTYPE)
         data = data[: len(data) // target.dtype.itemsize * target.dtype.itemsize].view(target.dtype)
@@ -208,9 +217,10 @@ def deliver(message: Message, target: Any) -> None:
 
 
 def complete_receive(receive: Receive, status: Status | None) -> Any:
-    """Complete a receive on its rank: advance the clock and fill the status.
+    """Complete a receive on its rank: advance the clock, fill the status, and write the data if necessary.
 
-    Returns the object of a lower-case receive, or None.
+    Returns:
+        The object of a lower-case receive; None for a buffer, and for a receive from PROC_NULL.
     """
     task, message = receive.task, receive.message
     if receive.end > task.clock:
@@ -219,8 +229,7 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
         if status is not None:
             status.fill(PROC_NULL, ANY_TAG, 0)
         return None
-    if task.last_box is not None:
-        task.reset_counts()
+    task.reset_counts()
     if status is not None:
         status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
     if message.payload.dtype is OBJECT:
@@ -233,7 +242,11 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
 def _send_outside(
     shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site
 ) -> Message:
-    """Return a completed message to PROC_NULL; raise an MPI error for any other rank outside."""
+    """Return a completed message to PROC_NULL, for a ``dest`` outside of the communicator.
+
+    Raises:
+        MPIError: If ``dest`` is not PROC_NULL.
+    """
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"dest must be 0 to {shared.size - 1}, got {dest}")
     clock = task.clock
@@ -243,7 +256,10 @@ def _send_outside(
 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """End the run if the types of a message and its receive differ, or if the message is too long."""
+    """End the run if the types of a message and its receive differ, or if the message is too long.
+
+    BYTE and PACKED match every type, but no Python object. A message without elements matches every buffer.
+    """
     payload, target = message.payload, receive.target
     pickled = payload.dtype is OBJECT or target.dtype is OBJECT
     if payload.nbytes == 0 and not pickled:
@@ -255,7 +271,7 @@ def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> No
 
 
 def _answer_probes(scheduler: Scheduler, box: Any, message: Message) -> None:
-    """Complete the blocking probes that a message satisfies."""
+    """Complete the blocking probes of a mailbox that a new message satisfies, and remove them from it."""
     for probing in list(box.probes):
         if probing.source in (ANY_SOURCE, message.source) and probing.tag in (ANY_TAG, message.tag):
             box.probes.remove(probing)

@@ -176,7 +176,15 @@ _PHRASES = {
 
 
 def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
-    """Return the finding on the first difference between the calls of a meeting, or None."""
+    """Return the finding on the first difference between the calls of a meeting, or None.
+
+    A meeting is one collective operation. The names of the calls are compared first, then their ``facts``, which must
+    be equal on all ranks. Only ranks that have arrived are compared.
+
+    Args:
+        shared: the state of the communicator.
+        meeting: the collective operation.
+    """
     calls = meeting.present()
     first = calls[0]
     if all(call.name == first.name and call.facts == first.facts for call in calls):
@@ -192,7 +200,14 @@ def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
 
 
 def _difference_problem(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
-    """Return the finding on how ranks differ from the largest group of ranks with equal values."""
+    """Return the finding on the ranks that differ from the largest group of ranks with equal values.
+
+    Args:
+        shared: the state of the communicator.
+        meeting: the collective operation.
+        fact: what differs: "call" for the name of the call, else the key of a fact such as "root".
+        values: the value of each rank that has arrived.
+    """
     groups: dict[Any, list[int]] = {}
     for rank, value in values.items():
         groups.setdefault(str(value), []).append(rank)
@@ -222,9 +237,15 @@ def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
 
 
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
-    """Return a clause on each group's value, if all ranks call from one source line.
+    """Return a sentence with the value of each group of ranks, for calls from one source line.
 
     It shows the first five groups, and counts the ranks of the others.
+
+    Args:
+        shared: the state of the communicator.
+        meeting: the collective operation.
+        fact: the key of the fact that differs.
+        groups: ranks with equal values, the largest group first.
     """
     location = _call_place(shared, meeting, groups[0][0])
     shown = sorted(groups[:5], key=lambda ranks: ranks[0])
@@ -263,17 +284,15 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 
 
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
-    """Return the finding on the first block whose sender and receiver use other sizes or types, or None."""
-    for sender, receiver, block, buffer in _pairs(calls):
+    """Return the finding on the first block whose sender and receiver differ in size or type, or None.
+
+    Blocks without bytes are equal. BYTE and PACKED match every type of equal size.
+    """
+    for sender, receiver, block, buffer in _pair_blocks(calls):
         if block.nbytes == buffer.nbytes == 0:
             continue
         same_type = block.dtype == buffer.dtype or block.loose or buffer.loose
-        same_size = (
-            block.nbytes == buffer.nbytes
-            if block.dtype != buffer.dtype
-            else block.elements == buffer.elements
-        )
-        if same_type and same_size:
+        if same_type and block.nbytes == buffer.nbytes:
             continue
         sent = place_of(shared.ranks[sender.rank], sender.name, sender.site)
         received = place_of(shared.ranks[receiver.rank], receiver.name, receiver.site)
@@ -288,8 +307,8 @@ def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem |
     return None
 
 
-def _pairs(calls: list[CollectiveCall]) -> Any:
-    """Return (sender, receiver, sent block, receive buffer) for every block that a collective moves.
+def _pair_blocks(calls: list[CollectiveCall]) -> Any:
+    """Yield (sending call, receiving call, sent block, receive buffer) for every block of a collective.
 
     Only gathers, scatters, all-gathers and all-to-alls move whole blocks; other collectives have no pairs.
     """
@@ -318,6 +337,10 @@ def describe_lag(shared: Any, meeting: Meeting) -> str:
 
     A rank that skipped a call is one call ahead of the others: at each meeting it makes the call that the other ranks
     make at the next meeting. At most half of the ranks can be ahead.
+
+    Args:
+        shared: the state of the communicator, with a history of the meetings at which ranks called from other lines.
+        meeting: the last meeting, at which ranks differ or are missing.
     """
     rows = dict(shared.history)
     rows[meeting.index] = [call and (call.name, call.site) for call in meeting.calls]

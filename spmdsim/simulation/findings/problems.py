@@ -79,9 +79,14 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
-    """Return the name of the simulated MPI call in a stack, and the user's frame that made it.
+    """Return the name of the simulated MPI call in a stack, and the frame of the program that made it.
 
-    The name is empty if the stack has no simulator frame; the frame is None if it has no user's frame.
+    Args:
+        frame: the innermost frame of the stack.
+
+    Returns:
+        The name, which is empty if the stack has no frame of the simulator; the frame, or None if the stack has no
+        frame of the user's program.
     """
     call = ""
     while frame is not None and is_ours(frame):

@@ -16,13 +16,13 @@ from spmdsim.simulation.data.constants import IN_PLACE, MPIError
 from spmdsim.simulation.data.message_buffers import (
     MessageBuffer,
     ObjectPayload,
-    counted_blocks,
-    equal_blocks,
     message_buffer,
-    typed_blocks,
+    split_by_counts,
+    split_by_types,
+    split_equally,
 )
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
-from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall, join
+from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall, join_meeting
 from spmdsim.simulation.engine.mailboxes import wait_for
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
@@ -74,8 +74,11 @@ def _gather_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, e
         sendbuf: the block of this rank.
         recvbuf: the buffer of the root.
         root: the root.
-        split: function that splits the root's buffer in one block per rank.
+        split: ``split_equally`` or ``split_by_counts``, to split the root's buffer into one block per rank.
         even: True if all blocks must be equal in type and size.
+
+    Raises:
+        MPIError: If the root is outside of the communicator.
     """
     root = check_root(self, root)
     receive = split(recvbuf, self.size) if self._rank == root else []
@@ -88,12 +91,12 @@ def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCa
     """Gather equal blocks of all ranks to the root, in rank order."""
     check_root(self, root)
     _check_distinct(sendbuf, recvbuf)
-    return _gather_call(self, sendbuf, recvbuf, root, equal_blocks, True)
+    return _gather_call(self, sendbuf, recvbuf, root, split_equally, True)
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Gather blocks of any size to the root."""
-    return _gather_call(self, sendbuf, recvbuf, root, counted_blocks, False)
+    return _gather_call(self, sendbuf, recvbuf, root, split_by_counts, False)
 
 
 def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
@@ -104,8 +107,11 @@ def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, 
         sendbuf: the buffer of the root.
         recvbuf: the block of this rank, or IN_PLACE on the root.
         root: the root.
-        split: function that splits the root's buffer in one block per rank.
+        split: ``split_equally`` or ``split_by_counts``, to split the root's buffer into one block per rank.
         even: True if all blocks must be equal in type and size.
+
+    Raises:
+        MPIError: If the root is outside of the communicator.
     """
     root = check_root(self, root)
     blocks = split(sendbuf, self.size) if self._rank == root else []
@@ -117,25 +123,25 @@ def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, 
 
 def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Scatter equal blocks of the root's buffer, one per rank."""
-    return _scatter_call(self, sendbuf, recvbuf, root, equal_blocks, True)
+    return _scatter_call(self, sendbuf, recvbuf, root, split_equally, True)
 
 
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Scatter blocks of any size of the root's buffer, one per rank."""
-    return _scatter_call(self, sendbuf, recvbuf, root, counted_blocks, False)
+    return _scatter_call(self, sendbuf, recvbuf, root, split_by_counts, False)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Gather equal blocks of all ranks to all ranks."""
     _check_distinct(sendbuf, recvbuf)
-    receive = equal_blocks(recvbuf, self.size)
+    receive = split_equally(recvbuf, self.size)
     block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
     return CollectiveCall(RULES["all_gather"], [block], receive, _equal_facts(block))
 
 
 def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Gather blocks of any size to all ranks."""
-    receive = counted_blocks(recvbuf, self.size)
+    receive = split_by_counts(recvbuf, self.size)
     block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
     return CollectiveCall(RULES["all_gather"], [block], receive, {})
 
@@ -150,19 +156,19 @@ def _exchange_call(self: Any, sendbuf: Any, recvbuf: Any, split: Any) -> Collect
 def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Exchange equal blocks between all ranks."""
     _check_distinct(sendbuf, recvbuf)
-    call = _exchange_call(self, sendbuf, recvbuf, equal_blocks)
+    call = _exchange_call(self, sendbuf, recvbuf, split_equally)
     call.facts = _equal_facts(call.send[0])
     return call
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Exchange blocks of any size between all ranks."""
-    return _exchange_call(self, sendbuf, recvbuf, counted_blocks)
+    return _exchange_call(self, sendbuf, recvbuf, split_by_counts)
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Exchange blocks of any size and type between all ranks."""
-    return _exchange_call(self, sendbuf, recvbuf, typed_blocks)
+    return _exchange_call(self, sendbuf, recvbuf, split_by_types)
 
 
 def _reduce_call(
@@ -185,15 +191,22 @@ def _reduce_call(
         buffer: the vector of this rank if ``sendbuf`` is MPI.IN_PLACE.
         facts: further arguments that must be equal on all ranks, such as the root.
     """
-    op = as_op(op)
+    operation = as_op(op)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
-    op.check(vector.dtype)
-    facts = _equal_facts(vector, **{k: v for k, v in facts.items() if k == "root"}, op=op.identity()) | facts
-    return CollectiveCall(RULES[rule], [vector], receive, facts, int(facts.get("root", -1)), op)
+    operation.check(vector.dtype)
+    # Differences are reported in this order: the root, the operation, type and count, other arguments.
+    root = {"root": facts["root"]} if "root" in facts else {}
+    all_facts = _equal_facts(vector, **root, op=operation.comparison_key()) | facts
+    return CollectiveCall(RULES[rule], [vector], receive, all_facts, root.get("root", -1), operation)
 
 
 def _receive_blocks(sendbuf: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
-    """Return a list of the receive buffer, cut to the length of the send buffer."""
+    """Return a list with the receive buffer, shortened to the length of the send buffer.
+
+    Raises:
+        MPIError: If the buffers have different types.
+        ValueError: If the receive buffer is shorter than the send buffer.
+    """
     if is_in_place(sendbuf):
         return [buffer]
     vector = message_buffer(sendbuf)
@@ -206,11 +219,11 @@ def _receive_blocks(sendbuf: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
         raise ValueError(
             f"the receive buffer must have {many(vector.elements, 'element')} or more, got {buffer.elements}"
         )
-    return [buffer.part(0, vector.elements)]
+    return [buffer.select_elements(0, vector.elements)]
 
 
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
-    """Reduce all ranks' vectors to the root."""
+    """Reduce all ranks' vectors to the root. Only the root may pass MPI.IN_PLACE as ``sendbuf``."""
     root = check_root(self, root)
     _check_distinct(sendbuf, recvbuf)
     if self._rank != root:
@@ -250,41 +263,44 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
-    if vector.elements % self.size:
-        raise ValueError(
-            f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, got {vector.elements}"
-        )
-    count = vector.elements // self.size
+    count = _elements_per_rank(self, vector)
     if buffer.elements < count:
         raise ValueError(
             f"the receive buffer must have {many(count, 'element')} or more, got {buffer.elements}"
         )
-    return _reduce_call(self, "reduce_scatter", sendbuf, [buffer.part(0, count)], op, buffer)
+    return _reduce_call(self, "reduce_scatter", sendbuf, [buffer.select_elements(0, count)], op, buffer)
+
+
+def _elements_per_rank(self: Any, vector: MessageBuffer) -> int:
+    """Return the length of a rank's block of a vector; raise ValueError if the blocks are not equal."""
+    if vector.elements % self.size:
+        raise ValueError(
+            f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, got {vector.elements}"
+        )
+    return vector.elements // self.size
 
 
 def Reduce_scatter(
     self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
 ) -> CollectiveCall:
-    """Reduce all ranks' vectors and give each rank a block of ``recvcounts`` of its rank."""
+    """Reduce all ranks' vectors and give each rank r a block of ``recvcounts[r]`` elements.
+
+    Without ``recvcounts`` each rank gets as many elements as its receive buffer has; with MPI.IN_PLACE, equal blocks.
+    """
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
     if recvcounts is None and not is_in_place(sendbuf):
-        # Each rank gets as many elements as its receive buffer has.
         return _reduce_call(self, "reduce_scatter", sendbuf, [buffer], op, buffer)
     if recvcounts is None:
-        if vector.elements % self.size:
-            raise ValueError(
-                f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, "
-                f"got {vector.elements}"
-            )
-        recvcounts = [vector.elements // self.size] * self.size
-    counts = [int(count) for count in recvcounts]
+        counts = [_elements_per_rank(self, vector)] * self.size
+    else:
+        counts = [int(count) for count in recvcounts]
     if len(counts) != self.size or sum(counts) != vector.elements:
         raise ValueError(
             f"recvcounts must be {many(self.size, 'number')} with the sum {vector.elements}, got {counts}"
         )
-    receive = [buffer.part(0, counts[self._rank])]
+    receive = [buffer.select_elements(0, counts[self._rank])]
     return _reduce_call(self, "reduce_scatter", sendbuf, receive, op, buffer, counts=tuple(counts))
 
 
@@ -340,7 +356,7 @@ def alltoall(self: Any, sendobj: Any) -> CollectiveCall:
 def _object_reduce_call(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall:
     """Return the call of a reduction of objects; without a root, -1, all ranks receive the result."""
     op = as_op(op)
-    facts = ({"root": root} if root >= 0 else {}) | {"op": op.identity()}
+    facts = ({"root": root} if root >= 0 else {}) | {"op": op.comparison_key()}
     return CollectiveCall(RULES[rule], [ObjectPayload(sendobj)], None, facts, root, op)
 
 
@@ -364,12 +380,19 @@ def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     return _object_reduce_call("exscan", sendobj, op)
 
 
-def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
-    """Join a collective, wait until it is complete, and return its result."""
+def call_collective(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
+    """Join a collective, wait until it is complete, and return its result.
+
+    Args:
+        comm: the communicator.
+        call: this rank's call.
+        name: name of the method, such as "Bcast".
+        frame: the caller's frame, to find the line of the call.
+    """
     end = comm._end
     task, scheduler = end.running(), end.scheduler
     begin = task.clock
-    join(end, call, name, (frame.f_code, frame.f_lasti))
+    join_meeting(end, call, name, (frame.f_code, frame.f_lasti))
     wait_for(scheduler, call)
     result = take_result(call, None)
     if scheduler.timeline is not None:
@@ -380,9 +403,13 @@ def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
 def describe_method(
     method: Callable[..., Any], name: str, prepare: Callable[..., Any], about: str | None = None
 ) -> Callable[..., Any]:
-    """Give a generated method the name, signature and docstring of the function behind it.
+    """Give a generated method a name and the signature and docstring of another function; return it.
 
-    ``about`` replaces the docstring. The code object gets the name, too, because findings read it from the stack.
+    Args:
+        method: the generated method.
+        name: its name. The code object gets this name, too, because findings read it from the stack.
+        prepare: the function whose signature and docstring it gets.
+        about: another docstring, or None.
     """
     method.__code__ = method.__code__.replace(co_name=name)
     method.__name__ = name
@@ -396,7 +423,7 @@ def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Calla
     """Return the blocking method of a collective; see :func:`_persistent_method` for the arguments."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return meet(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
+        return call_collective(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
 
     return describe_method(method, name, prepare)
 
@@ -410,7 +437,7 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = prepare(self, *args, **kwargs)
-        return Request(operation=join(self._end, call, name, (frame.f_code, frame.f_lasti)))
+        return Request(operation=join_meeting(self._end, call, name, (frame.f_code, frame.f_lasti)))
 
     return describe_method(method, name, prepare)
 
@@ -427,7 +454,7 @@ def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Cal
         kwargs.pop("info", None)
         frame = sys._getframe(1)
         site = (frame.f_code, frame.f_lasti)
-        return Prequest(lambda: join(self._end, prepare(self, *args, **kwargs), name, site))
+        return Prequest(lambda: join_meeting(self._end, prepare(self, *args, **kwargs), name, site))
 
     return describe_method(method, name, prepare)
 

@@ -64,7 +64,10 @@ class PointToPoint:
     def _receive(
         self, target: Any, source: int, tag: int, status: Status | None, name: str, frame: Any
     ) -> Any:
-        """Block until a message is received; return its object, or None for a buffer."""
+        """Block until a message is received; return its object, or None for a buffer.
+
+        The first three arguments and the last two are those of ``start_receive``; ``status`` is filled if it is set.
+        """
         end = self._end
         task = end.running()
         begin = task.clock
@@ -135,7 +138,13 @@ class PointToPoint:
         name: str,
         frame: Any,
     ) -> Any:
-        """Send and receive; block until both are complete; return the received object, or None for a buffer."""
+        """Send and receive; block until both are complete.
+
+        The arguments are those of ``start_send`` and ``start_receive``; ``status`` is filled if it is set.
+
+        Returns:
+            The received object; None for a buffer.
+        """
         end = self._end
         task = end.running()
         begin = task.clock
@@ -181,7 +190,11 @@ class PointToPoint:
         return Prequest(lambda: self._post(target, source, tag, "Recv_init", frame))
 
     def _check_attached(self, payload: Any) -> Any:
-        """Return a payload; raise an MPI error if it does not fit in the attached buffer."""
+        """Return the payload of a buffered send.
+
+        Raises:
+            MPIError: If the payload is longer than the buffer that the program attached, or none is attached.
+        """
         nbytes = self._task.attached
         if payload.nbytes > nbytes:
             buffer = f"{many(nbytes, 'byte')}" if nbytes >= 0 else "no buffer"

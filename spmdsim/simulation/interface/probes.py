@@ -40,8 +40,12 @@ class ProbeMethods:
     def _probe(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
         """Return the message that a receive would get, or None; leave it in the mailbox.
 
-        If there is none, ``wait`` blocks until one arrives; otherwise the other ranks run once and the search is
-        repeated.
+        Args:
+            source: rank, ANY_SOURCE or PROC_NULL, which has a message at any time.
+            tag: number or ANY_TAG.
+            status: filled with the message's source, tag and size, or None.
+            name: name of the method.
+            wait: True to block until a message arrives. False to let other ranks run once and then search again.
         """
         if not check_source(self.size, source, tag):
             if status is not None:
@@ -129,7 +133,11 @@ class Matched:
     iprobe = Iprobe
 
     def _put_back(self) -> tuple[int, int]:
-        """Put the message back as the first of its source; return the source and tag for its receive."""
+        """Put the message back in the mailbox as the first of its source, so that a receive finds it.
+
+        Returns:
+            Source and tag for the receive; PROC_NULL and ANY_TAG if the handle has no message.
+        """
         message = self._message
         if not self.is_permanent:
             self._message = None

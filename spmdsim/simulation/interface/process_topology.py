@@ -14,13 +14,13 @@ from spmdsim.errors import many
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
 from spmdsim.simulation.data.message_buffers import (
     ObjectPayload,
-    counted_blocks,
-    equal_blocks,
     message_buffer,
-    typed_blocks,
+    split_by_counts,
+    split_by_types,
+    split_equally,
 )
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
-from spmdsim.simulation.interface.collective_methods import meet
+from spmdsim.simulation.interface.collective_methods import call_collective
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Intracomm
 
 _frame = sys._getframe
@@ -30,7 +30,11 @@ class Topocomm(Intracomm):
     """A communicator whose ranks have neighbours: the previous and the next rank in each dimension."""
 
     def _neighbours(self) -> list[tuple[int, int]]:
-        """Return, for each slot, the neighbour and the slot in which the neighbour receives from this rank."""
+        """Return (neighbour, slot) for the previous and the next rank in each dimension.
+
+        The slot is the position of the block for this rank in the neighbour's send buffer. A neighbour beyond an edge
+        is PROC_NULL.
+        """
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
             before, after = shifted_ranks(self._shared.grid, self._rank, dim, 1)
@@ -56,31 +60,31 @@ class Topocomm(Intracomm):
         """Exchange blocks with all neighbours; ``single`` sends one block to all of them."""
         call = CollectiveCall(RULES["neighbours"], send, receive, {}, listed=True)
         call.value = [(rank, 0 if single else slot) for rank, slot in self._neighbours()]
-        return meet(self, call, name, frame)
+        return call_collective(self, call, name, frame)
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive one from each."""
-        receive = equal_blocks(recvbuf, self.indegree)
+        receive = split_equally(recvbuf, self.indegree)
         self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgather", _frame(1))
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive a block of any size from each."""
-        receive = counted_blocks(recvbuf, self.indegree)
+        receive = split_by_counts(recvbuf, self.indegree)
         self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send an equal block to each neighbour and receive one from each."""
-        send, receive = equal_blocks(sendbuf, self.outdegree), equal_blocks(recvbuf, self.indegree)
+        send, receive = split_equally(sendbuf, self.outdegree), split_equally(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoall", _frame(1))
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size to each neighbour and receive one from each."""
-        send, receive = counted_blocks(sendbuf, self.outdegree), counted_blocks(recvbuf, self.indegree)
+        send, receive = split_by_counts(sendbuf, self.outdegree), split_by_counts(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallv", _frame(1))
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size and type to each neighbour and receive one from each."""
-        send, receive = typed_blocks(sendbuf, self.outdegree), typed_blocks(recvbuf, self.indegree)
+        send, receive = split_by_types(sendbuf, self.outdegree), split_by_types(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallw", _frame(1))
 
     def neighbor_allgather(self, sendobj: Any) -> Any:
@@ -140,30 +144,26 @@ class Cartcomm(Topocomm):
         return shifted_ranks(self._shared.grid, self._rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
-        """Create communicators along the dimensions that remain."""
+        """Create communicators of the ranks that differ only in the dimensions with a true ``remain_dims``.
+
+        Returns:
+            The communicator of this rank, whose grid has the remaining dimensions.
+        """
         dims, periods = self._shared.grid
         if len(remain_dims) != len(dims):
             raise MPIError(
                 "ERR_DIMS",
                 f"remain_dims must have {many(len(dims), 'flag')}, one per dimension, got {len(remain_dims)}",
             )
-        remains = [bool(flag) for flag in remain_dims]
-        grid = (
-            tuple(d for d, k in zip(dims, remains) if k),
-            tuple(p for p, k in zip(periods, remains) if k),
-        )
+        remaining = [dim for dim, flag in enumerate(remain_dims) if flag]
+        dropped = [dim for dim, flag in enumerate(remain_dims) if not flag]
         coords = self.Get_coords(self._rank)
-        color = rank_at([1 if k else d for d, k in zip(dims, remains)], _masked(coords, remains, False))
-        key = rank_at([d if k else 1 for d, k in zip(dims, remains)], _masked(coords, remains, True))
+        color = rank_at([dims[dim] for dim in dropped], [coords[dim] for dim in dropped])
+        key = rank_at([dims[dim] for dim in remaining], [coords[dim] for dim in remaining])
         comm = self._split_by_color(color, key, "Sub", _frame(1))
-        comm._shared.grid = grid
+        comm._shared.grid = tuple(dims[dim] for dim in remaining), tuple(periods[dim] for dim in remaining)
         comm._shared.name = f"{self._shared.name}.Sub"
         return Cartcomm.make(comm._shared, comm._rank, self._task)
-
-
-def _masked(coords: list[int], remains: list[bool], selected: bool) -> list[int]:
-    """Return coordinates with 0 in all dimensions whose flag differs from ``selected``."""
-    return [at if flag is selected else 0 for at, flag in zip(coords, remains)]
 
 
 def coords_of(dims: Sequence[int], rank: int) -> list[int]:
@@ -172,12 +172,15 @@ def coords_of(dims: Sequence[int], rank: int) -> list[int]:
 
 
 def rank_at(dims: Sequence[int], coords: Sequence[int]) -> int:
-    """Return the rank at the given coordinates of a grid."""
-    return int(np.ravel_multi_index(tuple(coords), tuple(dims)))
+    """Return the rank at the given coordinates of a grid; 0 for a grid without dimensions."""
+    return int(np.ravel_multi_index(tuple(coords), tuple(dims))) if dims else 0
 
 
 def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
-    """Return the ranks ``disp`` steps before and after a rank in one dimension; PROC_NULL beyond an edge."""
+    """Return the ranks ``disp`` steps before and after a rank in the dimension ``direction``.
+
+    ``grid`` is a pair (dims, periods). A rank beyond the edge of a dimension that is not periodic is PROC_NULL.
+    """
     dims, periods = grid
     coords = coords_of(dims, rank)
 
@@ -191,7 +194,17 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
 
 
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
-    """Arrange the first ranks of a communicator on a grid; all other ranks get COMM_NULL."""
+    """Return a communicator of the first ranks of ``comm``, which form a grid; COMM_NULL on other ranks.
+
+    Args:
+        comm: a communicator; all its ranks call the function.
+        dims: the extent of each dimension, or one number for one dimension.
+        periods: True for each dimension that wraps around, or one value for all; None for none.
+        frame: the caller's frame.
+
+    Raises:
+        MPIError: If an extent is below 1, the numbers of dims and periods differ, or the grid has too many ranks.
+    """
     extents = [int(dims)] if isinstance(dims, int) else [int(extent) for extent in dims]
     if periods is None:
         periods = [False] * len(extents)
@@ -218,7 +231,14 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
 
 
 def Compute_dims(nnodes: int, dims: Any) -> list[int]:
-    """Distribute ranks over dimensions as evenly as possible; entries other than 0 are fixed.
+    """Return the extents of a grid of ``nnodes`` ranks, as equal as possible, largest first.
+
+    Args:
+        nnodes: number of ranks.
+        dims: number of dimensions, or a list of extents in which 0 stands for an extent to choose.
+
+    Raises:
+        MPIError: If ``nnodes`` is not a multiple of the fixed extents, or not their product if all are fixed.
 
     >>> Compute_dims(12, 2), Compute_dims(12, [0, 2])
     ([4, 3], [6, 2])

@@ -38,7 +38,10 @@ class Request(Handle):
         return True
 
     def wait(self, status: Status | None = None) -> Any:
-        """Block until the operation is complete; return its object, or None for a buffer."""
+        """Block until the operation is complete; return its object, or None for a buffer or a null request.
+
+        The request becomes null. ``status`` is filled if it is set.
+        """
         operation = self.operation
         if operation is None:
             return _fill_null_status(status)
@@ -57,7 +60,10 @@ class Request(Handle):
         return self.test(status)[0]
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
-        """Return True if the operation is complete, and its object; the object is None if it is not."""
+        """Return True if the operation is complete, and its object; (False, None) if it is not.
+
+        The request of a complete operation becomes null. Before False, other ranks run once.
+        """
         operation = self.operation
         if operation is None:
             return True, _fill_null_status(status)
@@ -68,7 +74,7 @@ class Request(Handle):
         return True, self._take(status)
 
     def Get_status(self, status: Status | None = None) -> bool:
-        """Return True if the operation is complete; the request does not change."""
+        """Return True if the operation is complete; the request does not become null, unlike with ``Test``."""
         operation = self.operation
         if operation is None:
             _fill_null_status(status)
@@ -84,7 +90,7 @@ class Request(Handle):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Cancel a receive that has not matched a message."""
+        """Cancel a receive that has not matched a message; do nothing for other operations."""
         operation = self.operation
         if isinstance(operation, Receive) and not operation.done:
             box = operation.comm.boxes[operation.dest]
@@ -118,7 +124,10 @@ class Request(Handle):
 
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
-        """Block until all operations are complete; return the received objects."""
+        """Block until all operations are complete; return one object per request, None for a buffer.
+
+        ``statuses`` is filled with one status per request if it is set.
+        """
         operations = [request.operation for request in requests if request.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
         _wait_together(operations, every=True)
@@ -142,9 +151,9 @@ class Request(Handle):
 
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
-        """Block until one operation is complete; return its position and the received object.
+        """Block until one operation is complete; return the position of its request and the received object.
 
-        The position is UNDEFINED if all requests are null.
+        The result is (UNDEFINED, None) if all requests are null.
         """
         operations = [request.operation for request in requests if request.operation is not None]
         if not operations:
@@ -196,7 +205,7 @@ class Request(Handle):
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
-        """Return the position of a complete request, True if there is one, and its object.
+        """Return the position of the first complete request, True, and its object.
 
         If none is complete, the values are UNDEFINED, False and None. If all requests are null, they are UNDEFINED,
         True and None.
@@ -266,9 +275,12 @@ class Prequest(Request):
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
-    """Complete an operation on its rank: write the received data and fill the status.
+    """Complete an operation on its rank: advance the clock, write the received data and fill the status.
 
-    Returns the object that a lower-case call receives; None for other operations.
+    Reports a buffer that the program changed since the operation was started.
+
+    Returns:
+        The object that a lower-case call receives; None for other operations.
     """
     task = operation.task
     if isinstance(operation, Message):
@@ -290,7 +302,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
             _check_unchanged(operation, operation.target.read(), operation.before)
         return complete_receive(operation, status)
     task.reset_counts()
-    return operation.take()
+    return operation.deliver()
 
 
 def _check_unchanged(operation: Any, array: Any, before: Any) -> None:
@@ -329,7 +341,10 @@ def _done_positions(requests: Sequence[Request]) -> list[int]:
 
 
 def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tuple[list[int], list[Any]]:
-    """Take all complete requests: fill their statuses, return their positions and results."""
+    """Return the positions and the results of all complete requests, and make these requests null.
+
+    ``statuses`` is filled with one status per complete request if it is set.
+    """
     positions = _done_positions(requests)
     new_statuses = [Status() for _ in positions]
     results = [requests[position]._take(status) for position, status in zip(positions, new_statuses)]
@@ -338,9 +353,9 @@ def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tu
 
 
 def _test_together(requests: Sequence[Request], every: bool) -> bool:
-    """Return True if all operations are complete (``every``), or any one is.
+    """Return True if all operations are complete if ``every``, else if any one is.
 
-    If not, let the other ranks run and test once more.
+    If not, let the other ranks run once and test again. Null requests are ignored.
     """
     operations = [request.operation for request in requests if request.operation is not None]
     combine = all if every else any

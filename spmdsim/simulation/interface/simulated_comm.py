@@ -12,7 +12,7 @@ from spmdsim.simulation.engine.collective_calls import CollectiveCall, Collectiv
 from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace
-from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
+from spmdsim.simulation.interface.collective_methods import CollectiveMethods, call_collective
 from spmdsim.simulation.interface.groups import Group
 from spmdsim.simulation.interface.point_to_point import PointToPoint
 from spmdsim.simulation.interface.probes import ProbeMethods
@@ -112,7 +112,13 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
-        """Create the handle of a rank; ``rank`` is its rank in the communicator."""
+        """Return the handle of a rank on a communicator.
+
+        Args:
+            shared: the state of the communicator.
+            rank: the rank in the communicator.
+            task: the rank of the program.
+        """
         comm = cls.__new__(cls)
         comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler
         comm._end = Endpoint(shared, rank, task)
@@ -215,7 +221,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         """
         call = CollectiveCall(CollectiveRule(answer, "barrier"), [], None, {})
         call.value = value
-        return meet(self, call, name, frame)
+        return call_collective(self, call, name, frame)
 
     def _split_by_color(self, color: int, key: int, name: str, frame: Any) -> Any:
         state = self._agree(name, (color, key), _partition, frame)
@@ -249,7 +255,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
-        """Create a communicator of a group's ranks; all ranks call it."""
+        """Create a communicator of a group's ranks; all ranks call it, and other ranks get COMM_NULL."""
         group.Get_size()  # raises the error of a null group before the rank waits
         state = self._agree("Create", group, _select, _frame(1))
         if state is None:
@@ -277,7 +283,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     # ------------------------------------------------------------------ other methods
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        """Stop all ranks at once."""
+        """Stop all ranks at once with a finding; the exit code is ``errorcode``, or 1 for 0."""
         frame = _frame(1)
         location = ProgramPlace(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
         self._task.exit_code = errorcode or 1
@@ -325,7 +331,7 @@ class Intracomm(Comm):
             forming = shared.forming[key] = shared.create_state(group.members, "Create_group")
         comm = Intracomm.make(forming, group.Get_rank(), self._task)
         call = CollectiveCall(CollectiveRule(lambda calls: None, "barrier"), [], None, {})
-        meet(comm, call, "Create_group", _frame(1))
+        call_collective(comm, call, "Create_group", _frame(1))
         if shared.forming.get(key) is forming:
             del shared.forming[key]
         return comm
@@ -372,9 +378,10 @@ COMM_NULL: Any = DisabledComm.__new__(DisabledComm)
 
 
 def _partition(calls: list[CollectiveCall]) -> None:
-    """Replace each call's (color, key) by (state, new rank) of its color; by None for UNDEFINED.
+    """Create one communicator per color, and store each rank's new communicator in its call.
 
-    Ranks of one color are ordered by key, then by old rank.
+    ``call.value`` is (color, key) before. It becomes (state, new rank), or None for the color UNDEFINED. Ranks of one
+    color are ordered by key, then by old rank.
     """
     shared = calls[0].comm
     colors: dict[int, list[tuple[int, int]]] = {}
@@ -400,7 +407,10 @@ def _duplicate(calls: list[CollectiveCall]) -> None:
 
 
 def _select(calls: list[CollectiveCall]) -> None:
-    """Replace each call's group by the state of its new communicator; by None if the rank is no member."""
+    """Create one communicator per group, and store its state in the calls of the group's members.
+
+    ``call.value`` is the group before. It becomes the state, or None if the rank is no member.
+    """
     shared = calls[0].comm
     states: dict[Any, CommunicatorState] = {}
     for call in calls:

@@ -50,7 +50,10 @@ def _task() -> Task:
 
 
 def _find_users(mpi: Any) -> dict[str, Any]:
-    """Return the loaded modules of mpi4py, and all modules with ``mpi`` as an attribute, by name."""
+    """Return the loaded modules of mpi4py, and all modules that have ``mpi`` as an attribute, by name.
+
+    ``mpi`` is the module mpi4py.MPI or None. The module ``__main__`` is left out.
+    """
 
     def uses_mpi(name: str, module: Any) -> bool:
         if name.partition(".")[0] == "mpi4py":
@@ -67,9 +70,7 @@ class StandIn:
     """The modules ``mpi4py`` and ``mpi4py.MPI`` of one simulation."""
 
     def __init__(self) -> None:
-        self.rc = types.SimpleNamespace(
-            initialize=True, threads=True, thread_level="multiple", finalize=None, errors="exception"
-        )
+
         self.package = types.ModuleType("mpi4py", "A stand-in for mpi4py, with virtual ranks.")
         self.package.__path__ = []
         self.MPI = types.ModuleType("mpi4py.MPI", "A stand-in for mpi4py.MPI, with virtual ranks.")
@@ -82,7 +83,9 @@ class StandIn:
             to_numpy_dtype=lambda datatype: datatype.dtype,
         )
         self.rc_module = types.ModuleType("mpi4py.rc")
-        self.rc_module.__dict__.update(vars(self.rc))
+        vars(self.rc_module).update(
+            initialize=True, threads=True, thread_level="multiple", finalize=None, errors="exception"
+        )
         vars(self.package).update(
             MPI=self.MPI,
             rc=self.rc_module,
@@ -121,9 +124,11 @@ class StandIn:
                     setattr(sys.modules[parent], child, module)
 
     def _lookup(self, name: str) -> Any:
-        """Return an attribute of ``MPI`` that depends on the running rank.
+        """Return COMM_WORLD or COMM_SELF of the running rank.
 
-        Raises AttributeError for other names.
+        Raises:
+            AttributeError: If ``name`` is another name; the text says if it exists in mpi4py but is not simulated.
+            WorldError: If no simulation is running.
         """
         if name == "COMM_WORLD":
             task = _task()
@@ -144,7 +149,7 @@ class StandIn:
     # ------------------------------------------------------------------ functions of the module
 
     def Init(self) -> None:
-        """Start MPI, in programs that set ``rc.initialize`` to False."""
+        """Start MPI: COMM_WORLD can be used. Programs need it only if they set ``rc.initialize`` to False."""
         task = _task()
         self._check_initialized(task)
         frame = sys._getframe(1)
@@ -181,9 +186,10 @@ class StandIn:
         return True
 
     def Wtime(self) -> float:
-        """Return modelled seconds; repeated calls without communication advance the clock a little.
+        """Return the rank's modelled clock in seconds.
 
-        The steps grow by 1 µs with each call, so that a loop that waits for a time ends soon.
+        Each call without communication since the last one advances the clock: by 1 µs, then 2 µs, and so on. So a loop
+        that waits for a time ends soon.
         """
         task = _task()
         if task.clock == task.last_wtime:
@@ -317,7 +323,7 @@ def _make_null_info() -> Info:
 
 
 def _shared_names() -> dict[str, Any]:
-    """Return all names of ``MPI`` whose values are equal on all ranks."""
+    """Return the names in ``mpi4py.MPI`` that are equal on all ranks, such as constants and classes."""
     names: dict[str, Any] = {
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
     }
