@@ -41,13 +41,18 @@ def schedule_for(row: Row) -> Schedule:
     return schedule_of(row["collective"], name, row["n"], **row.get("params", {}))
 
 
-def label(row: Row) -> str:
-    options = "".join(f"-{k}{v}" for k, v in row.get("params", {}).items())
-    return f"{row['collective']}-{row['algorithm']}-{row['n']}-{row['message_bytes']}{options}"
+ALGORITHMS: dict[str, list[Row]] = {}
+for each_row in DATA["vectors"] + DATA["hierarchical"]:
+    ALGORITHMS.setdefault(f"{each_row['collective']}-{each_row['algorithm']}", []).append(each_row)
 
 
-@pytest.mark.parametrize("row", DATA["vectors"] + DATA["hierarchical"], ids=label)
-def test_counts(row: Row) -> None:
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_counts(algorithm: str) -> None:
+    for row in ALGORITHMS[algorithm]:
+        check_counts(row)
+
+
+def check_counts(row: Row) -> None:
     schedule = schedule_for(row)
     counted = count(schedule, row["message_bytes"])
     assert counted.steps == row["steps"]
@@ -66,12 +71,16 @@ def test_counts(row: Row) -> None:
         assert counted.bytes_combined.tolist() == row["local_reduce_bytes_per_rank"]
 
 
-# Facts of the reduction tree do not depend on the size.
-ONE_SIZE = [row for row in DATA["vectors"] + DATA["hierarchical"] if row["message_bytes"] in (0, 1000)]
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_reduction_facts(algorithm: str) -> None:
+    """Facts of the reduction tree do not depend on the size."""
+    rows = [row for row in ALGORITHMS[algorithm] if row["message_bytes"] in (0, 1000)]
+    assert rows
+    for row in rows:
+        check_reduction(row)
 
 
-@pytest.mark.parametrize("row", ONE_SIZE, ids=label)
-def test_reduction_facts(row: Row) -> None:
+def check_reduction(row: Row) -> None:
     verdict = verify(schedule_for(row))
     assert verdict.ok, str(verdict)
     if row.get("order_preserving") is not None:
@@ -82,7 +91,7 @@ def test_reduction_facts(row: Row) -> None:
         assert verdict.depth == row["reduction_depth"]
 
 
-@pytest.mark.parametrize("row", DATA["hierarchical"], ids=label)
+@pytest.mark.parametrize("row", DATA["hierarchical"], ids=lambda row: f"{row['algorithm']}-{row['n']}")
 def test_traffic_inside_and_between_groups(row: Row) -> None:
     schedule, group = schedule_for(row), row["params"]["group"]
     sizes = schedule.chunk_elements(row["message_bytes"])
