@@ -34,7 +34,7 @@ class DialectModule(DialectObject, Module):
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield ``(name, module)`` for the direct children."""
-        return ((name, child) for name, child in self._children() if isinstance(child, Module))
+        return ((name, child) for name, child in self._list_children() if isinstance(child, Module))
 
     def children(self) -> Iterator[Module]:
         """Yield the direct children."""
@@ -86,7 +86,7 @@ class Numbered(ModuleList):
     The path of a parameter begins with the number of its module, or with its name.
     """
 
-    def _children(self) -> Iterator[tuple[str, Any]]:
+    def _list_children(self) -> Iterator[tuple[str, Any]]:
         names = vars(self).get("_names") or map(str, count())
         yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, Module))
 
