@@ -230,12 +230,9 @@ def describe_mistake(error: BaseException) -> str:
 def find_users_place(frame: FrameType | None) -> str:
     """Return the file and line of the innermost frame of the user's code; empty if there is none.
 
-    The search goes from ``frame`` to its callers and ends where the child process began, at ``_run_child``. The methods
-    that dataclasses and named tuples generate have the file ``<string>``; they are passed over.
+    The search goes from ``frame`` to its callers and ends where the child process began, at ``_run_child``.
     """
-    while frame is not None and (
-        frame.f_code.co_filename == "<string>" or not is_users_file(frame.f_code.co_filename)
-    ):
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
         if frame.f_code is _run_child.__code__:
             return ""  # the user's code runs below this frame
         frame = frame.f_back

@@ -161,12 +161,13 @@ def _find_users_line(error: BaseException) -> str:
 def is_users_file(file: str) -> bool:
     """Return True if a source file belongs to the user.
 
-    Other files belong to this package, to Python or to an installed package.
+    Other files belong to this package, to Python or to an installed package. Generated methods, as of dataclasses, have the file
+    ``<string>``.
 
     >>> is_users_file("/home/me/program.py"), is_users_file(os.__file__), is_users_file(__file__)
     (True, False, False)
     """
-    return not file.startswith(_FOREIGN_PATHS) and f"-packages{os.sep}" not in file
+    return file != "<string>" and not file.startswith(_FOREIGN_PATHS) and f"-packages{os.sep}" not in file
 
 
 def strip_starters(error: BaseException) -> BaseException:

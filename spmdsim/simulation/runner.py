@@ -257,12 +257,12 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
         error: the exception.
         call: text for the failed call, which becomes a part of the result.
     """
-    location = ProgramPlace(task.rank, call, "?", 0)
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        name = frame.f_code.co_filename
-        if not is_ours(frame) and not name.startswith("<frozen"):
-            location = ProgramPlace(task.rank, call, name, line)
-    return location
+    frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__) if not is_ours(f)]
+    lines = [
+        (f.f_code.co_filename, line) for f, line in frames if not f.f_code.co_filename.startswith("<frozen")
+    ]
+    written_lines = [line for line in lines if line[0] != "<string>"]  # not of a generated method
+    return ProgramPlace(task.rank, call, *[("?", 0), *(written_lines or lines)][-1])
 
 
 def _describe_exception(task: Task, error: BaseException) -> Problem:

@@ -19,7 +19,7 @@ from processes import hear_ctrl_c
 import spmdsim.launch.limits as limits_module
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.launch.limits import MIB, Limits, find_users_place, run_limited
+from spmdsim.launch.limits import MIB, Limits, describe_mistake, find_users_place, run_limited
 from spmdsim.simulation import simulate
 
 HEAD = "from spmdsim.collectives import send, recv, recv_reduce, copy\nimport os, sys, time\n"
@@ -66,6 +66,19 @@ def test_the_users_line_is_in_a_file_although_a_generated_method_runs() -> None:
     frame = Stack().frame
     assert frame.f_code.co_filename == "<string>"
     assert Path(__file__).name in find_users_place(frame)
+
+
+@dataclass
+class Failing:
+    """A record whose generated ``__init__`` raises KeyError."""
+
+    value: object = field(default_factory={}.popitem)
+
+
+def test_the_line_of_an_exception_is_in_a_file_although_a_generated_method_raised_it() -> None:
+    with pytest.raises(KeyError) as caught:
+        Failing()
+    assert describe_mistake(caught.value).startswith(f"{Path(__file__).name}:")
 
 
 @pytest.mark.parametrize("what", STUDENTS)

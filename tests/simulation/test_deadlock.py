@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import field, make_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,30 @@ def test_each_waits_for_the_other() -> None:
         f"rank 1 in recv(source=0, tag=3) at test_deadlock.py:{at}"
     )
     assert [place.line for place in problem.places] == [at, at]
+
+
+@pytest.mark.parametrize("name", ["recv", "barrier", "Ibarrier", "Abort"])
+def test_a_call_in_a_generated_method_is_at_the_line_that_called_the_method(name: str) -> None:
+    def program(comm: Any) -> None:
+        record = make_dataclass("Record", [("value", Any, field(default_factory=getattr(comm, name)))])
+        if comm.rank == 0:
+            record()
+
+    problem = judge(program, 2).problems[0]
+    assert {(Path(place.file).name, place.line) for place in problem.places if place.rank == 0} == {
+        ("test_deadlock.py", line(program, " record()"))
+    }
+    assert f"test_deadlock.py:{line(program, ' record()')}" in problem.message
+
+
+def test_an_exception_in_a_generated_method_is_at_the_line_that_called_the_method() -> None:
+    def program(comm: Any) -> None:
+        record = make_dataclass("Record", [("value", Any, field(default_factory={}.popitem))])
+        record()
+
+    problem = only(program, 1)
+    assert problem.kind == "exception"
+    assert problem.message.endswith(f"at test_deadlock.py:{line(program, ' record()')}")
 
 
 @pytest.mark.parametrize("arrays", [True, False])

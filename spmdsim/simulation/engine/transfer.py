@@ -22,7 +22,7 @@ from spmdsim.simulation.engine.mailboxes import (
 )
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.problems import Site, site_key
+from spmdsim.simulation.findings.problems import Site, site_key, site_of
 
 
 def start_send(
@@ -45,7 +45,7 @@ def start_send(
         MPIError: If the rank does not exist, or the tag is out of range.
     """
     shared, task, scheduler = endpoint.shared, endpoint.running(), endpoint.scheduler
-    site = (frame.f_code, frame.f_lasti)
+    site = site_of(frame)
     if not 0 <= dest < shared.size:
         return _send_outside(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
@@ -124,7 +124,7 @@ def start_receive(
         MPIError: If the rank does not exist, or the tag is out of range.
     """
     scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
-    site = (frame.f_code, frame.f_lasti)
+    site = site_of(frame)
     task = endpoint.running()
     receive = Receive(shared, task, target, source, endpoint.rank, tag, name, site, direct, task.clock)
     if not check_source(endpoint.size, source, tag):

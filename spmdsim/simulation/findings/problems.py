@@ -78,6 +78,24 @@ def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(HERE)
 
 
+def users_frame(frame: FrameType) -> FrameType:
+    """Return the frame, or the caller of a generated method.
+
+    The methods that dataclasses and named tuples generate have the file ``<string>``, which shows the reader no line. A program
+    that has no other file, as in ``python -c``, keeps its frame.
+    """
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename == "<string>":
+        caller = caller.f_back
+    return frame if caller is None or is_ours(caller) else caller
+
+
+def site_of(frame: FrameType) -> Site:
+    """Return the call site of a caller's frame; see `users_frame`."""
+    frame = users_frame(frame)
+    return frame.f_code, frame.f_lasti
+
+
 def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
     """Return the name of the simulated MPI call in a stack, and the frame of the program that made it.
 
@@ -92,7 +110,7 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
     while frame is not None and is_ours(frame):
         call = frame.f_code.co_name
         frame = frame.f_back
-    return call, frame
+    return call, users_frame(frame) if frame is not None else None
 
 
 def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:

@@ -24,6 +24,7 @@ from spmdsim.simulation.data.message_buffers import (
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall, join_meeting
 from spmdsim.simulation.engine.mailboxes import wait_for
+from spmdsim.simulation.findings.problems import site_of
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
 
@@ -392,7 +393,7 @@ def call_collective(comm: Any, call: CollectiveCall, name: str, frame: Any) -> A
     end = comm._end
     task, scheduler = end.running(), end.scheduler
     begin = task.clock
-    join_meeting(end, call, name, (frame.f_code, frame.f_lasti))
+    join_meeting(end, call, name, site_of(frame))
     wait_for(scheduler, call)
     result = take_result(call, None)
     if scheduler.timeline is not None:
@@ -437,7 +438,7 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = prepare(self, *args, **kwargs)
-        return Request(operation=join_meeting(self._end, call, name, (frame.f_code, frame.f_lasti)))
+        return Request(operation=join_meeting(self._end, call, name, site_of(frame)))
 
     return describe_method(method, name, prepare)
 
@@ -453,7 +454,7 @@ def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Cal
     def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
         kwargs.pop("info", None)
         frame = sys._getframe(1)
-        site = (frame.f_code, frame.f_lasti)
+        site = site_of(frame)
         return Prequest(lambda: join_meeting(self._end, prepare(self, *args, **kwargs), name, site))
 
     return describe_method(method, name, prepare)

@@ -11,7 +11,7 @@ from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace
+from spmdsim.simulation.findings.problems import ERROR, Problem, place_of, site_of
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, call_collective
 from spmdsim.simulation.interface.groups import Group
 from spmdsim.simulation.interface.point_to_point import PointToPoint
@@ -284,8 +284,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """Stop all ranks at once with a finding; the exit code is ``errorcode``, or 1 for 0."""
-        frame = _frame(1)
-        location = ProgramPlace(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
+        location = place_of(self._task.rank, "Abort", site_of(_frame(1)))
         self._task.exit_code = errorcode or 1
         text = f"rank {location.rank} calls Abort({errorcode}) at {location.where}"
         problem = Problem("abort", ERROR, text, (location.rank,), (location,))
@@ -352,9 +351,8 @@ class DisabledComm(Intracomm):
             return object.__getattribute__(self, name)
         reason, fatal, _ = self.__dict__.get("_reason", ("the communicator is COMM_NULL", False, None))
         if fatal and not name.startswith("_"):
-            frame = _frame(1)
             task = self.__dict__["_end"].task
-            location = ProgramPlace(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
+            location = place_of(task.rank, name, site_of(_frame(1)))
             text = f"rank {task.rank} uses {location}, but {reason}"
             kind = "not_initialized" if "Init" in reason else "finalized"
             task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (location,)))

@@ -18,7 +18,7 @@ from spmdsim.simulation.data.derived_types import Datatype
 from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
-from spmdsim.simulation.findings.problems import place_of
+from spmdsim.simulation.findings.problems import place_of, site_of
 from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
@@ -152,8 +152,7 @@ class StandIn:
         """Start MPI: COMM_WORLD can be used. Programs need it only if they set ``rc.initialize`` to False."""
         task = _task()
         self._check_initialized(task)
-        frame = sys._getframe(1)
-        task.initialized = place_of(task.rank, "Init", (frame.f_code, frame.f_lasti))
+        task.initialized = place_of(task.rank, "Init", site_of(sys._getframe(1)))
         enable(task.world)
 
     def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:
