@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 from typing import Any
 
@@ -345,6 +346,35 @@ def test_counts_and_displacements_of_a_datatype_per_rank_are_any_pair(pair: type
         return values.tolist()
 
     assert list(run(program, 2)) == [[3.0, 0.0, 13.0, 0.0], [0.0, 1.0, 10.0, 11.0]]
+
+
+@pytest.mark.parametrize(
+    ("counts", "displacements", "types", "message"),
+    [
+        ([2.0], [0], "DOUBLE", "the counts must be a list of integers, one for each rank, got [2.0]"),
+        (["2"], [0], "DOUBLE", "the counts must be a list of integers, one for each rank, got ['2']"),
+        (np.array([[2]]), [0], "DOUBLE", "the counts must be a list of integers, one for each rank, got"),
+        (2, [0], "DOUBLE", "the counts must be a list of integers, one for each rank, got 2"),
+        ([2], [0.0], "DOUBLE", "the displacements must be a list of integers, one for each rank, got [0.0]"),
+        ([2], [0], "d", "the datatypes must be a list of MPI datatypes such as MPI.DOUBLE, one for each rank, got"),
+        ([2], [0], None, "the datatypes must be a list of MPI datatypes such as MPI.DOUBLE, one for each rank, got"),
+    ],
+)  # fmt: skip
+def test_wrong_counts_and_datatypes_per_rank_are_refused(
+    counts: Any, displacements: Any, types: str | None, message: str
+) -> None:
+    """mpi4py refuses them with TypeError, too."""
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        right = [np.zeros(2), ([2], [0]), [MPI.DOUBLE]]
+        wrong = [np.zeros(2), (counts, displacements), [MPI.DOUBLE if types == "DOUBLE" else types]]
+        for buffers in ((wrong, right), (right, wrong)):
+            with pytest.raises(TypeError, match=re.escape(message)):
+                comm.Alltoallw(*buffers)
+
+    run(program, 1)
 
 
 def test_a_stride_as_displacement_and_receive_sizes_as_counts() -> None:

@@ -8,7 +8,9 @@ of the datatype, which may have several elements of a basic numpy dtype. Lower-c
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from itertools import accumulate
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -228,9 +230,7 @@ def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
                 f"a displacement must be a multiple of {many(datatype.dtype.itemsize, 'byte')} for {datatype}, "
                 f"got {displacement}",
             )
-        buffers.append(
-            _typed_buffer(flat, int(count), int(displacement) // datatype.dtype.itemsize, datatype, order)
-        )
+        buffers.append(_typed_buffer(flat, count, displacement // datatype.dtype.itemsize, datatype, order))
     return buffers
 
 
@@ -286,7 +286,7 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
     return memory, counts, displacements, datatype
 
 
-def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, Any, Any, list[Datatype]]:
+def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, list[int], list[int], list[Datatype]]:
     """Return memory, counts, byte displacements and datatypes of an alltoallw message.
 
     Args:
@@ -296,6 +296,7 @@ def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, Any, Any, list[Dataty
 
     Raises:
         ValueError: If ``spec`` has another form.
+        TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
     """
     match spec if isinstance(spec, list | tuple) else ():
         case [memory, types]:
@@ -309,7 +310,19 @@ def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, Any, Any, list[Dataty
                 "a message with a datatype per rank must be [data, datatypes], [data, (counts, displs), datatypes] "
                 f"or [data, counts, displs, datatypes], got {spec!r}"
             )
-    return memory, counts, displacements, [_as_type(value) or BYTE for value in types]
+    if not isinstance(types, Sequence) or not all(isinstance(value, Datatype) for value in types):
+        raise TypeError(
+            f"the datatypes must be a list of MPI datatypes such as MPI.DOUBLE, one for each rank, got {types!r}"
+        )
+    return memory, _as_integers("counts", counts), _as_integers("displacements", displacements), list(types)
+
+
+def _as_integers(name: str, values: Any) -> list[int]:
+    """Return counts or displacements as a list. Raise TypeError unless they are a sequence of integers."""
+    try:
+        return [index(value) for value in values]
+    except TypeError:
+        raise TypeError(f"the {name} must be a list of integers, one for each rank, got {values!r}") from None
 
 
 def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
