@@ -1,4 +1,7 @@
-"""Meshes, layouts, rules and strategies: where tensors live, and what operators mean for layouts. No world, no MPI."""
+"""Core: meshes and layouts, rules and strategies of operators, tensors, gradients, and a world in one process.
+
+Core uses no MPI. Each module's text names the next module to read; begin with :mod:`spmdsim.core.layout`.
+"""
 
 from spmdsim.core.layout import Bounds, Layout, Mesh, split_block
 from spmdsim.core.notation.layouts import REDUCE_OPS, Partial, Placement, Replicate, Shard

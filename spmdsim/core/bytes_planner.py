@@ -50,22 +50,27 @@ class BytesPlanner:
         return max(step.nbytes(rank, itemsize) for rank in step.src.mesh.rank_list)
 
     def plan(self, src: Layout, dst: Layout, shape: Shape, dtype: np.dtype) -> Route:
-        """Return the cheapest path of collectives on one mesh."""
+        """Return the cheapest path of collectives on one mesh. Raise PlanError for layouts on two meshes."""
         return shortest_route(src, dst, shape, dtype.itemsize, self.price)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the strategy for which redistributing operands and reducing partial results costs least.
+        """Return the strategy for which ranks receive the fewest bytes.
 
-        The candidates are all strategies on the first operand's mesh in which no operand is partial; empty blocks are
-        allowed.
+        The bytes are those of the busiest rank, for redistributing the operands and reducing the results. The
+        candidates are all strategies on the first operand's mesh in which no operand is partial; ranks may own empty
+        blocks. Results count with the element type of the first operand. The first of equal candidates wins. Raises
+        PlanError if an operand is on another mesh.
         """
 
         def cost(strategy: Strategy) -> float:
-            """Return the bytes that all redistributions for a strategy receive."""
-            moves = [*zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)]
-            results = zip(bound.output_layouts(strategy), bound.output_shapes)
-            moves += [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in results]
-            routes = ((self.plan(src, dst, shape, dtype), dtype) for src, dst, shape, dtype in moves)
-            return sum(self.price(step, dtype.itemsize) for route, dtype in routes for step in route.steps)
+            """Return the bytes that the busiest rank receives, summed over all steps that a strategy needs."""
+            operands = zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)
+            outputs = zip(bound.output_layouts(strategy), bound.output_shapes)
+            results = [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in outputs]
+            total = 0.0
+            for src, dst, shape, dtype in (*operands, *results):
+                route = self.plan(src, dst, shape, dtype)
+                total += sum(self.price(step, dtype.itemsize) for step in route.steps)
+            return total
 
         return min(bound.strategies(layouts[0].mesh, partial=False, empty=True), key=cost)

@@ -35,7 +35,11 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 
 
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
-    """Return the number of blocks of each factor, from the cuts per operand and dim.
+    """Return the number of blocks of each factor of a rule, from the number of blocks of each dim.
+
+    Args:
+        bound: the operator's rule, bound to the shapes of its operands.
+        cuts: for each operand the number of blocks of each dim, such as ``((2, 4), (4, 1))`` for a product.
 
     Raises:
         RuleError: If the cuts have another number of operands or dims than the rule, a cut is not positive, a dim of
@@ -46,7 +50,7 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
             f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, but the strategy "
             f"{tuple(tuple(entry) for entry in cuts)} is for {len(cuts)}"
         )
-    cuts_of: dict[str, int] = {}
+    block_counts: dict[str, int] = {}
     for i, (term, shape, entry) in enumerate(zip(bound.inputs, bound.shapes, cuts)):
         if len(entry) != len(shape):
             raise RuleError(
@@ -63,26 +67,37 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
                         f"dim {dim} of operand {i} has size 1 and cannot be cut into {many(cut, 'piece')}"
                     )
                 continue
-            _distribute(bound, factors, cut, cuts_of, f"dim {dim} of operand {i}")
-    return cuts_of
+            _add_block_counts(bound, factors, cut, block_counts, f"dim {dim} of operand {i}")
+    return block_counts
 
 
-def _distribute(
-    bound: BoundRule, factors: tuple[str, ...], cut: int, cuts_of: dict[str, int], where: str
+def _add_block_counts(
+    bound: BoundRule, factors: tuple[str, ...], cut: int, block_counts: dict[str, int], dim_text: str
 ) -> None:
-    """Record the number of blocks of a dim's factors in ``cuts_of``.
+    """Add the number of blocks of each factor of one dim to ``block_counts``.
 
-    The major factors of a compound dim take as many blocks as divide their size; the last factor takes the remaining
-    ones. ``where`` names the dim in messages. Raises RuleError if another operand cuts a factor into another number of
-    blocks.
+    A dim of one factor gives it all blocks. Of several factors, each but the last one takes the greatest number that
+    divides both its size and the blocks that are not yet taken; the last one takes the remaining blocks. So 8 blocks
+    of a dim ``(a b)`` with 4 elements of ``a`` are 4 blocks of ``a`` and 2 of ``b``.
+
+    Args:
+        bound: the operator's rule, bound to the shapes of its operands.
+        factors: the factors of the dim, major first.
+        cut: the number of blocks of the dim.
+        block_counts: the blocks by factor, which this function extends.
+        dim_text: the dim in words, for the message.
+
+    Raises:
+        RuleError: If ``block_counts`` has another number for one of the factors.
     """
-    for k, factor in enumerate(factors):
-        count = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
-        cut //= count
-        if cuts_of.setdefault(factor, count) != count:
+    remaining = cut
+    for factor in factors:
+        count = remaining if factor == factors[-1] else math.gcd(remaining, bound.sizes[factor])
+        remaining //= count
+        if block_counts.setdefault(factor, count) != count:
             raise RuleError(
-                f"factor {factor!r} of the rule '{bound.rule}' is cut into {many(cuts_of[factor], 'piece')} elsewhere, but "
-                f"into {count} in {where}"
+                f"factor {factor!r} of the rule '{bound.rule}' is cut into {many(block_counts[factor], 'piece')} "
+                f"elsewhere, but into {count} in {dim_text}"
             )
 
 
@@ -114,41 +129,50 @@ def strategy_from_factors(
 ) -> Strategy:
     """Return the strategy that splits each factor into a number of blocks, by one mesh axis per factor.
 
-    ``block_counts`` has the number of blocks by factor. ``ranks`` and ``repeat`` are those of
-    :func:`strategy_from_cuts`. Raises RuleError if the product of the numbers does not divide the number of ranks, or
-    the rule forbids the strategy.
+    The axes have the names of the factors, in the rule's order. If the blocks are fewer than the ranks, an axis
+    :data:`REPEAT` is added, along which ranks repeat the computation.
+
+    Args:
+        bound: the operator's rule, bound to the shapes of its operands.
+        block_counts: the number of blocks by factor.
+        ranks: the ranks of the mesh, or their number.
+        repeat: the end of the mesh's axes where :data:`REPEAT` is added: ``"right"`` or ``"left"``.
+
+    Raises:
+        RuleError: If the product of the numbers of blocks does not divide the number of ranks, or the rule forbids the
+            strategy.
     """
     members = rank_tuple(ranks)
-    names = [f for f in bound.sizes if f in block_counts]
-    sizes = [block_counts[f] for f in names]
-    used = math.prod(sizes)
-    if len(members) % used:
+    factors = [f for f in bound.sizes if f in block_counts]
+    axes, sizes = [_axis_name(f) for f in factors], [block_counts[f] for f in factors]
+    block_count = math.prod(sizes)
+    if len(members) % block_count:
         written = " * ".join(f"{n} ({factor})" for factor, n in block_counts.items())
         raise RuleError(
-            f"the strategy cuts the factors of the rule '{bound.rule}' into {written} = {used} pieces, "
+            f"the strategy cuts the factors of the rule '{bound.rule}' into {written} = {block_count} pieces, "
             f"which does not divide the {many(len(members), 'rank')}"
         )
-    repeats = len(members) // used
-    axes = [_axis_name(f) for f in names]
-    if repeats > 1 and repeat == "left":
-        axes, sizes = [REPEAT, *axes], [repeats, *sizes]
-    elif repeats > 1:
-        axes, sizes = [*axes, REPEAT], [*sizes, repeats]
-    mesh = Mesh(sizes, axes, members)
-    strategy = Strategy.of(mesh, {f: _axis_name(f) for f in names})
+    repeats = len(members) // block_count
+    if repeats > 1:
+        position = 0 if repeat == "left" else len(axes)
+        axes.insert(position, REPEAT)
+        sizes.insert(position, repeats)
+    strategy = Strategy.of(Mesh(sizes, axes, members), {f: _axis_name(f) for f in factors})
     bound.check(strategy)
     return strategy
 
 
 def _axis_name(factor: str) -> str:
+    """Return the name of the axis that splits a factor; ``dim0`` for the factor ``.0`` of an ellipsis."""
     return f"dim{factor[1:]}" if factor.startswith(".") else factor
 
 
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
     """Return the layout that splits each dim of a result into the number of blocks that ``cuts`` states.
 
-    A dim that is cut into more blocks than it was computed in takes pending axes as minor ones: the all_reduce then
-    becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather). All other pending axes are reduced.
+    A dim that is cut into more blocks than it was computed in takes pending axes, in mesh order, as its minor axes: the
+    all_reduce then becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather). The layout has no pending
+    reductions: those along axes that no dim takes are carried out.
 
     Args:
         cuts: the number of blocks of each dim.
@@ -160,14 +184,13 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
     """
     if len(cuts) != len(shape):
         raise RuleError(f"the result has {many(len(shape), 'dim')}, but its out_strategy is {tuple(cuts)}")
-    partial = list(computed.partial_axes)
+    free_axes = list(computed.partial_axes)
     dims: list[tuple[str, ...]] = []
-    for cut, entry, parts in zip(cuts, computed.dims, computed.cuts):
-        axes = entry
-        while parts < cut and partial:
-            axes = (*axes, partial.pop(0))
-            parts = computed.mesh.axis_size(*axes)
-        if parts != cut:
+    for cut, computed_axes in zip(cuts, computed.dims):
+        axes = computed_axes
+        while computed.mesh.axis_size(*axes) < cut and free_axes:
+            axes = (*axes, free_axes.pop(0))
+        if computed.mesh.axis_size(*axes) != cut:
             raise RuleError(
                 f"out_strategy {tuple(cuts)} does not follow from the computed layout {computed}: a dim is cut "
                 f"into {computed.cuts}, and only pending axes {list(computed.partial_axes)} may cut it further"
@@ -183,9 +206,10 @@ class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
 
 
 def freeze_strategy(strategy: Any) -> Any:
-    """Return a strategy as the user wrote it, with hashable containers.
+    """Return a strategy in a hashable form.
 
-    Dictionaries become :class:`FrozenMapping`, lists and tuples become tuples; other values are returned unchanged.
+    Dictionaries of axes by factor become a :class:`FrozenMapping`, sorted by factor. Lists and tuples become tuples,
+    item by item. Other values, such as None, a layout or a Strategy, are returned unchanged.
     """
     if isinstance(strategy, dict):
         return FrozenMapping(
@@ -197,14 +221,22 @@ def freeze_strategy(strategy: Any) -> Any:
 def result_layout(requested: Any, computed: Layout, shape: Sequence[int]) -> Layout:
     """Return the layout that an ``out_strategy`` requests for a result.
 
-    ``requested`` has cuts per dim, a layout, or a tuple with one of these. If it is None, the result is the layout
-    ``computed`` without pending reductions.
+    Args:
+        requested: the number of blocks of each dim, a layout, or a tuple with one of these. None requests the layout
+            ``computed`` without pending reductions.
+        computed: the layout in which the operator computes the result.
+        shape: the global shape of the result.
+
+    Raises:
+        RuleError: If ``computed`` cannot give the numbers of blocks; see :func:`layout_from_cuts`.
     """
-    if isinstance(requested, tuple) and len(requested) == 1 and isinstance(requested[0], (tuple, Layout)):
-        requested = requested[0]
-    if requested is None or isinstance(requested, Layout):
-        return computed.reduced if requested is None else requested
-    return layout_from_cuts(requested, computed, shape)
+    if requested is None:
+        return computed.reduced
+    is_nested = (
+        isinstance(requested, tuple) and len(requested) == 1 and isinstance(requested[0], (tuple, Layout))
+    )
+    wanted = requested[0] if is_nested else requested
+    return wanted if isinstance(wanted, Layout) else layout_from_cuts(wanted, computed, shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,15 +267,17 @@ class ShardedOp(ShortRepr):
         return self.op.apply(tensors, params, self)  # type: ignore[return-value]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
-        """Return the strategy for a rule that is bound to shapes.
+        """Return the strategy that ``in_strategy`` means for operands of certain shapes.
 
         Args:
-            bound: the rule.
-            ranks: the ranks, or their number, if ``in_strategy`` has cuts.
-            mesh: the mesh of the first operand, if ``in_strategy`` names axes by factor.
+            bound: the operator's rule, bound to the shapes of the operands.
+            ranks: the ranks, or their number; only used if ``in_strategy`` has cuts.
+            mesh: the mesh of the first operand; only used if ``in_strategy`` maps factors to axes.
 
         Raises:
-            RuleError: If the strategy does not fit the rule, the shapes or the ranks.
+            RuleError: If the strategy does not fit the rule, the shapes or the ranks, or needs a mesh and ``mesh`` is
+                None.
+            LayoutError: If a layout has another number of dims than its operand.
         """
         strategy = self.in_strategy
         if isinstance(strategy, FrozenMapping):

@@ -1,8 +1,9 @@
-"""Element types: which are floats, how they are promoted, in which type reductions accumulate, which reductions are legal.
+"""Element types: kinds, promotion, the types in which reductions accumulate, and which reductions are legal.
 
-Floats of at most 16 bits are storage types: local functions and sums get them as float32, as on accelerators. A result is rounded
-once, when it is complete. The shards of a pending sum stay float32, and are sent as float32. Otherwise a sum would depend on the
-number of ranks: float16 overflows on the way to a mean, and contributions that cancel leave nothing but their rounding.
+Floats of at most 16 bits are storage types: local functions and sums get them as float32, as on accelerators. A result
+is rounded once, when it is complete. The shards of a pending sum stay float32, and are sent as float32. Otherwise a sum
+would depend on the number of ranks: float16 overflows on the way to a mean, and contributions that cancel leave nothing
+but their rounding.
 
 A tensor whose sum is pending may be converted shard by shard only if ``cast(a + b) == cast(a) + cast(b)``:
 
@@ -76,9 +77,13 @@ def promote_types(*dtypes: np.dtype) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def check_reduce(op: str | None, dtype: np.dtype) -> str:
-    """Return the name of a reduction.
+    """Return the name ``op`` of a reduction after checking that it exists for an element type.
 
-    Raises WorldError if it does not exist or is undefined for the element type.
+    Raises WorldError if ``op`` is None or no reduction's name, or if the reduction is undefined for the type: sums,
+    products and averages of bools, "all" and "any" of numbers, "max" and "min" of complex numbers, "avg" of integers.
+
+    >>> check_reduce("sum", np.dtype("f4"))
+    'sum'
     """
     if op not in REDUCE_OPS:
         raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, WorldError)
@@ -149,7 +154,7 @@ def is_additive(src: np.dtype, dst: np.dtype) -> bool:
 
 
 def _precision(dtype: np.dtype) -> tuple[int, int]:
-    """Return the numbers of fraction bits and exponent bits of a floating type."""
+    """Return ``(fraction bits, exponent bits)`` of a floating type; of each part of a complex type."""
     finfo: Any = np.finfo
     if dtype.kind == "V":
         from ml_dtypes import finfo
@@ -162,8 +167,8 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
     """Return a rule restricted to what holds for operands and a result of these element types.
 
     An operand's pending sum passes only if its shards may be converted to the result's type before they are
-    reduced (:func:`is_additive`). Truth values have no sum: a product or a lookup of them leaves ``any`` pending, and an
-    operator that passes a pending sum passes ``any``.
+    reduced (:func:`is_additive`). Truth values have no sum: a product or a lookup of them leaves ``any`` pending, and
+    an operator that passes a pending sum passes ``any``.
 
     >>> rule = Rule.parse("m k, k n -> m n", linear="each")
     >>> typed_rule(rule, (np.dtype("i4"), np.dtype("f8")), np.dtype("f8")).linear

@@ -24,15 +24,16 @@ def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
 
 
 def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
-    """Reduce equally shaped arrays in their order.
+    """Reduce arrays element by element, from the first array to the last, and return the result.
+
+    Sums of 16-bit floats are accumulated in float32 and rounded once (:func:`accumulator`).
 
     Args:
         op: the name of the reduction; ``avg`` divides the sum by the number of arrays.
-        arrays: one or more arrays of one shape and type. Intermediate results have the type :func:`accumulator`.
-        out: the array for the result; None for a new C-ordered array of the operands' type.
+        arrays: one or more arrays of one shape and type.
+        out: the array for the result, which is returned; None for a new C-ordered array of the operands' type.
     """
-    arrays = list(arrays)
-    first, others = arrays[0], arrays[1:]
+    first, *others = operands = list(arrays)
     kind, function = accumulator(op, first.dtype), ufunc(op, first.dtype)
     total = out if out is not None and out.dtype == kind else np.empty(first.shape, kind)
     if others and kind == first.dtype:
@@ -42,7 +43,7 @@ def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -
     for array in others:
         function(total, array, out=total)
     if op == "avg":
-        total /= len(arrays)
+        total /= len(operands)
     if out is None:
         return total.astype(first.dtype, copy=False)
     if out is not total:
@@ -51,7 +52,9 @@ def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -
 
 
 def identity(op: str, dtype: np.dtype) -> object:
-    """Return the neutral value of a reduction: 0, 1, -inf, the smallest integer, True, False, ...
+    """Return the value that a reduction ignores, such as 0 for a sum, as a scalar of the element type.
+
+    Raises WorldError if the reduction is undefined for the type.
 
     >>> identity("max", np.dtype("int8")), identity("prod", np.dtype("f4"))
     (np.int8(-128), np.float32(1.0))
@@ -82,10 +85,13 @@ def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
 
 
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
-    """Return the results of a function that is called with every rank's arrays, in the order of the ranks.
+    """Call a function with the arrays of each rank and return the results in the order of the ranks.
 
-    ``lists`` has one list per argument of the function, with one array per rank. Ranks that share all their arrays
-    share one result: the function runs once for them.
+    The function runs once for ranks that share all their arrays, as one object: they share the result, too.
+
+    Args:
+        function: takes one array per list.
+        lists: one list for each argument of the function, with one array per rank.
     """
     if len(lists[0]) == 1:
         return [function(*[arrays[0] for arrays in lists])]

@@ -3,8 +3,9 @@
 MindSpore calls the mesh the device matrix with alias names, OneFlow the hierarchy of a placement, JAX and DTensor a
 mesh. Coordinates are row-major: the last axis varies fastest.
 
-A layout says per tensor dim the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along
-which values are still partial. Bounds follow here from these two facts, all else in :mod:`spmdsim.core.notation.layouts`.
+A layout says per tensor dim the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes
+along which values are still partial. Bounds follow here from these two facts, all else in
+:mod:`spmdsim.core.notation.layouts`.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -260,7 +261,8 @@ class Layout(Immutable, LayoutFacts):
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
         """Return ``(start, stop)`` per dim of the shard that ``rank`` owns.
 
-        ``shape`` is the tensor's global shape. All bounds are ``(0, 0)`` for a rank outside the mesh.
+        ``shape`` is the tensor's global shape. All bounds are ``(0, 0)`` for a rank outside the mesh. Raises
+        LayoutError if the shape has another number of dims than the layout.
         """
         if len(shape) != len(self.dims):
             self.check_shape(shape)

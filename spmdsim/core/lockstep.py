@@ -3,6 +3,10 @@
 Reductions go through the members of a group in its order (their mesh coordinates). Ranks whose results are
 equal share one array, so memory and time grow with the number of distinct shards, not with the number of ranks.
 
+A box is a range of indices ``(start, stop)`` in each dim of the global tensor (:data:`~spmdsim.core.layout.Bounds`). A
+layout assigns a box to each rank: its shard. The program of a step computes, from the shards before the step, the
+shards after it. It is derived once: which boxes are cut out of which arrays.
+
 Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
 """
 
@@ -20,18 +24,20 @@ from spmdsim.core.notation.rules import check_shards
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import AbstractWorld, Shards
 
+#: The program of a step: takes one shard per rank, and a list to which it writes the shards after the step.
 Program = Callable[[Shards, Shards], None]
 
 
 def box_sizes(box: Bounds) -> tuple[int, ...]:
-    """Return the size of a box in each dim."""
+    """Return the number of indices of a box in each dim."""
     return tuple([stop - start for start, stop in box])
 
 
 def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that copies ``box`` out of an array of the elements of ``outer``.
+    """Return a function that cuts ``box`` out of an array with the elements of ``outer``.
 
-    ``outer`` must contain ``box``. For equal boxes the function returns the array itself if it is C-contiguous.
+    The function returns a C-contiguous array. It may be the argument itself or a view of it. ``outer`` must contain
+    ``box`` unless ``box`` is empty.
     """
     if box == outer:
         return contiguous
@@ -47,15 +53,15 @@ def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray
     return cut
 
 
-def _derive_slice(step: Step, dtype: np.dtype) -> Program:
-    """Derive a local slice: each rank cuts its target box out of its source box.
+def _derive_slice_program(step: Step, dtype: np.dtype) -> Program:
+    """Return the program of a local slice: each rank cuts its target box out of its own shard.
 
-    Ranks with equal boxes that share an array share the slice, too.
+    Ranks with equal boxes that share an array share the slice, too. ``dtype`` is not used.
     """
-    jobs, first = [], dict[tuple[Bounds, Bounds], int]()
+    jobs, first_ranks = [], dict[tuple[Bounds, Bounds], int]()
     for rank in step.src.mesh.rank_list:
         boxes = step.dst.bounds(step.shape, rank), step.src.bounds(step.shape, rank)
-        jobs.append((rank, first.setdefault(boxes, rank), make_cutter(*boxes)))
+        jobs.append((rank, first_ranks.setdefault(boxes, rank), make_cutter(*boxes)))
 
     def run(shards: Shards, results: Shards) -> None:
         slices: dict[tuple[int, int], np.ndarray] = {}  # by array and first rank with these boxes
@@ -71,7 +77,10 @@ def _derive_slice(step: Step, dtype: np.dtype) -> Program:
 def ranks_by_box(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
     """Return the members of a group by the box that a layout assigns to them.
 
-    ``step`` gives the tensor's shape.
+    Args:
+        layout: the step's source or target layout.
+        step: the step, for the tensor's shape before it.
+        members: the ranks of the group. Those with one box keep their order.
     """
     boxes: dict[Bounds, list[int]] = {}
     for rank in members:
@@ -79,11 +88,11 @@ def ranks_by_box(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[B
     return boxes
 
 
-def _derive_group(step: Step, members: tuple[int, ...]) -> Program:
-    """Return the program of one group: join or reduce its arrays, then cut its target boxes.
+def _derive_group_program(step: Step, members: tuple[int, ...]) -> Program:
+    """Return the program of a step in one group of ranks.
 
-    Without a reduction the source boxes are joined, equal ones once. A step with a reduction ``op`` needs equal source
-    boxes.
+    It makes one array of the group's shards and cuts the target box of each member out of it. A step with a reduction
+    folds the shards, whose boxes must be equal; another step places each source box in the array, equal ones once.
     """
     sources, targets = ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members)
     nonempty_boxes = [box for box in sources if volume(box)]
@@ -108,14 +117,14 @@ def _derive_group(step: Step, members: tuple[int, ...]) -> Program:
     return run
 
 
-def derive_groups(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a collective: what each group does, one group after the other.
+def derive_groups_program(step: Step, dtype: np.dtype) -> Program:
+    """Return the program of a collective, which runs the program of one group of ranks after the other.
 
     Raises WorldError if the step's reduction is undefined for the element type.
     """
     if step.op is not None:
         check_reduce(step.op, dtype)
-    programs = [_derive_group(step, members) for members in step.src.mesh.groups(*step.axes)]
+    programs = [_derive_group_program(step, members) for members in step.src.mesh.groups(*step.axes)]
 
     def run(shards: Shards, results: Shards) -> None:
         for program in programs:
@@ -129,7 +138,7 @@ class DerivedStep(NamedTuple):
 
     Attributes:
         shapes: the shape of each rank's shard before the step.
-        outside: one array without elements per rank; ``run`` replaces those of ranks in the target mesh.
+        outside: for each rank an array without elements, the result of ranks outside the target mesh.
         run: the function that computes the shards after the step.
     """
 
@@ -142,8 +151,8 @@ class DerivedStep(NamedTuple):
 Derivation = Callable[[Step, np.dtype], Program]
 #: The derivations of core's steps by collective.
 DERIVATIONS: dict[str, Derivation] = {
-    "slice": _derive_slice,
-    **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), derive_groups),
+    "slice": _derive_slice_program,
+    **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), derive_groups_program),
 }
 
 
@@ -162,15 +171,17 @@ class LockStepRunner:
 
     def run(self, step: Step, shards: Shards) -> Shards:
         """Run one step on the shards of all ranks and return the new shards; ``shards`` does not change."""
-        program = self.derived(step, shards)
-        results = list(program.outside)
-        program.run(shards, results)
+        derived_step = self.find_derived(step, shards)
+        results = list(derived_step.outside)
+        derived_step.run(shards, results)
         return results
 
-    def derived(self, step: Step, shards: Shards) -> DerivedStep:
-        """Return the derived step, from the cache if possible.
+    def find_derived(self, step: Step, shards: Shards) -> DerivedStep:
+        """Return the derived form of a step for the element type of the shards.
 
-        Raises WorldError if the shards do not have the shapes of the step's source layout.
+        The first call derives and caches it.
+        Raises WorldError if the shards do not have the shapes of the step's source layout, or the world cannot run the
+        step.
         """
         dtype, cache = shards[0].dtype if shards else np.dtype(float), self._world.cache
         derived_step: DerivedStep | None = cache.get((step, dtype))
@@ -181,6 +192,7 @@ class LockStepRunner:
         return derived_step
 
     def _derive(self, step: Step, dtype: np.dtype) -> DerivedStep:
+        """Derive a step for an element type. Raise WorldError if the world cannot run it."""
         self._world.check_step(step)
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self._world.size)]
         empty = np.zeros((0,) * len(step.shape_after), dtype)

@@ -7,7 +7,7 @@ that the local function needs, a route for each operand in another layout, and t
 Operators that do more than run a local function on each shard override methods of :class:`Op`: :meth:`Op.bind` (rules
 with windows or steps) and :meth:`Op.compute` (communication in the middle).
 
-This is the last file: the way from mesh to gradients ends here.
+This is the last file to read, after :mod:`spmdsim.core.recipe`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Op(Pictured):
     communicates: ClassVar[bool] = False
     #: True if messages show its parameters.
     shows_parameters: ClassVar[bool] = True
-    #: Runs the local functions of the owned ranks together, if they wait for each other: ``(world, mesh, name, jobs) -> results``.
+    #: Runs the local functions of the owned ranks together, if they wait for each other: ``(world, mesh, name, jobs) ->
+    #: results``.
     run_together: ClassVar[RunTogether | None] = None
 
     def __call__(self, *tensors: T, **params: object) -> T:
@@ -131,18 +132,24 @@ class Op(Pictured):
         return build_sharded_op(self, in_strategy, out_strategy, repeat)
 
     def bind(self, shapes: Sequence[Shape], params: Params, dtypes: Dtypes | None = None) -> BoundRule:
-        """Return the operator's rule, bound to the shapes and element types of operands.
+        """Return the operator's rule, bound to the shapes and element types of its operands.
 
-        Raises RuleError if they do not fit.
+        Args:
+            shapes: the global shape of each operand.
+            params: the parameters of the call.
+            dtypes: the element type of each operand. They restrict which pending reductions the rule passes
+                (:func:`~spmdsim.core.element_types.typed_rule`). None for no restriction.
 
-        Without ``dtypes`` the rule is that of a type with sums.
+        Raises:
+            RuleError: If the number of operands or a shape does not fit the rule.
         """
         with context(operator=self.name):
             declared = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
             rule, sizes = declared if isinstance(declared, tuple) else (declared, {})
             if dtypes is not None and len(dtypes) == len(rule.inputs):
-                kind = self.result_dtype(dtypes, params)
-                rule = typed_rule(rule, tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
+                result_dtype = self.result_dtype(dtypes, params)
+                first_dtype = result_dtype[0] if isinstance(result_dtype, tuple) else result_dtype
+                rule = typed_rule(rule, tuple(dtypes), first_dtype)
             return bind(rule, tuple(map(tuple, shapes)), tuple(sorted(sizes.items())))
 
     def result_dtype(self, dtypes: Dtypes, params: Params) -> np.dtype | tuple[np.dtype, ...]:
@@ -168,9 +175,10 @@ class Op(Pictured):
         return tuple(layout.dual() for layout in self.output_layouts(bound, strategy))
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
-        """Return facts that a class of operators derives once per recipe; None by default.
+        """Return what the operator itself derives once per recipe; None by default.
 
-        They become the recipe's ``prepared``.
+        An example are the steps that it runs while it computes. The value becomes the recipe's attribute ``prepared``.
+        Classes of operators override the method.
         """
         return None
 
@@ -193,9 +201,10 @@ class Op(Pictured):
         return self.forward, self.vjp, self.rule
 
     def cast_result(self, result: object, dtype: np.dtype) -> np.ndarray:
-        """Return a local result as an array of the declared type, C-ordered.
+        """Return a result of the local function as an array of the declared element type.
 
-        Raises RuleError if the conversion loses the kind of the values, such as fractions for integers.
+        An array of that type is returned itself, any other result as a C-ordered copy. Raises RuleError if the
+        conversion loses the kind of the values, such as the fractions of floats that become integers.
         """
         array: np.ndarray = np.asarray(result)  # A local function may return a scalar of NumPy's.
         if array.dtype == dtype:
@@ -207,13 +216,18 @@ class Op(Pictured):
         return np.asarray(array, dtype, order="C")
 
     def compute(self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: Arrays) -> list[Arrays]:
-        """Return the arrays of every result on every owned rank.
+        """Run the local function on the arrays of every owned rank.
+
+        In a world without data, only the shapes of the results are computed.
 
         Args:
             recipe: the recipe of the call.
-            world: the world.
-            params: the parameters.
+            world: the world that owns the ranks.
+            params: the parameters of the call.
             lists: for each operand its array on every owned rank, in the layout that the recipe requires.
+
+        Returns:
+            For each result a list with its array on every owned rank, without elements outside the mesh.
         """
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.outputs]
@@ -282,10 +296,16 @@ def derived_from(op: Op, params: Params) -> list[tuple[str, Any]]:
 
 
 def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTensor]:
-    """Return the operands of the operator ``name`` as tensors of one world.
+    """Return the operands of an operator as tensors of one world.
 
-    The world of the first tensor converts the others. Raises NoTensorError if no value is a tensor or has one as
-    ``tensor``.
+    The world of the first tensor converts the other operands.
+
+    Args:
+        name: the operator's name, for messages.
+        values: the operands: tensors, objects with an attribute ``tensor``, or other values that the world converts.
+
+    Raises:
+        NoTensorError: If no value is a tensor or has one.
     """
     for x in values:
         tensor = x if isinstance(x, PlainTensor) else getattr(x, "tensor", None)

@@ -13,7 +13,7 @@ from spmdsim.pictured import ShortRepr
 class Context(ShortRepr):
     """Facts about the shard of a rank, for the local function of a contextual operator.
 
-    One per recipe and rank.
+    Each recipe has one context per rank.
 
     Attributes:
         bound: the operator's rule for the shapes of the call.

@@ -78,7 +78,7 @@ class Recipe:
     _contexts: dict[int, Context] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Derive what each call checks.
+        """Derive facts that each call checks.
 
         Do operands move, do results move, and does one rank compute without a context?
         """
@@ -110,23 +110,20 @@ class Recipe:
         Raises:
             RuleError: If operands, parameters or the requested strategy do not fit the operator.
         """
-        layouts, dtypes = [meta.layout for meta in metas], [meta.dtype for meta in metas]
-        shapes = [meta.shape for meta in metas]
-        bound, sharding, strategy = op.bind(shapes, params, dtypes), None, None
+        shapes, dtypes = [meta.shape for meta in metas], [meta.dtype for meta in metas]
+        bound, sharding = op.bind(shapes, params, dtypes), None
         if isinstance(requested, ShardedOp):
-            sharding, strategy = requested, requested.strategy(bound, world.size, layouts[0].mesh)
+            sharding = requested
+            strategy = sharding.strategy(bound, world.size, metas[0].layout.mesh)
             world.check_mesh(strategy.mesh)
-            op = requested.substitute_op(bound, strategy, params)
+            op = sharding.substitute_op(bound, strategy, params)
             bound = op.bind(shapes, params, dtypes)
+            bound.check(strategy)
         elif requested is not None:
             strategy = requested
-        if strategy is not None:
             bound.check(strategy)
         else:
-            try:
-                strategy = bound.infer(layouts)
-            except RuleError:
-                strategy = world.planner.choose(bound, layouts, [meta.storage_dtype for meta in metas])
+            strategy = choose_strategy(bound, metas, world)
         world.check_mesh(strategy.mesh)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
         plans = tuple(plan_route(meta, needed.layout, world) for meta, needed in zip(metas, inputs))
@@ -149,7 +146,12 @@ class Recipe:
     def redistribute_operand(self, operand: int, tensor: T) -> T:
         """Return an operand in the layout that the local function needs.
 
-        The tensor itself is returned if its shards need not change. A guard is called before a redistribution.
+        The tensor itself is returned if its shards need not change. If the recipe has a route for the operand, the last
+        of the world's :attr:`Observers.guards` is called first; it may raise an error.
+
+        Args:
+            operand: the number of the operand.
+            tensor: the operand.
         """
         route = self.plans[operand]  # Ranks outside the mesh follow it, too: the tape is equal on all ranks.
         if route is None:
@@ -161,8 +163,11 @@ class Recipe:
     def run(self, operands: Sequence[T], params: Params) -> list[T]:
         """Run the call: redistribute the operands, compute, and redistribute the results.
 
-        Returns the results as the caller receives them. If an operand tracks gradients, the call is recorded on the
-        tape.
+        If an operand requires a gradient and the operator has one, record the call on the tape. Results get provenance
+        numbers if the world compares them.
+
+        Returns:
+            The results in the layouts in which the caller receives them.
         """
         world, kind = operands[0].world, type(operands[0])
         provenance = world.provenance
@@ -187,7 +192,10 @@ class Recipe:
         return self.finish_results(results) if self.moves_results else results
 
     def finish_results(self, results: list[T]) -> list[T]:
-        """Return the results in the layouts in which the caller receives them."""
+        """Return the results in the layouts in which the caller receives them.
+
+        If the operator reduces its results (``finish``) and its gradient reads them, store the reduced shards for it.
+        """
         redistributed = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
         if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
             # The local gradient function reads the results as the user sees them.
@@ -195,7 +203,7 @@ class Recipe:
         return redistributed
 
     def record(self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params) -> None:
-        """Record a node on the tape: the results with gradients refer to it."""
+        """Record the call as a node on the tape, to which the results with gradients refer."""
         node = self.op.node(self, operands, results, params)
         for k in self.tracked:
             results[k]._tracked, results[k].node, results[k].output = True, node, k
@@ -210,12 +218,18 @@ class Recipe:
         return (self._contexts[rank],) if self.op.contextual else ()
 
     def run_on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
-        """Return the result of a function on every owned rank; None for ranks outside the mesh.
+        """Call a function with the arrays of every owned rank of the strategy's mesh.
+
+        The functions of a contextual operator may wait for each other; the operator's class then has ``run_together``.
 
         Args:
-            world: the world.
-            function: takes one array per list, and ``head`` if the operator is contextual.
+            world: the world that owns the ranks.
+            function: takes one array per list, and the keyword ``head`` (:meth:`context_arguments`) if the operator is
+                contextual.
             lists: for each argument its array on every owned rank.
+
+        Returns:
+            The function's value for every owned rank; None for ranks outside the mesh.
         """
         if self.op.contextual:
             columns = zip(world.ranks, self.active, *lists)
@@ -238,7 +252,13 @@ class Recipe:
         return [next(computed) if active else None for active in self.active]
 
     def run_local(self, params: Params, *arrays: np.ndarray, head: Any = ()) -> tuple[np.ndarray, ...]:
-        """Run the local function on a rank's arrays and return a tuple with one array per result."""
+        """Run the local function on a rank's arrays and return a tuple with one array per result.
+
+        Args:
+            params: the parameters of the call.
+            arrays: the rank's array of each operand.
+            head: the arguments that precede the arrays; see :meth:`context_arguments`.
+        """
         result = self.forward(*head, *arrays, **params)
         is_typed = type(result) is np.ndarray and result.dtype is self.only_dtype
         return (result,) if is_typed else self.cast_results(result)
@@ -265,21 +285,17 @@ class Recipe:
             wanted: for each operand, True if its gradient is wanted.
 
         Returns:
-            One list of shards per operand; operands that the gradients do not read are replaced by zeros without
-            memory.
-            Then one list of shards per result, or None if the operator does not save results.
+            A pair. First one list of shards per operand: those of the operand, or zeros without memory if the wanted
+            gradients do not read it. Then one list of shards per result, or None if the operator does not save results.
         """
-        blanks = self.blanks.get(wanted)
-        if blanks is None:
-            shards = [x.stored_shards if x.world.has_data else [] for x in operands]
-            zeros = [
-                [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
-                for arrays in shards
-            ]
+        if wanted not in self.blanks:
             reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
-            blanks = self.blanks[wanted] = [[] if is_read else blank for is_read, blank in zip(reads, zeros)]
+            self.blanks[wanted] = [
+                [] if is_read or not x.world.has_data else list(map(make_blank, x.stored_shards))
+                for is_read, x in zip(reads, operands)
+            ]
         saved = [result.stored_shards for result in results] if self.op.saves_result else None
-        return [blank or operand.stored_shards for blank, operand in zip(blanks, operands)], saved
+        return [blank or x.stored_shards for blank, x in zip(self.blanks[wanted], operands)], saved
 
     @cached_property
     def tracked(self) -> tuple[int, ...]:
@@ -303,18 +319,46 @@ class Recipe:
         return tuple(map(Meta.with_layout, self.inputs, layouts))
 
 
-def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
-    """Return, for each operand, True if the gradients of the wanted operands read it.
+def choose_strategy(bound: BoundRule, metas: Sequence[Meta], world: AbstractWorld) -> Strategy:
+    """Return the strategy for which no operand must be redistributed, or the planner's choice.
 
-    A gradient reads operand ``i`` if, for some wanted operand ``j``, the rule is not jointly linear in ``i`` and
-    ``j``. Operands in ``unseen`` are never read.
+    The planner chooses if each strategy needs a redistribution.
+
+    Args:
+        bound: the operator's rule, bound to the shapes of the operands.
+        metas: the metas of the operands.
+        world: the world with the planner.
+    """
+    layouts = [meta.layout for meta in metas]
+    try:
+        return bound.infer(layouts)
+    except RuleError:
+        return world.planner.choose(bound, layouts, [meta.storage_dtype for meta in metas])
+
+
+def make_blank(array: np.ndarray) -> np.ndarray:
+    """Return a read-only array of zeros in the shape and type of ``array``, of one element in memory."""
+    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
+
+
+def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
+    """Return, for each operand, True if the gradients of the wanted operands read its elements.
+
+    The gradient of operand ``j`` reads operand ``i`` unless the rule is jointly linear in ``i`` and ``j``. So the
+    gradient of ``x`` in ``x @ w`` reads ``w`` but not ``x``, and the gradients of ``x + y`` read nothing.
+
+    Args:
+        rule: the operator's rule.
+        wanted: for each operand, True if its gradient is wanted.
+        unseen: the numbers of operands that no gradient reads.
     """
     linear = rule.linear if "sum" in rule.passes else ()
-    return tuple(
-        i not in unseen
-        and any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
-        for i in range(len(wanted))
-    )
+    wanted_operands = [j for j, is_wanted in enumerate(wanted) if is_wanted]
+
+    def is_read(i: int) -> bool:
+        return any(not any({i, j} <= group for group in linear) for j in wanted_operands)
+
+    return tuple(i not in unseen and is_read(i) for i in range(len(wanted)))
 
 
 def is_noop_route(route: Route | None, before: Meta, after: Meta) -> bool:
@@ -323,6 +367,9 @@ def is_noop_route(route: Route | None, before: Meta, after: Meta) -> bool:
 
 
 def plan_route(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:
-    """Return the planned route of a tensor to a layout; None if the tensor has this layout."""
+    """Return the planned route of a tensor to a layout; None if its shards need not change.
+
+    That is so for equal layouts, and for layouts that differ in axes of size 1 only.
+    """
     same = layout is meta.layout or layout.canonical == meta.layout.canonical
     return None if same else world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)

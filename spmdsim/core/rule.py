@@ -80,19 +80,22 @@ class Rule(ShortRepr):
         work: str = ELEMENTS,
         backward: float = 1.0,
     ) -> Rule:
-        """Parse a rule: operands, ``->``, results; terms separated by commas, dims by spaces.
+        """Return the rule that a text declares.
 
         Args:
-            text: the rule.
+            text: the terms of the operands, ``->``, the terms of the results. Terms are separated by commas, and the
+                factors of their dims by spaces. See the module's text for ``...``, ``1`` and ``(a b)``.
             reduce: the reduction of all factors missing from the results, or a reduction per factor.
             whole: names of factors that must not be split, separated by spaces.
             indexed: names of factors that are looked up by value, separated by spaces.
             linear: ``"none"``, ``"each"`` (linear in every operand by itself), ``"all"`` (in all jointly) or sets of
                 operand numbers.
             passes: the pending reductions that pass through linear operands.
-            order: names of factors in the order of the device matrix, separated by spaces.
-            work: the work of the local function; see the attribute.
-            backward: the work of the gradients; see the attribute.
+            order: names of factors in the order of the device matrix, separated by spaces; by default the order of
+                their first appearance.
+            work: the work of the local function on each element: :data:`ELEMENTS`, :data:`FUNCTIONS` or :data:`PASSES`.
+            backward: the work of all gradients together, as a multiple of the function's work; for a product, the work
+                of each gradient.
 
         Raises:
             RuleError: If the text is not a rule, or an argument names an unknown factor or kind of work.
@@ -284,7 +287,11 @@ class BoundRule(ShortRepr):
         return term_layout(self.inputs[operand], strategy, (*lacking, *passed))
 
     def partial_of(self, strategy: Strategy, output: int) -> tuple[tuple[str, str], ...]:
-        """Return ``(axis, reduction)`` of the axes along which result number ``output`` is partial."""
+        """Return ``(axis, reduction)`` of the axes along which result number ``output`` is partial.
+
+        These are the axes of more than one rank that split factors which the result lacks, and the strategy's
+        ``passed`` axes.
+        """
         reduced = [
             (axis, self.rule.reduction(factor))
             for factor in self.reduced[output]
@@ -312,10 +319,18 @@ class BoundRule(ShortRepr):
         return strategy
 
     def _factor_axes(self, term: Term, layout: Layout, operand: int) -> dict[str, Axes]:
-        """Return the axes of each factor of an operand in a layout.
+        """Return the axes that split each factor of an operand in a layout.
 
-        The axes of a compound dim go to its major factors until these are split completely. Raises RuleError if an
-        axis splits a dim without factors.
+        Each factor of a dim with several factors takes axes, major first, until it has at least as many blocks as
+        elements; the last factor takes the remaining axes.
+
+        Args:
+            term: the factors of each dim of the operand.
+            layout: the layout of the operand.
+            operand: the number of the operand, for the message.
+
+        Raises:
+            RuleError: If an axis splits a dim without factors, which is a dim of size 1.
         """
         axes_of: dict[str, Axes] = {}
         for dim, (factors, axes) in enumerate(zip(term, layout.dims)):
@@ -329,10 +344,15 @@ class BoundRule(ShortRepr):
         return axes_of
 
     def _find_passed(self, layouts: Sequence[Layout], splits: Mapping[str, Axes]) -> list[Passed]:
-        """Return the axes along which operands are partial, with these operands and the reduction.
+        """Return ``(axis, operands, reduction)`` of each axis along which operands are partial.
 
-        Raises RuleError if the rule does not pass the reduction on: it is not linear in the operands, or an axis also
-        splits a factor.
+        Args:
+            layouts: the layouts of the operands.
+            splits: the axes of each factor.
+
+        Raises:
+            RuleError: If the result would not have this pending reduction: the rule is not linear in the operands or
+                does not pass the reduction, the operands wait for different reductions, or the axis splits a factor.
         """
         partial: dict[str, dict[int, str]] = {}
         for i, layout in enumerate(layouts):
@@ -348,28 +368,29 @@ class BoundRule(ShortRepr):
         return passed_axes
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
-        """Yield every strategy on a mesh.
+        """Yield every strategy on a mesh that the rule allows.
 
-        Each axis splits one factor, passes a partial value on, or does nothing.
+        Each axis splits one factor, passes a pending reduction on, or does nothing.
 
         Args:
             mesh: the mesh.
-            partial: True for strategies in which operands are partial, too; the pending reduction is a sum if the rule
-                passes it.
-            empty: True for strategies in which some ranks own empty blocks, too.
+            partial: True to include strategies in which operands are partial. Their reduction is a sum if the rule
+                passes sums, else the first one in the alphabet that it passes.
+            empty: True to include strategies in which some ranks own empty blocks.
         """
         choices: list[object] = [None, *self.splittable, *(self.rule.linear if partial else ())]
         op = "sum" if "sum" in self.rule.passes else min(self.rule.passes, default="sum")
-        for picks in itertools.product(choices, repeat=len(mesh.axes)):
+        for axis_uses in itertools.product(choices, repeat=len(mesh.axes)):
             splits: dict[str, Axes] = {}
             passed = []
-            for axis, pick in zip(mesh.axes, picks):
-                if isinstance(pick, str):
-                    splits[pick] = (*splits.get(pick, ()), axis)
-                elif isinstance(pick, frozenset):
-                    passed.append((axis, pick, op))
+            for axis, use in zip(mesh.axes, axis_uses):
+                if isinstance(use, str):
+                    splits[use] = (*splits.get(use, ()), axis)
+                elif isinstance(use, frozenset):
+                    passed.append((axis, use, op))
             strategy = Strategy.of(mesh, splits, passed)
-            if (empty or all(strategy.parts(f) <= self.sizes[f] for f in splits)) and self.allows(strategy):
+            has_empty_blocks = any(strategy.parts(f) > self.sizes[f] for f in splits)
+            if (empty or not has_empty_blocks) and self.allows(strategy):
                 yield strategy
 
 

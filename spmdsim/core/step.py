@@ -117,9 +117,9 @@ class Step(ShortRepr):
         return self.src.mesh.group(rank, *self.axes)
 
     def group_position(self, rank: int) -> int:
-        """Return the position of ``rank`` among the sorted ranks of its group.
+        """Return the position of ``rank`` among the sorted ranks of its group, from 0.
 
-        It is the number of the rank's block in an all_reduce.
+        It is the number of the block that the rank reduces in an all_reduce.
         """
         mesh = self.src.mesh
         if mesh.ranks is not None:
@@ -136,8 +136,9 @@ class Step(ShortRepr):
     def received_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` receives from other ranks.
 
-        Subclasses override it for other collectives. Raises PlanError if the step's class does not know its
-        collective.
+        It is 0 in local steps and outside the target mesh. A rank receives the elements of its target box that its
+        source box lacks; for reductions see :func:`reduction_elements`. Subclasses override it for other collectives.
+        Raises PlanError if the step's class does not know its collective.
         """
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
@@ -184,17 +185,20 @@ class ShortestRoute(NamedTuple):
 
 
 def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price: Price) -> ShortestRoute:
-    """Return the cheapest path of steps between two layouts on one mesh.
+    """Return the cheapest path of steps between two layouts on one mesh, found by Dijkstra's algorithm.
 
-    The search is Dijkstra's. Of several paths with equal costs it returns one with the fewest steps. Raises PlanError
-    if no path exists.
+    Of several paths with equal costs it returns one with the fewest steps.
 
     Args:
         src: the first layout.
         dst: the last layout.
         shape: the tensor's global shape.
         itemsize: the bytes of an element.
-        price: the cost of a step, for elements of so many bytes.
+        price: returns the cost of a step for elements of ``itemsize`` bytes.
+
+    Raises:
+        PlanError: If no path exists: the meshes or the numbers of dims differ, or a reduction is pending in ``dst``
+            only.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -212,17 +216,18 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
             return ShortestRoute(dst, steps, shape)
         if layout not in visited:
             visited.add(layout)
-            for step in _moves(layout, dst, shape):
+            for step in _list_next_steps(layout, dst, shape):
                 total = cost + price(step, itemsize)
                 heapq.heappush(queue, (total, length + 1, next(tie_breaker), step.dst, (*steps, step)))
     raise PlanError(f"no collective steps lead from {src} to {dst}")
 
 
-def _moves(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
+def _list_next_steps(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     """Yield the steps from ``layout`` that can be part of a cheapest path to ``dst``.
 
-    They reduce pending axes, split dims by the target's axes, and gather or move away the axes that the target does
-    not have.
+    A slice or reduce_scatter splits a dim by further axes of the target. An all_gather joins the blocks of axes that
+    the target's dim does not have there; an all_to_all moves these axes to the dim that has them in the target. An
+    all_reduce carries out all reductions that are not pending in the target.
     """
 
     def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = layout.partial) -> Step:
@@ -235,9 +240,9 @@ def _moves(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     reducible = [axis for axis, op in layout.partial if (axis, op) not in dst.partial]
     free = {*layout.replicated_axes}
     for dim, (entry, target) in enumerate(zip(layout.dims, dst.dims)):
-        common = next(
-            (k for k, (a, b) in enumerate(zip(entry, target)) if a != b), min(len(entry), len(target))
-        )
+        common = 0  # the number of leading axes that the dim keeps
+        while common < min(len(entry), len(target)) and entry[common] == target[common]:
+            common += 1
         missing, surplus = target[len(entry) :] if common == len(entry) else (), entry[common:]
         if missing and missing[0] in free:
             yield step("slice", (), with_entries((dim, entry + missing[:1])))

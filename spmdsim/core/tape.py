@@ -62,7 +62,12 @@ class Node(ABC):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Return the gradients of each operand from the gradients of each result.
 
-        A list holds the addends of one gradient, which may be in different layouts.
+        Args:
+            gradients: for each result the addends of its gradient, in any layouts; an empty list if it has none. The
+                method may empty the lists.
+
+        Returns:
+            For each operand the addends of its gradient; an empty list if it has none.
         """
 
     def spend(self) -> None:  # noqa: B027 - most nodes store nothing
@@ -75,7 +80,7 @@ class MoveNode(Node):
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradients unchanged, in whatever layouts they are."""
+        """Return the gradients unchanged, in any layouts."""
         return gradients
 
 
@@ -97,20 +102,23 @@ class OpNode(Node):
         self.spent, self.sources, self.values, self.saved = True, [], [], None
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Reduce the results' gradients, and compute the gradients of the wanted operands.
+        """Sum the gradients of each result, and compute those of the wanted operands from them.
+
+        The sums are in the results' dual layouts. An open trace records the calculation. See :meth:`Node.pull` for the
+        argument and the lists that are returned.
 
         Raises:
             RuleError: If the local gradient function reads a result that is not saved.
         """
-        recipe, world, wanted = self.recipe, self.world, self.wanted
-        observers, provenance = world.observers, world.provenance
-        with observers.span(recipe, world, sum(wanted)) if observers.traces else nullcontext():
+        recipe, world = self.recipe, self.world
+        records = world.observers.traces
+        with world.observers.span(recipe, world, sum(self.wanted)) if records else nullcontext():
             dys = [
                 reduce_gradients(addends, dual) if addends else None
                 for addends, dual in zip(gradients, recipe.duals)
             ]
             try:
-                computed = self.gradients(dys, wanted)
+                computed = self.gradients(dys, self.wanted)
             except (AttributeError, TypeError) as error:
                 if recipe.op.saves_result or "NoneType" not in str(error):
                     raise
@@ -119,26 +127,37 @@ class OpNode(Node):
                     f"Op(..., saves_result=True): {error}"
                 ) from error
         present = [dy for dy in dys if dy is not None]
-        call_vjp: list[Gradients] = [[] for _ in computed]
-        for k, gradient in enumerate(computed):
-            if gradient is None or not wanted[k]:
-                continue
-            if not isinstance(gradient, PlainTensor):
-                provenance_number = (
-                    0
-                    if provenance is None
-                    else provenance.of_gradient(recipe, present, k, self.provenance_number)
-                )
-                gradient = type(present[0])(
-                    world, recipe.gradients[k], gradient, provenance_number=provenance_number
-                )
-            call_vjp[k].append(gradient)
-        return call_vjp
+        return [
+            [self._build_gradient(k, gradient, present)] if is_wanted and gradient is not None else []
+            for k, (gradient, is_wanted) in enumerate(zip(computed, self.wanted))
+        ]
+
+    def _build_gradient(self, operand: int, gradient: Any, dys: Sequence[PlainTensor]) -> PlainTensor:
+        """Return the gradient of an operand as a tensor with a provenance number.
+
+        Args:
+            operand: the number of the operand.
+            gradient: its gradient: a tensor, or an array on every owned rank.
+            dys: the gradients of the results from which it was computed.
+        """
+        if isinstance(gradient, PlainTensor):
+            return gradient
+        provenance, number = self.world.provenance, 0
+        if provenance is not None:
+            number = provenance.of_gradient(self.recipe, dys, operand, self.provenance_number)
+        return type(dys[0])(self.world, self.recipe.gradients[operand], gradient, provenance_number=number)
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return one gradient per operand: arrays on every owned rank, a tensor, or None.
+        """Return the gradient of each operand as the local gradient function computes it.
 
-        ``dys`` are the reduced gradients of the results, None for results without gradient.
+        Classes of nodes may override the method.
+
+        Args:
+            dys: the gradient of each result in its dual layout; None for results without gradient.
+            wanted: for each operand, True if its gradient is wanted.
+
+        Returns:
+            For each operand a list of arrays on every owned rank, a tensor, or None if it has no gradient.
         """
         recipe, world = self.recipe, self.world
         if not world.has_data:
@@ -149,14 +168,17 @@ class OpNode(Node):
 
 
 def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, head: Any = ()) -> Any:
-    """Call a rank's local gradient function and return its gradients, one per operand.
+    """Call the local gradient function for one rank and return what it returns: one gradient per operand.
+
+    The function gets the gradients, the operands and the results; for a call with one result not a list of one gradient
+    and one result, but these two arrays. The results are None if they are not saved.
 
     Args:
         recipe: the recipe of the forward call.
-        params: its parameters.
-        present: for each result, True if it has a gradient.
-        arrays: the present gradients, then the operands, then the saved results, if any.
-        head: the context, for a contextual operator.
+        params: the parameters of the forward call.
+        present: for each result, True if it has a gradient. The function gets None for the other gradients.
+        arrays: the rank's arrays: the present gradients, then the operands, then the saved results, if any.
+        head: a tuple with the context of a contextual operator; else empty.
     """
     remaining = iter(arrays)
     dys = [next(remaining) if is_present else None for is_present in present]
@@ -177,6 +199,9 @@ def local_gradients(
 ) -> list[list[Any] | None]:
     """Return the operands' gradients on every owned rank, computed by :func:`call_vjp`.
 
+    A rank outside the mesh gets gradients without elements. On a mesh smaller than the world, an operand for which the
+    function returns None gets zeros, because ranks outside the mesh cannot know that.
+
     Args:
         recipe: the recipe of the forward call.
         world: the world.
@@ -186,7 +211,8 @@ def local_gradients(
         lists: the arrays of :func:`call_vjp`, each as a list over the owned ranks.
 
     Returns:
-        For each operand a list of arrays over the owned ranks, or None if it has no gradient.
+        For each operand a list of arrays over the owned ranks, in the operand's type; None if it has no gradient or
+        its gradient is not wanted.
     """
     dtypes = [meta.storage_dtype if is_wanted else None for is_wanted, meta in zip(wanted, recipe.gradients)]
     # Ranks outside the mesh cannot know which operands have no gradient, so all ranks take zeros for it.
@@ -240,9 +266,10 @@ def reduce_gradients(gradients: list[T], layout: Layout) -> T:
 
 
 def add_gradients(gradients: Sequence[T], *, more_to_come: bool = False) -> T:
-    """Return the sum of gradients in equal layouts.
+    """Return the sum of one or more gradients in equal layouts; a single gradient itself.
 
-    If ``more_to_come``, the sum of 16-bit floats also stores its unrounded values for later additions.
+    If ``more_to_come``, the sum of 16-bit floats also stores its unrounded values for later additions. In a world
+    without data the first gradient is returned.
     """
     first, *others = gradients
     return first._add(others, more_to_come) if others and first.world.has_data else first
@@ -269,14 +296,16 @@ def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bo
 def pull_back(
     result: PlainTensor, gradient: PlainTensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
-    """Yield each leaf on which ``result`` depends with the list of its gradients.
+    """Yield each leaf on which ``result`` depends with the addends of its gradient, which the caller sums.
 
-    A leaf is yielded as soon as its list is complete. The caller sums the list.
+    A leaf is a tensor that requires a gradient and was not computed by a recorded operator. It is yielded as soon as
+    its list is complete. Leaves that get no gradient are not yielded.
 
     Args:
         result: the tensor that is differentiated.
         gradient: the gradient of ``result``; ones by default.
-        retain_graph: keep the nodes for another pass.
+        retain_graph: True to keep the arrays that nodes store, for another pass. Otherwise each node drops its arrays
+            as soon as it was used.
 
     Raises:
         UsageTypeError: If ``result`` needs no gradient, or its nodes were used by an earlier pass.
@@ -287,6 +316,7 @@ def pull_back(
     leaves: dict[int, tuple[Any, Gradients]] = {}
 
     def arrive(source: Any, gradients: Gradients) -> None:
+        """Move gradients to the list of their receiver, a result or a leaf; drop them if it is None."""
         if isinstance(source, tuple):
             waiting.setdefault(source, []).extend(gradients)
         elif gradients and source is not None and source.requires_grad:

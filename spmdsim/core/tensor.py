@@ -74,12 +74,15 @@ class Meta:
 
 @lru_cache(maxsize=4096)
 def intern_meta(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
-    """Return the only Meta with these values. The 4096 most recent combinations are in a cache."""
-    shape = tuple([int(n) for n in shape])  # NumPy's integers equal Python's, but must not be stored.
-    meta = _ALIVE.get((layout, shape, dtype))
+    """Return the only Meta with these values: the one that exists, or a new one.
+
+    The 4096 most recent ones stay alive. Raises LayoutError if the layout has another number of dims than the shape.
+    """
+    sizes = tuple([int(n) for n in shape])  # NumPy's integers equal Python's, but must not be stored.
+    meta = _ALIVE.get((layout, sizes, dtype))
     if meta is None:
-        layout.check_shape(shape)
-        meta = _ALIVE[layout, shape, dtype] = Meta(layout, shape, dtype)
+        layout.check_shape(sizes)
+        meta = _ALIVE[layout, sizes, dtype] = Meta(layout, sizes, dtype)
     return meta
 
 
@@ -89,8 +92,8 @@ class PlainTensor(Pictured):
     Attributes:
         world: the world that owns its shards.
         meta: layout, global shape and element type.
-        stored_shards: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
-            floats are float32 here: they are rounded once, after the reduction.
+        stored_shards: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of
+            16-bit floats are float32 here: they are rounded once, after the reduction.
         name: a name for messages, or "".
         requires_grad: True if :meth:`backward` computes a gradient for it.
         grad: that gradient after :meth:`backward`, in the dual layout or in ``gradient_layout``; None before.
@@ -98,8 +101,8 @@ class PlainTensor(Pictured):
         sums: the unrounded shards of a gradient to which more is added, or None.
         node: the record of the calculation that produced it, if gradients are tracked; None for leaves.
         output: its number among the results of ``node``.
-        provenance_number: identifies how it was computed. It is equal on all ranks of a correct program, and 0 if nothing
-            compares provenances.
+        provenance_number: identifies how it was computed. It is equal on all ranks of a correct program, and 0 if
+            nothing compares provenances.
     """
 
     __slots__ = (
@@ -117,20 +120,14 @@ class PlainTensor(Pictured):
         provenance_number: int = 0,
     ) -> None:
         self.world, self.meta = world, meta
-        self.stored_shards = (
-            shards if meta.storage_dtype is meta.dtype else world.in_type(shards, meta.storage_dtype)
-        )
-        if (
-            not meta.shape
-            and type(self.stored_shards) is list
-            and any(isinstance(x, np.generic) for x in self.stored_shards)
-        ):
-            self.stored_shards = world.perform(
-                partial(each, np.asarray), self.stored_shards
-            )  # NumPy's scalars have no views.
+        if meta.storage_dtype is not meta.dtype:
+            shards = world.in_type(shards, meta.storage_dtype)
+        if not meta.shape and type(shards) is list and any(isinstance(x, np.generic) for x in shards):
+            shards = world.perform(partial(each, np.asarray), shards)  # NumPy's scalars have no views.
+        self.stored_shards = shards
         self._tracked = False
         if requires_grad:
-            self._track(True)
+            self._set_requires_grad(True)
         self.name, self.provenance_number = name, provenance_number
         self.grad: Any = None
         self.gradient_layout: Layout | None = None
@@ -187,15 +184,15 @@ class PlainTensor(Pictured):
             return in_type(self.stored_shards, self.meta.dtype)
         return WritableShards(self.stored_shards) if len(self.stored_shards) > 1 else self.stored_shards
 
-    def _track(self, wanted: bool) -> None:
-        """Set ``requires_grad``. Raise UsageTypeError for an element type without gradients."""
+    def _set_requires_grad(self, wanted: bool) -> None:
+        """Set the property ``requires_grad``. Raise UsageTypeError for True and a type without gradients."""
         if wanted and not has_gradient(self.meta.dtype):
             raise UsageTypeError(
                 f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
             )
         self._tracked = bool(wanted)
 
-    requires_grad = property(attrgetter("_tracked"), _track)
+    requires_grad = property(attrgetter("_tracked"), _set_requires_grad)
 
     @property
     def layout(self) -> Layout:
@@ -231,8 +228,9 @@ class PlainTensor(Pictured):
     def full(self) -> np.ndarray:
         """Return all elements of the tensor as a new array, on every process.
 
-        All ranks must call it, unless the tensor is replicated. If ranks read different values, because they computed
-        the tensor differently, a later verification of calls reports it.
+        The array may be written to; the tensor does not change. Pending reductions are carried out. All ranks must
+        call the method, unless the tensor is replicated. If ranks read different values, because they computed the
+        tensor differently, a later verification of calls reports it.
 
         Raises:
             WorldError: If the world has no data, or the ranks' calls so far differ.
@@ -281,37 +279,34 @@ class PlainTensor(Pictured):
         backward(self, gradient, retain_graph)
 
     def _add(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
-        """Return the sum with tensors of equal layout, shard by shard.
+        """Return the sum of this tensor and others of equal layout, shard by shard.
 
-        If ``more_to_come``, the sum of 16-bit floats also stores its float32 values in ``sums``: small addends are
-        then not lost when many gradients are added one by one.
+        16-bit floats are added as float32, and the sum is rounded once.
+
+        Args:
+            others: the other tensors.
+            more_to_come: True to store the float32 values of the sum in its ``sums``, too. Small addends are then not
+                lost when many gradients are added one by one.
         """
         world, meta, sum_dtype = self.world, self.meta, accumulator("sum", self.meta.storage_dtype)
-        lists = [
-            x.sums
-            or (
-                x.stored_shards
-                if sum_dtype is meta.storage_dtype
-                else world.in_type(x.stored_shards, sum_dtype)
-            )
-            for x in (self, *others)
-        ]
+        is_rounded = sum_dtype is not meta.storage_dtype
+        lists = [x.stored_shards for x in (self, *others)]
+        if is_rounded:
+            lists = [x.sums or world.in_type(x.stored_shards, sum_dtype) for x in (self, *others)]
         sums = world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
         provenance_number = 0 if world.provenance is None else world.provenance.of_sum([self, *others])
-        shards = sums if sum_dtype is meta.storage_dtype else world.in_type(sums, meta.storage_dtype)
+        shards = world.in_type(sums, meta.storage_dtype) if is_rounded else sums
         total = type(self)(world, meta, shards, provenance_number=provenance_number)
-        if more_to_come and sum_dtype is not meta.storage_dtype:
+        if more_to_come and is_rounded:
             total.sums = sums
         return total
 
 
 class WritableShards(list[Any]):
-    """List of a tensor's shards, for programs that read or write the shard of one rank.
+    """List of a tensor's shards in a process that owns several ranks; programs may write to a shard.
 
-    This process owns several ranks.
-
-    Ranks with equal shards may share one array. Real ranks share none, so a shard is copied when it is read by its
-    number.
+    Ranks with equal shards may share one array here, which ranks in processes of their own do not. So a shared array is
+    copied when a program reads a rank's shard by its index, and the tensor gets the copy, too.
     """
 
     def __init__(self, shards: list[Any]) -> None:
@@ -333,10 +328,14 @@ class WritableShards(list[Any]):
 def create_shards(world: AbstractWorld, meta: Meta, take: Callable[[Index], np.ndarray]) -> list[Any]:
     """Return the shards of the owned ranks. Ranks with equal shards share one array.
 
+    Along partial axes, the ranks of coordinate 0 own the elements, and the others own what the reduction ignores, such
+    as 0 for a sum. For the reduction ``avg``, all ranks own the elements.
+
     Args:
         world: the world that owns the ranks.
         meta: layout, shape and element type of the tensor.
-        take: returns the elements at an index of the global tensor. It is not called for empty shards.
+        take: returns the elements at an index of the global tensor. It is called once per distinct shard, but not for
+            shards without elements.
     """
     layout, mesh, op = meta.layout, meta.layout.mesh, str(meta.layout.reduce_op)
     shards, created = [], dict[Any, np.ndarray]()
@@ -359,8 +358,11 @@ def create_shards(world: AbstractWorld, meta: Meta, take: Callable[[Index], np.n
 def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     """Run the steps of a route on a tensor and return the tensor in its new layout.
 
-    If the tensor requires a gradient, the result gets a node of the type ``node``, by default :class:`MoveNode`, which
-    passes gradients through unchanged.
+    Args:
+        tensor: the tensor, which does not change.
+        route: a planned redistribution from the tensor's layout.
+        node: the class of the tape's node that records it if the tensor requires a gradient; None for
+            :class:`MoveNode`, which passes gradients through unchanged.
     """
     world, meta = tensor.world, Meta.of(route.dst, route.shape_after, tensor.dtype)
     shards = world.run_steps(route.steps, tensor, meta.storage_dtype)

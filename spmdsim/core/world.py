@@ -165,14 +165,18 @@ class AbstractWorld(Pictured, ABC):
         """
 
     def run_steps(self, steps: Sequence[Step], tensor: PlainTensor, fill_dtype: np.dtype) -> Shards:
-        """Run steps on a tensor and return its final shards.
+        """Run steps on a tensor and return its shards after the last step.
 
-        Before a step "fill" the shards are converted to ``fill_dtype``, in which the pending reduction accumulates.
+        Args:
+            steps: the steps, each from the layout in which the one before ends.
+            tensor: the tensor, which does not change.
+            fill_dtype: the type to which shards are converted before a step "fill" makes a reduction pending: its sum
+                may overflow 16 bits.
         """
         shards = tensor.stored_shards
         try:
             for step in steps:
-                if step.collective == "fill":  # The result is pending: its sum may overflow 16 bits.
+                if step.collective == "fill":
                     shards = self.in_type(shards, fill_dtype)
                 self.call_provenance = tensor.provenance_number
                 shards = self.run(step, shards)
@@ -210,7 +214,8 @@ class AbstractWorld(Pictured, ABC):
     def check_step(self, step: Step) -> None:
         """Raise WorldError if this world cannot run a step.
 
-        The collective is unknown, a mesh has ranks that the world lacks, or a collective of one mesh has two meshes.
+        That is so if the world does not have the collective, a mesh has ranks that the world lacks, or the step goes
+        from one mesh to another. Only exchanges, reshapes, and a reduce_scatter that reorders ranks may do that.
         """
         if step.collective not in self.collectives:
             raise WorldError(
@@ -228,7 +233,11 @@ class AbstractWorld(Pictured, ABC):
                 )
 
     def move(self, tensor: T, layout: Layout) -> T:
-        """Return a tensor of this world in another layout, by the planner's cheapest steps."""
+        """Return a tensor of this world in another layout, by the planner's cheapest steps.
+
+        A tensor that has the layout is returned itself. Raises WorldError if the mesh has ranks that this world lacks,
+        PlanError if no steps lead to the layout.
+        """
         from spmdsim.core.tensor import follow
 
         meta = tensor.meta
@@ -240,10 +249,13 @@ class AbstractWorld(Pictured, ABC):
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
         """Return the operands of an operator as tensors of one world.
 
+        Here the operands must be tensors of this world, and ``values`` is returned. Worlds that convert numbers and
+        arrays, or tensors of other worlds, override the method.
+
         Args:
             name: the operator's name, for messages.
             values: the operands as the caller passed them.
-            like: one of them that is a tensor; worlds that convert other values take its layout.
+            like: the operand, or an operand's attribute ``tensor``, whose mesh converted values take.
 
         Raises:
             UsageTypeError: If an operand is not a tensor.

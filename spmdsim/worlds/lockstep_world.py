@@ -17,7 +17,7 @@ from spmdsim.core.lockstep import (
     Derivation,
     LockStepRunner,
     Program,
-    derive_groups,
+    derive_groups_program,
     ranks_by_box,
 )
 from spmdsim.core.step import Step, overlap, volume, within
@@ -207,7 +207,7 @@ def _derive_checked_program(step: Step, dtype: np.dtype) -> Program:
     """Derive a collective, after a check that each group owns the elements that its targets need."""
     for members in step.src.mesh.groups(*step.axes):
         _check_cover(step, ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members))
-    return derive_groups(step, dtype)
+    return derive_groups_program(step, dtype)
 
 
 #: Collectives whose targets may need elements that no rank of a group owns.
@@ -282,7 +282,7 @@ class LockStep(World):
         from spmdsim.collectives.execution import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
-        results, dtype = list(self._runner.derived(step, shards).outside), shards[0].dtype
+        results, dtype = list(self._runner.find_derived(step, shards).outside), shards[0].dtype
         for members in step.src.mesh.groups(*step.axes):
             parts = {rank: emulation(step, algorithm, rank, dtype) for rank in members}
             inputs = [parts[rank].pack(contiguous(shards[rank])) for rank in members]

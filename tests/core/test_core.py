@@ -274,7 +274,7 @@ def test_the_plain_planner_takes_the_fewest_bytes():
 def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
     """Against all layouts on the way, improved until nothing changes, for prices that many paths share."""
     from spmdsim.core import Mesh
-    from spmdsim.core.step import _moves, shortest_route
+    from spmdsim.core.step import _list_next_steps, shortest_route
 
     def price(step, itemsize):
         return random.Random(f"{seed} {step.collective} {step.axes}").randrange(3)
@@ -282,7 +282,7 @@ def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
     def improved(best):
         ends = dict(best)
         for here, (cost, steps) in best.items():
-            for step in _moves(here, dst, (8, 8)):
+            for step in _list_next_steps(here, dst, (8, 8)):
                 end = cost + price(step, 8), steps + 1
                 ends[step.dst] = min(end, ends.get(step.dst, end))
         return ends
