@@ -403,7 +403,7 @@ def test_what_is_sent_element_by_element_arrives(world, monkeypatch, way: str) -
         monkeypatch.setattr(world, "choices", replace(world.choices, first=(way,)))
     whole = np.arange(91).reshape(shape)
     after = Tensor.from_global(whole, src, world).to(dst)
-    for rank, shard in zip(world.ranks, after.storage_dtype):
+    for rank, shard in zip(world.ranks, after.stored_shards):
         np.testing.assert_array_equal(shard, whole[dst.slices(shape, rank)])
 
 
