@@ -17,7 +17,7 @@ from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.steps.group_steps import Parts, PartsStep, parts_step
+from spmdsim.redistribution.steps.group_steps import Parts, PartsStep, build_parts_step
 from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace import recorder
 
@@ -36,7 +36,7 @@ class JoinedPieces:
         self.world, self.layout, self.lengths = world, layout.canonical, lengths
         self.shape = (sum(lengths), *width)
         self.axes = self.layout.dims[0]
-        self.step: PartsStep = parts_step(self.layout, self.axes, self.shape)
+        self.step: PartsStep = build_parts_step(self.layout, self.axes, self.shape)
 
     def _edges(self, rank: int) -> tuple[int, list[int], list[int]]:
         """Return the rank's number in its group, and the borders of the blocks before and after the exchange."""

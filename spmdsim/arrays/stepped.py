@@ -24,7 +24,7 @@ from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.layout.element_type import accumulator
-from spmdsim.redistribution.steps.row_steps import RowStep, row_step
+from spmdsim.redistribution.steps.row_steps import RowStep, build_row_step
 
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]
@@ -184,7 +184,7 @@ class OwnedRows(ShardedOp):
             return self.op
         shape, rows = bound.output_shapes[0], bound.shapes[1][0]
         computed = bound.output_layouts(strategy)[0]
-        step = row_step(computed, table, self.out_strategy, shape, rows, params.get("padding"))
+        step = build_row_step(computed, table, self.out_strategy, shape, rows, params.get("padding"))
         return RowLookup(step=step, **{field.name: getattr(self.op, field.name) for field in fields(Op)})
 
 

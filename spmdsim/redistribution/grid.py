@@ -80,7 +80,7 @@ class Cuts:
         start: np.ndarray
         length: np.ndarray
         if math.prod(parts) <= FEW:
-            start, length = (np.array(numbers, np.int64) for numbers in pieces_of(size, tuple(parts)))
+            start, length = (np.array(numbers, np.int64) for numbers in list_pieces(size, tuple(parts)))
         else:
             start, length = nested_block_arrays(size, parts)
         self.start, self.stop = start, start + length
@@ -157,10 +157,13 @@ ranks_of = lru_cache(maxsize=512)(Ranks)
 
 
 @lru_cache(maxsize=2048)
-def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Return how much each combination of coordinates on ``axes`` adds to a mesh position.
+def _mesh_offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
+    """Return the number that each combination of coordinates on ``axes`` adds to a mesh position.
 
     The combinations are in row-major order; the first axis is the major one.
+
+    >>> _mesh_offsets(Mesh((2, 3), ("a", "b")), ("b", "a")).tolist()
+    [0, 3, 1, 4, 2, 5]
     """
     strides = dict(zip(mesh.axes, mesh._strides))
     out = np.zeros(1, np.int64)
@@ -171,9 +174,12 @@ def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
 
 @lru_cache(maxsize=2048)
 def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Return, for every mesh position, the number of its piece of a dimension split by ``axes``.
+    """Return the number of the block that each mesh position owns, if ``axes`` split a dimension.
 
-    It is the mixed-radix number of the position's coordinates on ``axes``; the first axis is the major one.
+    It is the row-major number of the position's coordinates on ``axes``; the first axis is the major one.
+
+    >>> piece_numbers(Mesh((2, 3), ("a", "b")), ("b", "a")).tolist()
+    [0, 2, 4, 1, 3, 5]
     """
     coordinates = np.indices(mesh.shape, sparse=True)
     numbers = np.zeros((1,) * len(mesh.shape), np.int64)
@@ -212,12 +218,12 @@ class Grid:
 
         The sum of a cell's offsets over the dimensions is the position of its first copy.
         """
-        return [_offsets(self.mesh, entry)[cut.piece] for entry, cut in zip(self.entries, self.cuts)]
+        return [_mesh_offsets(self.mesh, entry)[cut.piece] for entry, cut in zip(self.entries, self.cuts)]
 
     @cached_property
     def copy_offsets(self) -> np.ndarray:
         """Mesh offset of each copy."""
-        return _offsets(self.mesh, self.free)
+        return _mesh_offsets(self.mesh, self.free)
 
     @cached_property
     def pieces(self) -> list[np.ndarray]:
@@ -314,7 +320,8 @@ def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np
 def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
     """Return the bounds of all ranks as a read-only int64 array ``[mesh position, dim, start|stop]``.
 
-    Layouts of up to :data:`MOST_CACHED_RANKS` ranks are cached. Raises LayoutError if the shape has another number of dims.
+    Layouts of up to :data:`MOST_CACHED_RANKS` ranks are cached. Raises LayoutError if the shape has another number of
+    dims.
     """
     if len(shape) != len(layout.dims):
         layout.check_shape(shape)
@@ -322,7 +329,7 @@ def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
 
 
 def _all_bounds(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    """Compute :func:`all_bounds` for all ranks at once, with one array per mesh axis."""
+    """Return the array of :func:`all_bounds`, computed for all ranks at once and not cached."""
     mesh = layout.mesh
     coordinates = np.indices(mesh.shape, sparse=True)
     out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
@@ -339,10 +346,13 @@ _few_bounds = lru_cache(maxsize=1024)(_all_bounds)
 
 
 @lru_cache(maxsize=4096)
-def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the starts and lengths of all pieces of a dimension of ``size`` elements, as lists.
+def list_pieces(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Return the starts and the lengths of all pieces of a dimension of ``size`` elements, as two lists.
 
     ``parts`` has the number of blocks of each nested cut.
+
+    >>> list_pieces(5, (2, 2))
+    ([0, 2, 3, 4], [2, 1, 1, 1])
     """
     count = math.prod(parts)
     if size % count == 0:
@@ -353,12 +363,12 @@ def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
 
 
 @lru_cache(maxsize=1024)
-def boxes_of(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
+def list_boxes(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
     """Return the bounds of every rank's shard by mesh position, as Python integers."""
     mesh, sides = layout.mesh, []
     for size, entry in zip(shape, layout.dims):
         spans = [
-            (start, start + length) for start, length in zip(*pieces_of(size, block_counts(mesh, entry)))
+            (start, start + length) for start, length in zip(*list_pieces(size, block_counts(mesh, entry)))
         ]
         sides.append([spans[piece] for piece in piece_numbers(mesh, entry).tolist()])
     return [*zip(*sides)] if sides else [()] * mesh.size
@@ -383,9 +393,13 @@ def count_common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:
 
 
 def next_axes(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
-    """Return the axes that follow ``entry`` in a target entry, as long as they are in ``allowed``.
+    """Return the axes that follow ``entry`` in ``target``, up to the first one that is not allowed.
 
-    There are none if the target does not start with ``entry``.
+    Empty if ``target`` does not start with ``entry``. An entry has the axes that split a dimension, the major one
+    first.
+
+    >>> next_axes(("a",), ("a", "b", "c"), {"b"})
+    ('b',)
     """
     if len(target) <= len(entry) or target[: len(entry)] != entry:
         return ()

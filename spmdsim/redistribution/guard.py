@@ -58,9 +58,10 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
 
 
 def guard_redistribution(operator: str, plan: Plan) -> None:
-    """Raise PlanError or warn, by the innermost mode, before an operator redistributes an operand.
+    """Raise PlanError or warn before an operator redistributes an operand by ``plan``.
 
-    Plans without communication are allowed.
+    The innermost :func:`forbid_redistribution` decides; without one, and for plans without communication, nothing
+    happens.
     """
     if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
         return
@@ -90,15 +91,16 @@ def warn_of_gathering(
     routes: Sequence[Route | None],
     source_line: tuple[str, int],
 ) -> None:
-    """Warn once per line of the program that operands are gathered.
+    """Warn that an operator gathers its operands, once per operator and line of the program.
 
-    The message states the bytes and alternatives.
+    Nothing happens if no redistributed operand was split, or if nothing is received. The message states the bytes and
+    alternatives.
 
     Args:
         operator: the operator's name.
-        bound: its rule.
-        operands: the metas of its operands.
-        routes: the redistribution of each operand, or None.
+        bound: the operator's rule, bound to the shapes.
+        operands: the metas (layout, shape and type) of the operands.
+        routes: the redistribution of each operand, or None if it stays as it is.
         source_line: file and line number of the call.
     """
     split = [

@@ -20,7 +20,10 @@ from spmdsim.redistribution.bound.lower_bound import kept_axes
 from spmdsim.redistribution.grid import count_common_axes, next_axes
 from spmdsim.redistribution.price import Prices
 
+#: The axes that split each dimension, major first.
 Dims = tuple[tuple[str, ...], ...]
+#: A dimension and some of its axes.
+DimAxes = tuple[int, tuple[str, ...]]
 
 
 class State(NamedTuple):
@@ -67,7 +70,7 @@ class Target:
     # -- sizes --------------------------------------------------------------------------------------
 
     def local(self, dims: Dims) -> tuple[int, list[int]]:
-        """Return the number of elements and the shape of the largest shard, for splits ``dims``."""
+        """Return the number of elements and the shape of the largest shard, if ``dims`` split the tensor."""
         local = self._local.get(dims)
         if local is None:
             members = self.members
@@ -84,17 +87,23 @@ class Target:
         return members
 
     def next_steps(self, state: State) -> list[StateStep]:
-        """Return the steps from a state that lead towards the target."""
+        """Return the steps from a state that lead towards the target.
+
+        A possible slice comes first and alone, because it sends nothing and makes later steps smaller; only
+        reduce_scatter steps, which slice themselves, compete with it.
+        """
         sliced = self._slice(state)
         if sliced is not None:
-            # A slice sends nothing and makes later steps smaller. A reduce_scatter slices by itself.
             return [sliced, *self._reduce_scatter_steps(state)] if state.partial else [sliced]
         return self._reductions(state) if state.partial else self._placements(state)
 
     # -- slice --------------------------------------------------------------------------------------
 
     def _slice(self, state: State) -> StateStep | None:
-        """Return the slice by all axes that the target needs next and that are free; None if there are none."""
+        """Return the slice by all axes that the target needs next, or None if all of them are in use.
+
+        An axis is free if the state neither splits a dimension by it nor has it pending.
+        """
         if state.dims == self.dims:
             return None
         free = self.movable.difference(state.partial, *state.dims)
@@ -123,20 +132,25 @@ class Target:
         if len(dims_with_run) > 1:
             all_axes = tuple([axis for run in runs for axis in run])
             after = tuple([entry + run for entry, run in zip(dims, runs)])
-            steps.append(StateStep("reduce_scatter", all_axes, State(after, _remove(partial, all_axes))))
+            steps.append(
+                StateStep("reduce_scatter", all_axes, State(after, _without_axes(partial, all_axes)))
+            )
         steps += [_reduce_scatter(state, dim, runs[dim]) for dim in dims_with_run]
         unused_axes = tuple([axis for axis in partial if axis not in self.wanted])
         if unused_axes and len(unused_axes) < len(partial):
-            steps.append(StateStep("all_reduce", unused_axes, State(dims, _remove(partial, unused_axes))))
+            steps.append(
+                StateStep("all_reduce", unused_axes, State(dims, _without_axes(partial, unused_axes)))
+            )
         steps.append(StateStep("all_reduce", partial, State(dims, ())))
         even_dims = self._even_dims([entry + partial for entry in dims])
         steps += [_reduce_scatter(state, dim, partial) for dim in even_dims if runs[dim] != partial]
         return steps + self._reduce_scatter_steps(state)
 
     def _reduce_scatter_steps(self, state: State) -> list[StateStep]:
-        """Return reduce_scatter steps that reduce all pending axes and also split by replicated axes.
+        """Return reduce_scatter steps that reduce all pending axes and split by all free axes.
 
-        The target's next axes come first. The other axes follow in one dimension and are gathered later.
+        A dimension is split by the target's next axes first. The remaining free axes, or only the pending ones of them,
+        then split one evenly divisible dimension; later steps gather them.
         """
         dims, partial = state
         free = self.movable.difference(*dims)
@@ -151,38 +165,28 @@ class Target:
         return steps
 
     def _even_dims(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
-        """Return the dimensions that these axes cut into equal blocks, or all dimensions if there is none."""
+        """Return the dimensions that ``dims`` cuts into equal blocks; all dimensions if none is."""
         equal = [d for d, entry in enumerate(dims) if self.shape[d] % self.members(entry) == 0]
         return equal or [*range(len(dims))]
 
     # -- placements ---------------------------------------------------------------------------------
 
     def _placements(self, state: State) -> list[StateStep]:
-        """Return the steps that move or gather axes, for a state without pending axes.
+        """Return the all_to_all and all_gather steps from a state without pending axes.
 
-        They are all_to_all steps of surplus axes to the dimension that needs them next, and all_gather steps of
-        surplus axes, in one dimension or in all of them.
+        Surplus axes split a dimension of the state, but not there in the target. An all_to_all moves the last of them to a
+        dimension that needs them next; an all_gather gathers them, in one dimension or in all of them.
         """
         dims = state.dims
-        surplus: list[
-            tuple[int, tuple[str, ...]]
-        ] = []  # axes of a dimension that the target splits otherwise
-        missing: list[tuple[int, tuple[str, ...]]] = []  # axes that the target has after those of a dimension
+        surplus: list[DimAxes] = []
+        missing: list[DimAxes] = []
         for dim, (entry, target) in enumerate(zip(dims, self.dims)):
             common = count_common_axes(entry, target)
             if common < len(entry):
                 surplus.append((dim, entry[common:]))
             elif common < len(target):
                 missing.append((dim, target[common:]))
-        steps = []
-        for dim, surplus_axes in surplus if missing else ():
-            for count in range(1, len(surplus_axes) + 1):
-                axes = {*surplus_axes[-count:]}
-                for to_dim, missing_axes in missing:
-                    if {*missing_axes[:count]} == axes:
-                        after = _replace_entry(dims, dim, dims[dim][:-count])
-                        after = _replace_entry(after, to_dim, dims[to_dim] + missing_axes[:count])
-                        steps.append(StateStep("all_to_all", missing_axes[:count], State(after, ())))
+        steps = _moves(dims, surplus, missing)
         for dim, surplus_axes in surplus:
             for count in range(len(surplus_axes), 0, -1):
                 after = _replace_entry(dims, dim, dims[dim][:-count])
@@ -196,10 +200,30 @@ class Target:
         return steps
 
 
+def _moves(dims: Dims, surplus: Sequence[DimAxes], missing: Sequence[DimAxes]) -> list[StateStep]:
+    """Return the all_to_all steps that move the last axes of a dimension to one that needs them next.
+
+    Args:
+        dims: the axes that split each dimension.
+        surplus: the axes that dimensions have to lose.
+        missing: the axes that dimensions have to gain, after those of ``dims``.
+    """
+    steps = []
+    for dim, surplus_axes in surplus:
+        for count in range(1, len(surplus_axes) + 1):
+            axes = {*surplus_axes[-count:]}
+            for to_dim, missing_axes in missing:
+                if {*missing_axes[:count]} == axes:
+                    without_axes = _replace_entry(dims, dim, dims[dim][:-count])
+                    after = _replace_entry(without_axes, to_dim, dims[to_dim] + missing_axes[:count])
+                    steps.append(StateStep("all_to_all", missing_axes[:count], State(after, ())))
+    return steps
+
+
 def _reduce_scatter(state: State, dim: int, axes: tuple[str, ...]) -> StateStep:
     """Return the reduce_scatter of ``axes`` that splits ``dim`` by them."""
     after = _replace_entry(state.dims, dim, state.dims[dim] + axes)
-    return StateStep("reduce_scatter", axes, State(after, _remove(state.partial, axes)))
+    return StateStep("reduce_scatter", axes, State(after, _without_axes(state.partial, axes)))
 
 
 def _replace_entry(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
@@ -207,7 +231,7 @@ def _replace_entry(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
     return (*dims[:dim], entry, *dims[dim + 1 :])
 
 
-def _remove(axes: tuple[str, ...], removed: tuple[str, ...]) -> tuple[str, ...]:
+def _without_axes(axes: tuple[str, ...], removed: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``axes`` without the removed ones."""
     return tuple([axis for axis in axes if axis not in removed])
 
@@ -261,7 +285,7 @@ class Paths(NamedTuple):
     reduced: tuple[PathState, ...]
 
 
-def search(
+def search_paths(
     src: Layout,
     dst: Layout,
     shape: tuple[int, ...],
@@ -270,18 +294,21 @@ def search(
     limit: int,
     bound: float = float("inf"),
 ) -> Paths:
-    """Return the cheapest paths of collective steps to a layout on the source's mesh.
+    """Return the cheapest paths of collective steps to a layout, by Dijkstra's algorithm.
 
-    At most :data:`MOST_STATES` states are visited.
+    The search ends at the target, or after :data:`MOST_STATES` states.
 
     Args:
         src: the layout before.
-        dst: the layout after; its pending axes are pending in ``src``, too.
+        dst: the layout after, on the same mesh; its pending axes are pending in ``src``, too.
         shape: the global shape.
         itemsize: the bytes of an element.
         prices: the prices of collectives on the mesh.
-        limit: the largest number of elements that a shard may have in between.
-        bound: the search leaves out paths that take so many seconds or more.
+        limit: the largest number of elements that a shard may have after a step.
+        bound: the seconds that a path must stay below.
+
+    Returns:
+        The path to ``dst``, and the paths on the way to states in which the pending axes of ``src`` are reduced.
     """
     target = Target(src, dst, shape)
     start = PathState(target.start, *target.local(target.start.dims), 0.0)
@@ -317,7 +344,11 @@ def search(
 
 
 def _count_received(collective: str, members: int, before: PathState, after: PathState) -> int:
-    """Return the elements that the busiest rank receives in a step; for uneven blocks, perhaps a few more."""
+    """Return the elements that the busiest rank receives in a step between two states.
+
+    It is computed from the shapes of the largest shards, so for uneven blocks it may be a few elements more.
+    ``members`` is the number of ranks of a group.
+    """
     elements = after.elements
     if collective == "slice":
         return 0
@@ -328,7 +359,7 @@ def _count_received(collective: str, members: int, before: PathState, after: Pat
     return elements - math.prod(map(min, before.shape, after.shape))
 
 
-def one_step(
+def find_single_step(
     src: Layout, dst: Layout, shape: tuple[int, ...], still_partial: tuple[tuple[str, str], ...]
 ) -> Step | None:
     """Return the single step that leads to a layout, or None if one step is not enough.
@@ -343,9 +374,13 @@ def one_step(
 def build_steps(
     path: Sequence[StateStep], src: Layout, shape: tuple[int, ...], still_partial: tuple[tuple[str, str], ...]
 ) -> list[Step]:
-    """Return the steps of a path that starts at ``src``.
+    """Return the steps between layouts for a path of steps between states.
 
-    ``still_partial`` has the axes that stay pending, with their reductions.
+    Args:
+        path: the steps of the search, from ``src`` on.
+        src: the layout before.
+        shape: the global shape.
+        still_partial: the axes that stay pending all the way, with their reductions.
     """
     steps, layout, op = [], src, src.reduce_op
     for collective, axes, state in path:

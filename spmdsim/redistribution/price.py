@@ -60,7 +60,7 @@ class Prices:
     @property
     def rising(self) -> bool:
         """True if an exchange never takes less time for more bytes or messages."""
-        return self.bytes_only or (isinstance(self._model, Machine) and _rising(self._model))
+        return self.bytes_only or (isinstance(self._model, Machine) and _is_rising(self._model))
 
     def seconds(
         self,
@@ -70,12 +70,12 @@ class Prices:
         axes: tuple[str, ...] | None,
         messages: int | None = None,
     ) -> float:
-        """Return the modelled seconds of a collective; 0 for no bytes.
+        """Return the modelled seconds of a collective; 0 for 0 bytes.
 
         Args:
-            collective: its name.
+            collective: the name of the collective.
             members: the number of ranks of a group.
-            nbytes: the bytes that the busiest rank receives.
+            nbytes: the bytes that the busiest rank receives; of an exchange, those that it receives or sends.
             axes: the mesh axes along which the group communicates; None between two meshes.
             messages: the number of messages of an exchange; None for the model's own count.
         """
@@ -99,8 +99,11 @@ class Prices:
 
 
 @lru_cache(maxsize=256)
-def _rising(machine: Machine) -> bool:
-    """Return True if the machine's times rise with the size and it has no measured exchanges."""
+def _is_rising(machine: Machine) -> bool:
+    """Return True if an exchange on the machine never takes less time for more bytes.
+
+    That is so if the machine has no measured exchanges and its pieces of linear time do not fall where they meet.
+    """
     pieces = (*machine.pieces, Piece(math.inf, machine.alpha, machine.beta))
     return all(curve.collective != "exchange" for curve in machine.measured) and all(
         low.alpha <= high.alpha and low.alpha + low.limit * low.beta <= high.alpha + low.limit * high.beta
@@ -159,10 +162,11 @@ def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
     """Return a lower bound of :func:`price_exchange` that takes less time to compute.
 
-    It follows from the blocks of two ranks. In each dimension, the first rank owns at most the smaller of its two
-    blocks. If other axes split a dimension after than before, some rank has two blocks without a common element. Both
-    ranks receive from as many ranks as their missing blocks need. The axes of the splits must be longer than 1.
-    Returns 0 for a model whose times may fall while sizes grow.
+    It is 0 if the price may fall. It follows from the shards of two ranks. The first rank owns, in each dimension,
+    at most the shorter one of its blocks
+    before and after. If a dimension is split by another axis at the same depth, a second rank owns nothing of its target
+    yet. Each receives from as many ranks as it takes to fill what is missing. Axes must be longer than 1. The price
+    may fall if the model's times do not rise with the bytes: see :attr:`Prices.rising`.
     """
     if not prices.rising:
         return 0.0
@@ -184,9 +188,10 @@ def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 
 
 def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
-    """Return the number of ranks that an exchange connects, and the axes along which it moves values.
+    """Return the number of ranks that an exchange connects, and the axes that move values.
 
-    The axes are None for two meshes.
+    The number is at least 2. The axes are None for two meshes. Axes that split the same dimension at the same depth
+    before and after move nothing.
     """
     have, src, want, dst, _ = ends
     if have != want:

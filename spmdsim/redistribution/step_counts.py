@@ -21,7 +21,7 @@ from spmdsim.redistribution.exchange.exchange_counts import (
     busiest_counts,
     exchange_counts,
 )
-from spmdsim.redistribution.exchange.replica_shares import shares
+from spmdsim.redistribution.exchange.replica_shares import shared_transfers
 from spmdsim.redistribution.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.steps.counted_step import CountedStep
 
@@ -102,7 +102,7 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
 
 
 def _is_equal_on_ranks(step: Step) -> bool:
-    """Return True if every rank surely receives equally many elements in a step.
+    """Return True if it is certain that all ranks receive equally many elements in a step.
 
     False does not mean that the numbers differ: exchanges, counted steps and uneven shards are not examined.
     """
@@ -136,9 +136,9 @@ def most_sent(step: Step) -> int:
 
 
 def received_elements(step: Step) -> np.ndarray:
-    """Return the number of elements that each position of the target mesh receives in a step.
+    """Return the number of elements that the rank at each position of the target mesh receives in a step.
 
-    For a direct reduction, the array has one entry per rank number.
+    For a direct reduction, whose source ranks receive, too, the array is indexed by rank number instead.
     """
     mesh = step.dst.mesh
     if step.collective in LOCAL_STEPS:
@@ -154,7 +154,10 @@ def received_elements(step: Step) -> np.ndarray:
 
 
 def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
-    """Return ``Step.group_position`` of every position of a mesh."""
+    """Return, for each position of a mesh, the number of its rank in its group along ``axes``.
+
+    Groups are numbered like in :meth:`Step.group_position`: by rank number.
+    """
     if mesh.ranks is None:
         return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
     groups = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in axes))
@@ -166,7 +169,7 @@ def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
 def step_messages(step: Step) -> int:
     """Return the number of messages that the busiest rank receives in a step.
 
-    It counts as if every pair of ranks communicated directly, whatever algorithm runs.
+    Each pair of ranks communicates directly. An all_reduce counts as a reduce_scatter and an all_gather.
     """
     if step.collective in LOCAL_STEPS:
         return 0
@@ -174,13 +177,17 @@ def step_messages(step: Step) -> int:
         return step.most_messages
     if step.collective == "exchange":
         ends = ends_of(step)
-        return (shares(ends) or busiest_counts(ends)).most_messages
+        return (shared_transfers(ends) or busiest_counts(ends)).most_messages
     members = step.src.mesh.axis_size(*step.axes)
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
 
 def reduced_block(step: Step, rank: int) -> int:
-    """Return the number of elements of the block that ``rank`` reduces in an all_reduce."""
+    """Return the number of elements that ``rank`` reduces in an all_reduce.
+
+    They are its block of the shard. Each rank of a group reduces one block, as if the all_reduce were a
+    reduce_scatter and an all_gather.
+    """
     shard_size = math.prod(step.dst.local_shape(step.shape, rank))
     block_size: int = split_block(
         0, shard_size, step.src.mesh.axis_size(*step.axes), step.group_position(rank)

@@ -15,7 +15,7 @@ from spmdsim.redistribution.plans.merge import Merge, common_replica_axes, fill_
 from spmdsim.redistribution.plans.reshape_plans import reshape_bound
 from spmdsim.redistribution.price import Prices, price_step
 from spmdsim.redistribution.step_counts import busiest_received, step_messages
-from spmdsim.redistribution.steps.group_steps import parts_step, scan_step
+from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 
 
 def test_an_exchange_adds_nothing_up() -> None:
@@ -44,17 +44,17 @@ def test_times_rise_where_no_piece_begins_below_the_end_of_the_one_before() -> N
 
 def test_parts_and_scans_are_counted_by_hand() -> None:
     mesh, pair = Mesh((3,), ("a",)), Mesh((2, 2), ("a", "b"))
-    parts = parts_step(mesh("a"), ("a",), (14,), times=2)  # 5, 5 and 4 elements
+    parts = build_parts_step(mesh("a"), ("a",), (14,), times=2)  # 5, 5 and 4 elements
     assert parts.expected_elements(0) == [(0, 4), (1, 4), (2, 2)]  # 25, 25 and 20 fourteenths, twice
     assert [parts.expected_elements(rank) for rank in (2, 5)] == [[(0, 2), (1, 2), (2, 2)], []]
     assert [parts.sent_elements(rank) for rank in (0, 2, 5)] == [6, 4, 0]
     assert [parts.nbytes(rank, 4) for rank in (0, 2, 5)] == [24, 16, 0]
     assert [parts.most(rank) for rank in (0, 2, 5)] == [10, 8, 0] and parts.ragged
-    assert parts_step(mesh("a"), ("a",), (0,)).expected_elements(1) == [(0, 0), (1, 0), (2, 0)]
+    assert build_parts_step(mesh("a"), ("a",), (0,)).expected_elements(1) == [(0, 0), (1, 0), (2, 0)]
     assert price_step(parts, 4, None)[0] == 6 and step_messages(parts) == 2
-    scan = scan_step(pair("a", None, None), ("a",), (3, 4), "sum")
+    scan = build_scan_step(pair("a", None, None), ("a",), (3, 4), "sum")
     assert [scan.neighbours(rank) for rank in range(4)] == [(None, 2), (None, 3), (0, None), (1, None)]
-    back = scan_step(mesh("a", None), ("a",), (4,), "sum", backward=True)
+    back = build_scan_step(mesh("a", None), ("a",), (4,), "sum", backward=True)
     assert [back.neighbours(rank) for rank in range(3)] == [(1, None), (2, 0), (None, 1)]
     assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.array_elements(0) == 4
     assert [back.sent_elements(rank) for rank in range(4)] == [0, 4, 4, 0]

@@ -23,12 +23,12 @@ from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.exchange import direct
 from spmdsim.redistribution.exchange import exchange_counts as counting
 from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.exchange.direct_reduction import DirectReduction, totals
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction, count_totals
 from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, busiest_counts, exchange_counts
-from spmdsim.redistribution.exchange.replica_shares import shares
+from spmdsim.redistribution.exchange.replica_shares import shared_transfers
 from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.grid import Ends, ranks_of
-from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, candidates, common_endpoints
+from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, build_candidates, common_endpoints
 from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange, price_step
 from spmdsim.redistribution.step_counts import most_sent, sent_nbytes, step_messages
 from spmdsim.worlds.lockstep_world import LockStep
@@ -132,7 +132,7 @@ def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, fe
                 held = overlap(src.bounds(shape, rank), dst.bounds(shape, rank)) if rank in src.mesh else None
                 assert [t.box for t in mine if t.peer == rank] == [held] * (held is not None)
                 assert traffic.received[position] == sum(t.count for t in others)
-                if shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)) is None:
+                if shared_transfers(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)) is None:
                     assert traffic.messages[position] == len(others)
                 assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
                 assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
@@ -236,7 +236,7 @@ def test_all_holders_send_a_part_to_the_one_that_wants_it_all(holders) -> None:
 def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copies, size) -> None:
     """Of each element come all contributions but one, and then all copies but one; those are dealt out evenly."""
     src, dst = Mesh((ranks,), ("x",))(None, partial="x"), Mesh((copies,), ("s",))(None)
-    received, sent = totals(src, dst, (size,))
+    received, sent = count_totals(src, dst, (size,))
     assert sum(received) == sum(sent) >= size * (ranks - 1 + copies - 1)
     reduction = DirectReduction("reduce_exchange", (), src, dst, (size,), "sum")
     assert max(received) == reduction.most_received
@@ -282,7 +282,7 @@ def test_counted_senders_and_messages_are_close_to_those_of_the_transfers() -> N
         for _ in range(40):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             ends = Ends(mesh, src.dims, mesh, dst.dims, sizes)
-            counts, shared = exchange_counts(ends), shares(ends)
+            counts, shared = exchange_counts(ends), shared_transfers(ends)
             if shared is None:
                 continue
             counted["shared"] += 1
@@ -338,8 +338,8 @@ def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
         for _ in range(25):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             task = PlanTask(*common_endpoints(src, dst.reduced, shape), 4, machine)
-            taken = candidates(task)[0]
-            best = next(one for one in candidates(task, everything=True) if one.allowed)
+            taken = build_candidates(task)[0]
+            best = next(one for one in build_candidates(task, everything=True) if one.allowed)
             reduced += taken.kind == REDUCED
             if machine is None and src.partial:  # what loses step by step may gain where steps are added up
                 assert taken.seconds == pytest.approx(best.seconds)

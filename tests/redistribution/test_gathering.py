@@ -15,7 +15,7 @@ from spmdsim.redistribution.guard import (
     forbid_redistribution,
     guards,
 )
-from spmdsim.redistribution.steps.row_steps import distinct
+from spmdsim.redistribution.steps.row_steps import find_distinct
 
 MESH = Mesh((4,), ("r",))
 
@@ -69,6 +69,6 @@ def test_the_innermost_block_says_whether_operators_may_move_operands():
 def test_distinct_numbers_are_those_of_a_set(count):
     for seed in range(12):
         ids = np.random.default_rng(seed).integers(0, count + seed % 2, (2, 1 + seed // 2))
-        rows, index, nobody = distinct(ids.reshape(-1), count)
+        rows, index, nobody = find_distinct(ids.reshape(-1), count)
         assert rows.tolist() == sorted({*ids.flat} - {count}) and nobody == (count in ids)
         assert [[*rows, count][at] for at in index] == [*ids.flat] and index.shape == (ids.size,)

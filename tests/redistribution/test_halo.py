@@ -19,7 +19,7 @@ from spmdsim.redistribution.steps.halo import (
     HALO_EXCHANGE,
     HaloStep,
     all_halo_received,
-    steps_to,
+    build_halo_steps,
 )
 from spmdsim.worlds.trace import record
 
@@ -301,7 +301,7 @@ def test_plans_are_at_their_bound_and_priced(shape):
 def halo_steps(mesh, dims, windows, shape):
     """The steps of all ways there and back."""
     windowed = Windowed(mesh(*dims), windows)
-    return [step for back in (False, True) for way in steps_to(windowed, shape, back) for step in way]
+    return [step for back in (False, True) for way in build_halo_steps(windowed, shape, back) for step in way]
 
 
 def test_the_busiest_rank_is_that_of_all(monkeypatch):
@@ -337,11 +337,11 @@ def test_the_busiest_rank_is_that_of_all(monkeypatch):
 )
 def test_split_dims_get_windows_one_by_one_and_all_at_once(dims, windows, ways):
     layout, shape = Windowed(Mesh((2, 2), ("x", "y"))(*dims), windows), (8, 8)
-    assert [[step.collective for step in way] for way in steps_to(layout, shape)] == ways
-    assert {step.op for way in steps_to(layout, shape) for step in way} == {None}
+    assert [[step.collective for step in way] for way in build_halo_steps(layout, shape)] == ways
+    assert {step.op for way in build_halo_steps(layout, shape) for step in way} == {None}
     back = [[kind.replace("exchange", "reduce") for kind in way[::-1]] for way in ways]
-    assert [[step.collective for step in way] for way in steps_to(layout, shape, True)] == back
-    assert {step.op for way in steps_to(layout, shape, True) for step in way} == {"sum"}
+    assert [[step.collective for step in way] for way in build_halo_steps(layout, shape, True)] == back
+    assert {step.op for way in build_halo_steps(layout, shape, True) for step in way} == {"sum"}
 
 
 def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():

@@ -15,10 +15,14 @@ from spmdsim.errors import InputError
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
-from spmdsim.redistribution.implementations.implementation import implementations_of, step_memory, threshold
+from spmdsim.redistribution.implementations.implementation import (
+    find_threshold,
+    implementations_of,
+    step_memory,
+)
 from spmdsim.redistribution.implementations.rank_transfers import (
-    blocks,
     count_blocks,
+    list_blocks,
 )
 from spmdsim.redistribution.implementations.trial import (
     Trial,
@@ -36,7 +40,7 @@ from spmdsim.redistribution.implementations.tuning import (
     load_tuning,
     tuning,
 )
-from spmdsim.redistribution.steps.group_steps import scan_step
+from spmdsim.redistribution.steps.group_steps import build_scan_step
 from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HaloStep
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
@@ -129,7 +133,7 @@ def test_blocks_of_a_reduction_by_hand():
     mesh = Mesh((3,), ("x",))
     for dims, shape, direct in ((("x", None), (7, 2), True), ((None, "x"), (2, 7), False)):
         step = over("reduce_scatter", pending(mesh, None, None), mesh(*dims), "sum", shape=shape)
-        division = blocks(step, (0, 1, 2), 1)
+        division = list_blocks(step, (0, 1, 2), 1)
         assert (division.counts, division.offsets, division.direct, division.packed) == (
             [6, 4, 4],
             [0, 6, 10],
@@ -201,7 +205,7 @@ def test_what_mpi_cannot_count_goes_in_chunks():
 
 def test_a_scan_is_gathered_where_that_is_small():
     """Of 2 integers on each of 4 ranks, 32 bytes."""
-    step = scan_step(FLAT("x", None), ("x",), (2,), "sum")
+    step = build_scan_step(FLAT("x", None), ("x",), (2,), "sum")
     for limit, count, expected in (
         (32, 2, ("scan gathered", 32)),
         (31, 2, ("scan", 0)),
@@ -301,7 +305,7 @@ def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monke
         with pytest.raises(InputError, match=r"tuning\.json"):
             tuning("MPICH", f"{tmp_path}/./{file.name}")
         tuning.cache_clear()
-    assert [threshold(((2, 10), (8, 30)), ranks) for ranks in (1, 2, 7, 8, 9)] == [NEVER, 10, 10, 30, 30]
+    assert [find_threshold(((2, 10), (8, 30)), ranks) for ranks in (1, 2, 7, 8, 9)] == [NEVER, 10, 10, 30, 30]
     assert load_tuning(tmp_path / "none.json") == {}
 
 
@@ -340,7 +344,7 @@ def test_blocks_of_very_many_ranks_are_counted_as_they_are_listed(ranks: tuple[i
                 src, dst = Layout(mesh, before, dict.fromkeys(reduced, "sum")), Layout(mesh, after)
                 step = Step("reduce_scatter", tuple(reduced), src, dst, shape, "sum")
                 for rank in (0, 5):
-                    listed = blocks(step, tuple(sorted(step.group(rank))), rank)
+                    listed = list_blocks(step, tuple(sorted(step.group(rank))), rank)
                     counted = count_blocks(step, rank)
                     facts = [
                         (one.counts, one.direct, one.packed, one.covers_source, one.target)

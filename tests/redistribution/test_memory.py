@@ -19,7 +19,7 @@ from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.implementations import implementation
 from spmdsim.redistribution.implementations.implementation import step_memory
 from spmdsim.redistribution.implementations.tuning import TABLE
-from spmdsim.redistribution.steps.group_steps import parts_step, scan_step
+from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.worlds import LockStep, pool
 
@@ -64,9 +64,9 @@ IMPLEMENTATIONS = [
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum"), "f4", {"chunk": ((2, 400_000),)}),
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum", shape=(513, 1023)), "f2", {}),
     ("summed", over("reduce_exchange", pending(FLAT, None, None), FLAT("x", None), "sum", axes=()), "f4", {}),
-    ("scan", scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f4", {}),
-    ("scan gathered", scan_step(FLAT("x", None), ("x",), (300_000,), "sum", backward=True), "f4", {}),
-    ("scan gathered", scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f2", {}),
+    ("scan", build_scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f4", {}),
+    ("scan gathered", build_scan_step(FLAT("x", None), ("x",), (300_000,), "sum", backward=True), "f4", {}),
+    ("scan gathered", build_scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f2", {}),
     ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT("x", None), Windowed(FLAT("x", None), [Window(512, -20, 41), None]), (512, 1024)), "f4", {}),
     ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT(None, "x"), Windowed(FLAT(None, "x"), [None, Window(1024, -20, 41)]), (512, 1024)), "f4", {}),
     ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT("x", None), Windowed(FLAT("x", None), [Window(500, 12), None]), (512, 1024)), "f4", {}),
@@ -113,7 +113,7 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
 
 def test_only_a_rank_that_adds_up_takes_room_for_it():
     """Of halves, sums in float32 of 300,000 elements; the first rank has none to add, the second one array."""
-    step = scan_step(FLAT("x", None), ("x",), (300_000,), "sum")
+    step = build_scan_step(FLAT("x", None), ("x",), (300_000,), "sum")
     implementations = [
         implementation.implementation_of(step, rank, np.dtype("f2"), TABLE["Open MPI"]) for rank in range(4)
     ]
@@ -130,7 +130,7 @@ def test_the_implementation_that_is_asked_for_comes_first():
 
 
 def test_a_rank_outside_of_the_mesh_gets_no_parts():
-    step = parts_step(Mesh((2,), ("x",), [1, 2])("x", None), ("x",), (6, 5), times=2)
+    step = build_parts_step(Mesh((2,), ("x",), [1, 2])("x", None), ("x",), (6, 5), times=2)
     assert [step.most(rank) for rank in range(4)] == [0, 30, 30, 0]
 
 

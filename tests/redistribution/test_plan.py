@@ -35,7 +35,7 @@ from spmdsim.redistribution.step_counts import (
     received_elements,
     step_messages,
 )
-from spmdsim.redistribution.steps.group_steps import parts_step, scan_step
+from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
 CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
@@ -526,12 +526,12 @@ def test_what_a_step_moves_and_takes_by_hand(
 def test_scans_parts_and_copies_by_hand() -> None:
     """A scan of four goes in two rounds; of parts all three others send theirs, of 3 elements, two times."""
     machine = Machine("by hand", alpha=1000.0, beta=1.0, beta_memory=2.0)
-    scan = scan_step(FLAT("x", None), ("x",), (2,), "sum")
+    scan = build_scan_step(FLAT("x", None), ("x",), (2,), "sum")
     assert (price_step(scan, 4, machine), step_messages(scan)) == ((2, 2 * 1000 + 8), 2)
     assert price_step(scan, 4, None)[1] == pytest.approx(8 * 1.2e-10)
     linked = replace(machine, axis_links=(("x", Link(10.0, 1.0)),))
     assert price_step(scan, 4, linked) == (2, 2 * 10 + 8)
-    parts = parts_step(FLAT("x", None), ("x",), (8, 3), times=2)
+    parts = build_parts_step(FLAT("x", None), ("x",), (8, 3), times=2)
     assert (price_step(parts, 4, machine)[1], step_messages(parts)) == (3 * 1000 + 12 * 4, 3)
     assert [Prices(machine, FLAT).copying(nbytes) for nbytes in (0, 100)] == [0, 200]
     assert Prices(None, FLAT).copying(100) == 0

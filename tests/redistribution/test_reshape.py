@@ -14,7 +14,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
-from spmdsim.redistribution.plans.reshape_plans import factor
+from spmdsim.redistribution.plans.reshape_plans import find_finer_form
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds.lockstep_world import LockStep
 from spmdsim.worlds.trace import record
@@ -100,8 +100,8 @@ def test_what_can_stay_in_place_does() -> None:
 
 def test_where_cuts_do_not_divide_there_is_no_common_form() -> None:
     mesh = Mesh((2,), ("x",))
-    assert factor(mesh("x", None), mesh("x", None), (4, 3), (3, 4)) is None
-    assert factor(mesh("x", None), mesh("x", None), (4, 6), (2, 12)) is not None
+    assert find_finer_form(mesh("x", None), mesh("x", None), (4, 3), (3, 4)) is None
+    assert find_finer_form(mesh("x", None), mesh("x", None), (4, 6), (2, 12)) is not None
     route = plan(mesh("x", None), mesh("x", None), (4, 3), "int8", to_shape=(3, 4))
     assert [step.collective for step in route.steps] == ["exchange"]
     assert [route.nbytes(rank) for rank in range(2)] == [2, 0]

@@ -10,7 +10,7 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
-from spmdsim.redistribution.steps.row_steps import SPARSE, distinct, row_frame, row_step
+from spmdsim.redistribution.steps.row_steps import SPARSE, build_row_step, find_distinct, row_frame
 from spmdsim.worlds import LockStep, ShapeOnly
 from spmdsim.worlds.trace import record
 
@@ -27,7 +27,7 @@ def step_of(mesh, ids, table, target, rows, width, padding=None, split="tp"):
     """The step from a table split over ``split`` to the target; ``ids`` is the layout's dims."""
     columns = table.dims[1]
     src = Layout(mesh, [*mesh(*ids).dims, columns], split if mesh.axis_size(*table.dims[0]) > 1 else ())
-    return lambda shape: row_step(src, table, target, (*shape, width), rows, padding)
+    return lambda shape: build_row_step(src, table, target, (*shape, width), rows, padding)
 
 
 def run(world, step, ids, table):
@@ -162,11 +162,11 @@ def test_meshes_of_several_axes(world):
                 mesh((*mesh(*where).dims[0], "tp"), where[1], None),
                 mesh(*where, "tp"),
             ):
-                check(world, row_step(src, mesh("tp", None), target, (*shape, width), rows), ids, table)
+                check(world, build_row_step(src, mesh("tp", None), target, (*shape, width), rows), ids, table)
         columns = mesh("tp", "dp")
         src = Layout(mesh, [(), (), "dp"], "tp")
         for target in (src.reduced, mesh("tp", None, "dp"), mesh(None, None, ("dp", "tp"))):
-            check(world, row_step(src, columns, target, (*shape, width), rows), ids, table)
+            check(world, build_row_step(src, columns, target, (*shape, width), rows), ids, table)
         for both in (("dp", "tp"), ("tp", "dp")):
             src = Layout(mesh, [(), (), ()], both)
             for entry in (
@@ -176,7 +176,12 @@ def test_meshes_of_several_axes(world):
                 [None, "dp", "tp"],
                 [None] * 3,
             ):
-                check(world, row_step(src, mesh(both, None), mesh(*entry), (*shape, width), rows), ids, table)
+                check(
+                    world,
+                    build_row_step(src, mesh(both, None), mesh(*entry), (*shape, width), rows),
+                    ids,
+                    table,
+                )
 
 
 @pytest.mark.ranks(3, 8)
@@ -265,7 +270,7 @@ def test_a_mesh_larger_than_the_world():
 def test_a_table_that_is_not_split():
     mesh = Mesh((4,), ("tp",))
     with pytest.raises(PlanError, match="not split"):
-        row_step(mesh(None, None), mesh(None, "tp"), mesh(None, None), (5, 4), 9)
+        build_row_step(mesh(None, None), mesh(None, "tp"), mesh(None, None), (5, 4), 9)
 
 
 # -- the pure part ----------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ def test_distinct_rows(count):
     """Both ways, marks and sorting, against numpy."""
     for size in (0, 1, 7, 300):
         ids = some_ids((size,), count + 1, size)
-        rows, index, nobody = distinct(ids, count)
+        rows, index, nobody = find_distinct(ids, count)
         np.testing.assert_array_equal(rows, np.unique(ids[ids < count]))
         np.testing.assert_array_equal(np.append(rows, count)[index], ids)
         assert nobody == bool((ids == count).any())
@@ -286,7 +291,7 @@ def test_what_is_wanted_is_what_is_sent():
     """What each rank expects of the others is what they know that it wants, for uneven and empty parts."""
     mesh = Mesh((2, 4), ("a", "b"))
     src = Layout(mesh, [(), ()], ("a", "b"))
-    step = row_step(src, mesh(("b", "a"), None), mesh("a", None), (13, 4), 6)
+    step = build_row_step(src, mesh(("b", "a"), None), mesh("a", None), (13, 4), 6)
     for rank in range(8):
         frame = row_frame(step, rank)
         wants = frame.wants(some_ids((13,), 6))

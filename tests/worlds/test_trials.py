@@ -26,8 +26,8 @@ from spmdsim.redistribution.implementations.trial import (
     RECORDED_PAUSE,
     Trial,
     TunedStep,
-    candidates,
     require_reproducible,
+    select_candidates,
 )
 from spmdsim.redistribution.implementations.tuning import (
     TABLE,
@@ -195,8 +195,8 @@ def test_all_members_of_a_group_have_the_same_ways(kind, size):
 
 def test_what_the_model_puts_far_away_is_tried_only_where_all_are():
     prices = [Implementation(f"w{k}", nanoseconds=nanoseconds) for k, nanoseconds in enumerate((1, 2, 2.25))]
-    assert [one.name for one in candidates(prices, "first")] == ["w0", "w1"]
-    assert len(candidates(prices, "full")) == 3 and candidates(prices, "off") == (prices[0],)
+    assert [one.name for one in select_candidates(prices, "first")] == ["w0", "w1"]
+    assert len(select_candidates(prices, "full")) == 3 and select_candidates(prices, "off") == (prices[0],)
 
 
 @given(st.lists(st.lists(st.floats(1, 1e6), min_size=4, max_size=4), min_size=1, max_size=4))

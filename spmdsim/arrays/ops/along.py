@@ -18,7 +18,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
-from spmdsim.redistribution.steps.group_steps import Parts, parts_step
+from spmdsim.redistribution.steps.group_steps import Parts, build_parts_step
 from spmdsim.redistribution.steps.row_steps import check_ids
 from spmdsim.worlds.convert_operands import as_operand
 
@@ -32,7 +32,7 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
         return ()
     mesh, ranks, number = strategy.mesh, strategy.mesh.axis_size(*axes), np.dtype(np.int64)
     counts = Step("all_to_all", axes, mesh(axes, None), mesh(None, axes), (ranks, ranks))
-    exchange = parts_step(inputs[0].layout, axes, inputs[0].shape)
+    exchange = build_parts_step(inputs[0].layout, axes, inputs[0].shape)
     return ((counts, number), (exchange, number), (exchange, inputs[0].dtype))
 
 

@@ -31,7 +31,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.element_type import accumulator
-from spmdsim.redistribution.steps.group_steps import scan_step
+from spmdsim.redistribution.steps.group_steps import build_scan_step
 from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["cumulative_prod", "cumulative_sum", "diff"]
@@ -103,7 +103,7 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
         return ()
     (meta,), op = inputs, params["op"]
     sizes, entries = other_dims(meta, params["dim"])
-    step = scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
+    step = build_scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
     return ((step, accumulator(op, meta.dtype)),)
 
 

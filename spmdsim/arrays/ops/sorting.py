@@ -40,7 +40,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import Step
 from spmdsim.layout.element_type import is_half
-from spmdsim.redistribution.steps.group_steps import Parts, one_array, parts_step
+from spmdsim.redistribution.steps.group_steps import Parts, build_parts_step, join_arrays
 from spmdsim.worlds.pool import empty
 
 __all__ = ["argsort", "sort", "sort_with_indices"]
@@ -237,8 +237,8 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
         return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *sizes))
 
     selection = [(transposed([samples]), meta.dtype), (transposed([2]), number)] * rounds
-    left = parts_step(mesh(axes, *entries), axes, (ranks * within, *sizes))
-    exchange = parts_step(meta.layout, axes, meta.shape)
+    left = build_parts_step(mesh(axes, *entries), axes, (ranks * within, *sizes))
+    exchange = build_parts_step(meta.layout, axes, meta.shape)
     moved = {VALUES: (exchange, meta.dtype), INDICES: (exchange, number)}
     kinds = [VALUES, *[kind for kind in give if kind == INDICES]]
     ending = (left, meta.dtype), (transposed([]), number), (transposed([]), number)
@@ -355,7 +355,7 @@ def _concatenate_rows(landed: Arrays, counts: Array) -> Array:
         counts: number of these entries per rank and row, ``[p, b]``.
     """
     if counts.shape[1] == 1:
-        return one_array(landed)
+        return join_arrays(landed)
     ends = np.cumsum(counts, axis=1)
     pieces = [
         entries[end - count : end]

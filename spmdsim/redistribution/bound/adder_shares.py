@@ -22,8 +22,8 @@ def balance_loads(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return fractional element counts per group and rank that minimise the largest load.
 
-    Solve a linear program by the simplex method, with at most `MOST_PIVOTS` pivots: after these the shares are feasible, but
-    may be above the optimum. Coefficients below 1e-9 count as 0.
+    Solve a linear program by the simplex method, with at most `MOST_PIVOTS` pivots: after these the shares are
+    feasible, but may be above the optimum. Coefficients below 1e-9 count as 0.
 
     Args:
         extras: ``[group, rank]``, the load that one element of the group adds to the rank.
@@ -40,26 +40,12 @@ def balance_loads(
     ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
     """
     groups, ranks = extras.shape
-    slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
-    table = np.zeros((groups + ranks, right + 1))
-    rank_numbers, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
-    table[np.arange(groups)[:, None], columns] = 1
-    table[groups + rank_numbers, columns] = extras
-    table[groups + rank_numbers, slack + rank_numbers] = 1
-    table[groups:, most] = -1
-    table[:groups, right], table[groups:, right] = volumes, -loads
-    load, rank_of_group = loads.astype(float), np.zeros(groups, np.int64)
-    for group in (-volumes).argsort(kind="stable"):  # to the rank with the smallest load
-        loads_after = load + extras[group] * volumes[group]
-        rank = rank_of_group[group] = loads_after.argmin()
-        load[rank] = loads_after[rank]
-        table[groups + rank] -= extras[group, rank] * table[group]
-    basis = np.concatenate([columns[:, 0] + rank_of_group, slack + rank_numbers])
-    busiest_row = groups + int(load.argmax())
+    slack, most = groups * ranks, groups * ranks + ranks
+    table, basis, busiest_row = _first_table(extras, volumes, loads)
     scratch = np.empty_like(table)
     _pivot(table, busiest_row, most, scratch)
     basis[busiest_row] = most
-    gains, amounts = table[busiest_row, :most], table[:, right]
+    gains, amounts = table[busiest_row, :most], table[:, -1]
     for count in range(MOST_PIVOTS):
         column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
         if gains[column] <= TINY:
@@ -77,10 +63,42 @@ def balance_loads(
     return np.maximum(amounts_by_column, 0).reshape(groups, ranks), -table[busiest_row, slack:most]
 
 
-def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
-    """Make ``column`` the basis column of row ``line``: one pivot of the simplex method.
+def _first_table(
+    extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the simplex table of :func:`balance_loads`, whose first shares give each group to one rank.
 
-    ``scratch`` is a buffer of the table's shape.
+    The largest group goes first, each to the rank that then has the smallest load.
+
+    Returns:
+        ``(table, basis, busiest_row)``. The table has a row per group (its shares sum to its volume) and a row per rank
+        (its load is at most the largest load). Its columns are the shares ``[group, rank]``, the slack of each rank,
+        the largest load, and the right side. ``basis`` has the basis column of each row; the largest load is not in
+        it yet. ``busiest_row`` is the row of the rank with the largest load.
+    """
+    groups, ranks = extras.shape
+    slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
+    table = np.zeros((groups + ranks, right + 1))
+    rank_numbers, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
+    table[np.arange(groups)[:, None], columns] = 1
+    table[groups + rank_numbers, columns] = extras
+    table[groups + rank_numbers, slack + rank_numbers] = 1
+    table[groups:, most] = -1
+    table[:groups, right], table[groups:, right] = volumes, -loads
+    load, rank_of_group = loads.astype(float), np.zeros(groups, np.int64)
+    for group in (-volumes).argsort(kind="stable"):
+        loads_after = load + extras[group] * volumes[group]
+        rank = rank_of_group[group] = loads_after.argmin()
+        load[rank] = loads_after[rank]
+        table[groups + rank] -= extras[group, rank] * table[group]
+    basis = np.concatenate([columns[:, 0] + rank_of_group, slack + rank_numbers])
+    return table, basis, groups + int(load.argmax())
+
+
+def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
+    """Make ``column`` the basis column of row ``line`` of a simplex table, in place.
+
+    ``scratch`` is a buffer of the table's shape, to avoid an allocation per pivot.
     """
     pivoted = table[line]
     pivoted /= pivoted[column]
@@ -93,8 +111,9 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
 def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> np.ndarray:
     """Return integer element counts per group and rank that keep the largest load low.
 
-    Like `balance_loads`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection looks for a low
-    limit of the load at which dealing out succeeds. Groups with the fewest cheapest ranks are dealt first, and among these
+    Like `balance_loads`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection
+    looks for a low limit of the load at which dealing out succeeds. Groups with the fewest cheapest ranks are dealt
+    first, and among these
     the largest; each goes to its cheapest ranks before the more expensive ones.
 
     Args:
@@ -129,7 +148,11 @@ def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> 
 def _deal_shares(
     extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray, order: np.ndarray, limit: int
 ) -> np.ndarray | None:
-    """Return shares that keep every load at most ``limit``, or None if dealing in this order finds none."""
+    """Return shares that keep every load at most ``limit``, or None if dealing out in this order fails.
+
+    The arguments are those of :func:`level_shares`; ``order`` has the numbers of the groups in the order in which
+    they are dealt out. Each group takes its cheapest ranks first.
+    """
     shares, room = np.zeros(extras.shape, np.int64), limit - loads
     for group in order.tolist():
         remaining, costs = int(volumes[group]), extras[group]
@@ -147,9 +170,13 @@ def _deal_shares(
 
 
 def _level_room(room: np.ndarray, count: int) -> np.ndarray:
-    """Return how many of ``count`` elements each place takes so that all places keep equal room.
+    """Return the elements that each rank takes, so that the largest remaining room is smallest.
 
-    If there is less room than elements, all of it is taken.
+    The ranks take ``count`` elements together. ``room`` has the number of elements that each rank can take. If the
+    sum of all room is at most ``count``, each rank takes as much as it can, and elements are left over.
+
+    >>> _level_room(np.array([5, 3, 1]), 4).tolist()
+    [3, 1, 0]
     """
     if room.sum() <= count:
         return room

@@ -3,7 +3,8 @@
 ``docs/explanations/bounds.md`` proves the bounds. For one element with ``n`` addends and ``N`` owners in the target:
 
 * ``n = 1``: each owner that lacks the element receives it once.
-* ``n > 1``: all ranks together receive it ``(n - 1) + (N - 1)`` times, and once more if no rank owns an addend and needs the result.
+* ``n > 1``: all ranks together receive it ``(n - 1) + (N - 1)`` times, and once more if no rank owns an addend and
+needs the result.
 * An incomplete sum of 16-bit floats travels as float32 and counts twice.
 
 The busiest rank receives at least its target shard, and at least a weighted average over the ranks. The weights are the dual of a
@@ -23,7 +24,7 @@ import numpy as np
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
 from spmdsim.redistribution.bound.adder_shares import balance_loads, level_shares
-from spmdsim.redistribution.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
+from spmdsim.redistribution.grid import all_bounds, list_boxes, piece_numbers, positions_in, ranks_of
 
 #: The largest number of ranks per mesh for which the bound weighs the ranks, and for which it is computed without arrays.
 MOST_RANKS, FEW = 16, 32
@@ -71,14 +72,17 @@ def count_addends(src: Layout, dst: Layout) -> int:
 
 @lru_cache(maxsize=1024)
 def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """Return how many elements ranks must receive in a redistribution.
+    """Return the fewest elements that ranks must receive in a redistribution, for any algorithm.
+
+    For sums on meshes of more than :data:`MOST_RANKS` ranks, and for targets with new pending axes, it is the weaker
+    bound :func:`least_on_average`.
 
     Args:
         src: the layout before.
-        dst: the layout after.
+        dst: the layout after, on any mesh.
         shape: the global shape.
-        parts: the elements that count for an incomplete sum on its way; 2 for 16-bit floats, which are added in
-            float32.
+        parts: the number of elements as which an incomplete sum counts on its way. It is 2 for 16-bit floats, which are
+            added in float32.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
@@ -105,13 +109,8 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: in
     """Return a lower bound that is never above :func:`lower_bound` and takes less time to compute.
 
     If no values are added up on the way, it counts the elements that each rank lacks. Otherwise the bound of a rank is
-    the larger of the average over all ranks and the number of elements that the rank needs.
-
-    Args:
-        src: layout before.
-        dst: layout after.
-        shape: global shape.
-        parts: as in :func:`lower_bound`.
+    the larger of the number of elements that it needs and the average: the receptions of all ranks together, divided by
+    the number of ranks of both meshes. The arguments are those of :func:`lower_bound`.
     """
     mesh, common_partial = dst.mesh, kept_axes(src, dst)
     terms = count_addends(src, dst)
@@ -150,17 +149,21 @@ def _least_of_few(
 ) -> ReceptionBound:
     """Return :func:`least_on_average` of a reduction on few ranks without new pending axes.
 
-    Plain Python takes less time than arrays for few ranks.
+    It counts in plain Python: the planning of a program with reductions takes 10 to 40 % longer with arrays.
 
     Args:
         src: the layout before.
         dst: the layout after.
         shape: the global shape.
         common_partial: the axes that stay pending.
-        adding: the number of receptions per element that add up addends.
+        adding: the number of receptions per element that add up its addends.
     """
     mesh = dst.mesh
-    source_positions, want, have = positions_in(src.mesh, mesh), boxes_of(dst, shape), boxes_of(src, shape)
+    source_positions, want, have = (
+        positions_in(src.mesh, mesh),
+        list_boxes(dst, shape),
+        list_boxes(src, shape),
+    )
     source_pieces = piece_numbers(src.mesh, src.split_axes).tolist()
     target_pieces = piece_numbers(mesh, (*dst.split_axes, *common_partial)).tolist()
     # Overlaps of different source or target pieces share no element, so their sizes add up.
@@ -203,9 +206,10 @@ class SumCell(NamedTuple):
     term_of: dict[int, int]
 
     def finishers(self, adders: Collection[int]) -> list[int]:
-        """Return the ranks that can add their own addend last after ``adders`` and keep the result.
+        """Return the ranks that can add their own addend after ``adders`` and keep the result.
 
-        There are none if one of ``adders`` wants the result and owns an addend.
+        They want the result, and own an addend that none of ``adders`` owns. The list is empty if one of ``adders``
+        wants the result and owns an addend: it is the last one itself.
         """
         term_of, wanting = self.term_of, self.wanting
         if any(rank in term_of and rank in wanting for rank in adders):
@@ -214,9 +218,9 @@ class SumCell(NamedTuple):
         return [rank for rank in wanting if rank in term_of and term_of[rank] not in used_terms]
 
     def joins(self, rank: int, adders: Collection[int]) -> bool:
-        """Return True if ``rank`` can add up some addends of an element together with ``adders``.
+        """Return True if ``rank`` can share the adding of an element with ``adders`` at no further reception.
 
-        That is so if it takes no further reception in total.
+        ``adders`` are the other ranks that add up addends of the element and pass the sum on.
         """
         term_of, wanting = self.term_of, self.wanting
         if rank not in term_of:  # It can only be the last adder.
@@ -241,9 +245,10 @@ class SumCell(NamedTuple):
         return len(self.owners) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Return the receptions per element that each of ``ranks`` has as the adder.
+        """Return the additional receptions per element of each of ``ranks`` if it alone adds the element up.
 
-        The reception of the result itself is not counted.
+        Receptions of the other ranks and the reception of the result, which each rank that wants it has anyway, are not
+        counted.
         """
         terms, term_of, wanting = len(self.owners), self.term_of, self.wanting
         # A rank that wants the result can add one of these addends last; then the adder does not receive it.
@@ -282,13 +287,13 @@ class Sums:
         self.ranks = sorted({*ranks_of(src.mesh).rank.tolist(), *ranks_of(dst.mesh).rank.tolist()})
         term_numbers = piece_numbers(src.mesh, tuple(reduced)).tolist()
         want, targets = dict.fromkeys(self.ranks, 0), []
-        for (problem, box), members in _pieces(dst, shape, tuple(common_partial)).items():
+        for (problem, box), members in _owners_by_box(dst, shape, tuple(common_partial)).items():
             wanting = tuple([rank for rank, _ in members])
             want.update(dict.fromkeys(wanting, volume(box)))
             targets.append((problem, box, wanting))
         self.want = np.array(list(want.values()))
         groups: dict[tuple[int, ...], list[SumCell]] = {}
-        for (problem, box), members in _pieces(src, shape, tuple(common_partial)).items():
+        for (problem, box), members in _owners_by_box(src, shape, tuple(common_partial)).items():
             term_of_rank = {rank: term_numbers[position] for rank, position in members}
             owners: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
             for rank, term in term_of_rank.items():
@@ -337,17 +342,18 @@ class Sums:
 sums = lru_cache(maxsize=512)(Sums)
 
 
-def _pieces(
+def _owners_by_box(
     layout: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[tuple[int, int]]]:
-    """Return ``(rank, position)`` of the ranks that own each box that is not empty, by ``(problem, box)``.
+    """Return the owners ``(rank, mesh position)`` of each box that is not empty, by ``(problem, box)``.
 
-    The problem of a position is its number on the axes ``common_partial``.
+    A problem is a combination of coordinates on ``common_partial``, the axes that stay pending: values of different
+    problems are never added up.
     """
     problem = piece_numbers(layout.mesh, common_partial).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()
     boxes: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
-    for position, box in enumerate(boxes_of(layout, shape)):
+    for position, box in enumerate(list_boxes(layout, shape)):
         if volume(box):
             boxes.setdefault((problem[position], box), []).append((ranks[position], position))
     return boxes

@@ -4,7 +4,8 @@ Each rank receives every element of its target box once, and none that it alread
 lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty shards.
 
 Replicas of a source shard share the sending: by whole boxes in larger meshes, and element by element on few ranks
-(:mod:`~spmdsim.redistribution.exchange.replica_shares`). A rank's own overlap is in its list, too, with itself as the peer.
+(:mod:`~spmdsim.redistribution.exchange.replica_shares`). A rank's own overlap is in its list, too, with itself as the
+peer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.exchange.replica_shares import shares
+from spmdsim.redistribution.exchange.replica_shares import shared_transfers
 from spmdsim.redistribution.exchange.transfers import Transfer, Transfers
 from spmdsim.redistribution.grid import Ends, Grid, grids
 
@@ -70,7 +71,7 @@ class Between:
             )
         self.meshes, self._ends = (src.mesh, dst.mesh), (src, dst, shape)
         self.few = src.mesh.size + dst.mesh.size <= FEW
-        self.shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+        self.shared = shared_transfers(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
 
     @cached_property
     def grids(self) -> tuple[Grid, Grid, int]:
@@ -84,7 +85,7 @@ class Between:
         """
         if self.few:
             return _few_transfers(self, rank, receiving)
-        return (_receives if receiving else _sends)(self, rank)
+        return (_list_received if receiving else _list_sent)(self, rank)
 
 
 exchange_between = lru_cache(maxsize=1024)(Between)
@@ -98,15 +99,15 @@ def _few_transfers(between: Between, rank: int, receiving: bool) -> tuple[Transf
     """
     shared = between.shared
     if shared is None:
-        return tuple((_receives if receiving else _sends)(between, rank))
+        return tuple((_list_received if receiving else _list_sent)(between, rank))
     return shared.receives(rank) if receiving else shared.sends(rank)
 
 
-def _receives(between: Between, rank: int) -> Sequence[Transfer]:
-    """Return the transfers to ``rank``, computed from the grids.
+def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
+    """Return the transfers to ``rank``, one per source cell that its target box overlaps.
 
-    Of several replicas of a source cell, the one that :func:`_choose` assigns to this rank sends it; a cell that the
-    rank owns comes from itself.
+    A cell that the rank owns comes from itself. Of several replicas of another cell, the one that
+    :func:`_choose_replicas` assigns to this rank sends it. Empty outside the target mesh, and for an empty box.
     """
     src, dst = between.meshes
     if rank not in dst:
@@ -118,21 +119,22 @@ def _receives(between: Between, rank: int) -> Sequence[Transfer]:
         return ()
     spans = have.spans(box)
     base = have.positions(spans)
-    owner = base if have.copies == 1 else _choose(have, want, spans, base, position)
+    owner = base if have.copies == 1 else _choose_replicas(have, want, spans, base, position)
     peers = have.ranks.rank[owner]
     if rank in src:
         source_position = src.position(rank)
         own_cell = [int(cell[source_position]) for cell in have.cells]
         if all(a <= cell < b for cell, (a, b) in zip(own_cell, spans)):
-            peers[_ravel(own_cell, spans)] = rank
+            peers[_number_cell(own_cell, spans)] = rank
     # The dimensions after the tensor's own have one overlapping cell each, so the cells of the tensor are complete.
     return Transfers(peers, have.list_edges(spans[:ndim], box))
 
 
-def _sends(between: Between, rank: int) -> Sequence[Transfer]:
-    """Return the transfers from ``rank``, computed from the grids.
+def _list_sent(between: Between, rank: int) -> Sequence[Transfer]:
+    """Return the transfers from ``rank``, one per target cell that it sends, in target order.
 
-    Among the ranks that need a cell and do not own it, replica ``k`` serves the ``k``-th share in target order.
+    The ranks that need a cell and do not own it are cut into as many blocks as the cell has replicas; replica ``k``
+    serves block ``k``. Empty outside the source mesh, and for an empty box.
     """
     src, _ = between.meshes
     if rank not in src:
@@ -157,7 +159,7 @@ def _sends(between: Between, rank: int) -> Sequence[Transfer]:
     return Transfers(ranks[served_numbers], want.list_edges(spans[:ndim], box), served_numbers // want.copies)
 
 
-def _choose(
+def _choose_replicas(
     have: Grid, want: Grid, spans: list[tuple[int, int]], base: np.ndarray, position: int
 ) -> np.ndarray:
     """Return, for each overlapping source cell, the position of the replica that serves a rank.
@@ -197,7 +199,7 @@ def _choose(
     return chosen
 
 
-def _ravel(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
+def _number_cell(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
     """Return the row-major number of a cell among the cells of ``spans``."""
     number = 0
     for cell, (a, b) in zip(cells, spans):

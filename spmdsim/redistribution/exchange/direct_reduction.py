@@ -47,7 +47,7 @@ class DirectReduction(CountedStep):
     @property
     def received_by_position(self) -> np.ndarray:
         """Elements that each rank number receives; ranks of the source mesh receive addends, too."""
-        return np.array(totals(self.src, self.dst, self.shape)[0])
+        return np.array(count_totals(self.src, self.dst, self.shape)[0])
 
     @property
     def most_received(self) -> int:
@@ -57,18 +57,18 @@ class DirectReduction(CountedStep):
     @property
     def most_moved(self) -> int:
         """Elements that the busiest rank receives or sends."""
-        return max(self.most_received, *totals(self.src, self.dst, self.shape)[1])
+        return max(self.most_received, *count_totals(self.src, self.dst, self.shape)[1])
 
     @property
     def most_messages(self) -> int:
         """Messages that the busiest rank receives; several boxes from a peer in one round are one message."""
-        numbered_rounds = enumerate(rounds(reduction_parts(self.src, self.dst, self.shape)))
+        numbered_rounds = enumerate(list_rounds(reduction_parts(self.src, self.dst, self.shape)))
         messages = {(number, giver, taker) for number, hops in numbered_rounds for giver, taker, _ in hops}
         return max(Counter(taker for *_, taker in messages).values(), default=0)
 
     def _count(self, rank: int, side: int) -> int:
         """Return the elements that ``rank`` receives (side 0) or sends (side 1)."""
-        counts = totals(self.src, self.dst, self.shape)[side]
+        counts = count_totals(self.src, self.dst, self.shape)[side]
         return counts[rank] if rank < len(counts) else 0
 
 
@@ -119,7 +119,9 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=512)
 def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
-    """Return the boxes of a reduction with the ranks that add them up. The meshes may differ.
+    """Return the boxes of a direct reduction, each with the ranks that add it up.
+
+    ``src`` has the pending values; ``dst`` may be on another mesh.
 
     >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
@@ -141,10 +143,11 @@ def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[P
     return tuple([_build_part(*item, sent) for item in dealt])
 
 
-def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
-    """Return the messages of each round, as ``(sender, receiver, number of the part)``.
+def list_rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
+    """Return the messages of each round as ``(sender, receiver, index in summed)``.
 
-    The first round sends addends, the last one results. Rounds in between pass sums on.
+    The first round sends addends and the last one results; either may be empty. Each round in between passes a sum from
+    one adder of a part to its next adder.
     """
     longest = max([len(share.adders) for share in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
@@ -157,7 +160,7 @@ def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
 
 
 @lru_cache(maxsize=1024)
-def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+def count_totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Return the elements that each rank receives in a direct reduction, and those that it sends.
 
     Both lists are indexed by rank number.
@@ -171,11 +174,11 @@ def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int],
     return received, sent
 
 
-def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
+def count_by_peer(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
     """Return ``(peer, elements)`` for each rank from which ``rank`` receives, sorted by peer."""
     counts: Counter[int] = Counter()
     summed = reduction_parts(src, dst, shape)
-    for messages in rounds(summed):
+    for messages in list_rounds(summed):
         for giver, taker, number in messages:
             if taker == rank:
                 counts[giver] += summed[number].count
@@ -190,7 +193,10 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
     summed = reduction_parts(src, dst, shape)
     added = sum(share.count for share in summed for adder, _ in share.adders if rank == adder)
     packed, landed = (
-        [sum(summed[hop[2]].count for hop in messages if hop[side] == rank) for messages in rounds(summed)]
+        [
+            sum(summed[hop[2]].count for hop in messages if hop[side] == rank)
+            for messages in list_rounds(summed)
+        ]
         for side in (0, 1)
     )
     after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
@@ -202,9 +208,10 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
 
 
 def _deal_out(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
-    """Yield ``(cell, box, receptions)``: boxes with the number of receptions of each of their adders.
+    """Yield ``(cell, box, receptions)``: boxes, and the receptions per element of their adders by rank.
 
-    Shares in whole elements come first; each has one adder. Single elements follow.
+    In each cell, the boxes of the ranks' shares come first; each has one adder. The elements that
+    :func:`_assign_elements` dealt out one by one follow; each may have several.
     """
     _, shares, single_receptions = _assign_elements(problem)
     for cells, counts, extras, singles in zip(
@@ -255,9 +262,10 @@ class Single(NamedTuple):
             del self.receptions[rank]
 
     def deal(self, load: dict[int, int], count: int) -> None:
-        """Assign ``count`` receptions one by one, each to the possible rank with the smallest load.
+        """Assign ``count`` receptions one by one, each to the rank of ``inside`` with the smallest load.
 
-        ``load``, the number of receptions by rank, is updated.
+        Ranks that cannot take another reception are skipped. Of equal loads, an adder of the element wins, then the lowest
+        rank. ``load``, the number of receptions by rank, is updated.
         """
         for _ in range(count):
             ranks = sorted(
@@ -281,11 +289,11 @@ def _reduction_sums(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
 
 @lru_cache(maxsize=512)
 def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
-    """Return the assignment of elements to adders in whole elements.
+    """Round the fractional shares of a reduction to whole elements, and keep the busiest rank's load low.
 
-    The fractional shares of ``problem`` give the number of receptions to reach. Shares are rounded down, less one of
-    ``LOOSE`` elements each, and the remaining elements are dealt out one by one. The first attempt that reaches the number
-    is returned, else the best one.
+    Each share is rounded down, and one of the numbers ``LOOSE`` is subtracted from it. The remaining elements are dealt
+    out one by one. The first of the numbers is taken whose busiest rank receives no more than the fractional shares
+    predict, else the one whose busiest rank receives least.
 
     Returns:
         The receptions of the busiest rank, the shares ``[group][rank]``, and for each group the receptions of each
@@ -320,7 +328,10 @@ def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dic
 
 
 def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
-    """Return the last ``count`` elements of cells with equal adders, as single elements."""
+    """Return the last ``count`` elements of ``cells`` as single elements without receptions.
+
+    ``inside`` are the ranks that can add up each of them at the lowest cost.
+    """
     singles: list[Single] = []
     for cell in reversed(cells):
         count_in_cell = min(count - len(singles), volume(cell.box))
@@ -330,10 +341,11 @@ def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Si
 
 
 def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
-    """Move the receptions of an element from busy ranks to a rank outside ``inside``.
+    """Let a rank outside ``single.inside`` add up an element, if that helps busy ranks.
 
-    It costs one more reception in total. Returns True if this reduces the total load above ``limit``. Otherwise
-    ``single`` and ``load`` do not change.
+    Returns True if it does. It costs one more reception in total. It is tried only if an adder of the element has a
+    load above ``limit`` and all its adders are in ``inside``. If the sum of the loads above ``limit`` does not fall,
+    ``single`` and ``load`` stay as they are.
     """
     if not any(load[rank] > limit for rank in single.receptions) or {*single.receptions} - {*single.inside}:
         return False
@@ -360,9 +372,10 @@ def _excess(load: dict[int, int], limit: int) -> int:
 
 
 def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
-    """Move one reception away from the busiest rank, along a chain of ranks to one below the limit.
+    """Take one reception from the busiest rank; return False if that is impossible.
 
-    Returns True if there is a chain.
+    The reception moves along a chain: each rank gives a reception of an element to the next rank, and the last rank has a
+    load below ``limit``. The shortest chain is taken. Updates ``singles`` and ``load``.
     """
     busiest = max(load, key=lambda rank: load[rank])
     chains: dict[int, list[tuple[int, Single, int]]] = {busiest: []}
@@ -388,9 +401,15 @@ def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
 
 
 def _order_adders(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
-    """Return the adders in the order in which they pass the sum on.
+    """Return the adders of a box in the order in which they pass the sum on.
 
-    A rank that wants the result comes last.
+    Adders that want the result come last. A rank that wants the result and can add its own addend at the end is
+    appended: of several, the one that has sent least.
+
+    Args:
+        cell: the cell of the box.
+        receptions: the receptions of each adder, by rank.
+        sent: the elements that each rank has sent so far.
     """
     order = sorted(
         receptions,
@@ -409,8 +428,14 @@ def _build_part(
 ) -> Part:
     """Return a box with its adders, each with the ranks whose addends it adds.
 
-    Of several ranks with the same addend, the one that has sent the least sends it. Updates ``sent``, the elements
-    sent by rank.
+    Of several ranks with the same addend, the one that has sent least sends it. ``sent`` is updated.
+
+    Args:
+        cell: the cell of the box.
+        order: the adders, in the order in which they pass the sum on.
+        box: the box.
+        receptions: the receptions of each adder, by rank.
+        sent: the elements that each rank has sent so far.
     """
     adder_of_term = {cell.term_of[rank]: rank for rank in reversed(order) if rank in cell.term_of}
     remaining = [term for term in range(len(cell.owners)) if term not in adder_of_term]

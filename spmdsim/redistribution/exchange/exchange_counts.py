@@ -57,7 +57,7 @@ class ExchangeCounts:
 
     @cached_property
     def _blocks(self) -> SourceBlocks:
-        """Distinct source blocks, and the block that the rank at each position owns."""
+        """Distinct source blocks, numbered, and the block that the rank at each position owns."""
         have, src = self._ends.have, self._ends.src
         axes = (*[axis for entry in src for axis in entry], *idle_axes(self._ends))
         distinct = have.axis_size(*axes)
@@ -67,7 +67,10 @@ class ExchangeCounts:
 
     @cached_property
     def messages(self) -> np.ndarray:
-        """Number of ranks from which each position of the target mesh receives."""
+        """Number of messages to each position of the target mesh.
+
+        On up to ``FEW_RANKS`` ranks per mesh, replicas share what they send, so a box may come in several messages.
+        """
         have, src, want, dst, shape = self._ends
         if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
             return self._count_few_messages()
@@ -79,7 +82,10 @@ class ExchangeCounts:
         return sources - (self.owned > 0)
 
     def _count_few_messages(self) -> np.ndarray:
-        """Return the messages to each target position if replicas share what they send."""
+        """Return the number of messages to each target position if replicas share what they send.
+
+        A source block has one row per replica in the matrix of needs, so the sum over rows is divided by the replicas.
+        """
         groups, blocks = idle_axes(self._ends), self._blocks
         needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
         needs &= (_intersect(self._old[..., None], self._new[:, :, None]) > 0).all(axis=0)
@@ -197,9 +203,11 @@ def busiest_counts(ends: Ends) -> BusiestCounts | ExchangeCounts:
 
 
 def _is_nested(ends: Ends) -> bool:
-    """Return True if, in each dimension, blocks are equal and one cut refines the other, on a common mesh.
+    """Return True if :func:`_nested_counts` applies.
 
-    Splits whose added axes also split another dimension of the source are excluded.
+    The exchange must be on one mesh, without an empty dimension. In each dimension, all blocks must have equal sizes
+    before and after, and one number of blocks must divide the other. False, too, if a dimension loses axes and gains
+    others of which only later ones split the source.
     """
     have, src, want, dst, shape = ends
     if have != want or 0 in shape:
@@ -218,9 +226,9 @@ def _is_nested(ends: Ends) -> bool:
 
 
 def _nested_counts(ends: Ends) -> BusiestCounts | None:
-    """Return the counts of an exchange with nested blocks.
+    """Return the counts of an exchange with nested blocks, as :func:`_is_nested` demands.
 
-    None if replicas share unequal numbers of boxes.
+    None if replicas share the sending and their blocks are cut into unequal numbers of boxes.
 
     In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that the
     busiest rank owns already are a product of lengths, or none. All target blocks in a source block request its

@@ -56,7 +56,10 @@ class FlatExchange(CountedStep):
 
 @dataclass(frozen=True, eq=False)
 class FlatTransfer:
-    """Elements that go from ``peer`` to a rank: their row-major positions in the peer's shard and in the rank's shard."""
+    """Elements that go from ``peer`` to a rank.
+
+    ``source`` and ``target`` are their row-major positions in the peer's shard and in the rank's shard.
+    """
 
     peer: int
     source: np.ndarray
@@ -118,8 +121,8 @@ class FlatCounts(NamedTuple):
 def flat_counts(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]) -> FlatCounts:
     """Count the elements and messages between ranks when a tensor is redistributed and reshaped.
 
-    The tensor goes from ``shape`` in layout ``src`` to ``to_shape`` in layout ``dst``. Elements that a rank owns already
-    are not counted.
+    The tensor goes from ``shape`` in layout ``src`` to ``to_shape`` in layout ``dst``. Elements that a rank owns
+    already are not counted.
     """
     received, messages = np.zeros(dst.mesh.size, np.int64), np.zeros(dst.mesh.size, np.int64)
     sent: Counter[int] = Counter()
@@ -136,7 +139,7 @@ def flat_counts(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tupl
 def _compute_receives(
     src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...], rank: int
 ) -> tuple[FlatTransfer, ...]:
-    """Compute :func:`flat_receives`; both shapes are tuples, so that the results can be cached."""
+    """Return the transfers of :func:`flat_receives`, cached by value."""
     if rank not in dst.mesh:
         return ()
     source, target = Grid(src.mesh, src.dims, shape), Grid(dst.mesh, dst.dims, to_shape)
@@ -161,9 +164,9 @@ def _compute_receives(
 
 
 def _granule_size(grid: Grid) -> int:
-    """Return the length of the longest blocks of row-major element numbers that no cut of a grid divides.
+    """Return the largest length that divides the row-major element numbers at which a grid's cells begin.
 
-    It divides the element number at which each cut begins; it is 1 if the tensor is empty.
+    Blocks of this length are granules: no cut divides one. It is 1 if the tensor is empty.
     """
     granule_size, stride = 0, 1
     for size, cut in zip(reversed(grid.sizes), reversed(grid.cuts)):

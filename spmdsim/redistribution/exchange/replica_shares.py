@@ -39,8 +39,8 @@ class Shares:
         self._sent: dict[int, list[Transfer]] = {}
         have, src, want, dst, _ = ends
         slices = idle_axes(ends)
-        sources = _members(ends, have, src, slices)
-        targets = _members(ends, want, dst, slices)
+        sources = _group_owners(ends, have, src, slices)
+        targets = _group_owners(ends, want, dst, slices)
         for (slice_, box), owners in sources.items():
             needed_boxes = [
                 (rank, common)
@@ -62,7 +62,7 @@ class Shares:
             if rank in owner_set:
                 self._add(rank, rank, box)
         line = [(rank, box) for rank, box in needed_boxes if rank not in owner_set]
-        for owner, rank, box in portions(line, owners):
+        for owner, rank, box in share_boxes(line, owners):
             self._add(owner, rank, box)
 
     def _add(self, sender: int, receiver: int, box: Bounds) -> None:
@@ -93,19 +93,22 @@ class Shares:
         )
 
 
-def portions(line: Sequence[tuple[int, Bounds]], owners: Sequence[int]) -> Iterable[tuple[int, int, Bounds]]:
-    """Return each owner's share of a line of boxes as ``(owner, receiver, box)``.
+def share_boxes(
+    line: Sequence[tuple[int, Bounds]], owners: Sequence[int]
+) -> Iterable[tuple[int, int, Bounds]]:
+    """Return the boxes that each owner of a source shard sends, as ``(owner, receiver, box)``.
 
-    A box is cut into one part per owner if a limit within `MORE` percent of the least allows that, else element by
-    element.
+    Each owner sends about equally many elements. A receiver gets one box from each of its senders if the busiest owner
+    then sends at most 4 percent more than the minimum (the last number of `MORE`). Otherwise boxes are cut element by
+    element, and the busiest owner sends the minimum.
 
     Args:
-        line: ``(receiver, box)`` in the order of the line.
+        line: ``(receiver, box)``: the box of the shard that each receiver needs, in target order.
         owners: the ranks that own the source shard.
 
-    >>> list(portions([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
+    >>> list(share_boxes([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
     [(0, 5, ((0, 2),)), (1, 5, ((2, 4),)), (2, 6, ((0, 2),)), (3, 6, ((2, 4),))]
-    >>> list(portions([(5, ((0, 3), (0, 3)))], [0, 1]))
+    >>> list(share_boxes([(5, ((0, 3), (0, 3)))], [0, 1]))
     [(0, 5, ((0, 1), (0, 3))), (0, 5, ((1, 2), (0, 2))), (1, 5, ((1, 2), (2, 3))), (1, 5, ((2, 3), (0, 3)))]
     """
     volumes = [volume(box) for _, box in line]
@@ -117,23 +120,25 @@ def portions(line: Sequence[tuple[int, Bounds]], owners: Sequence[int]) -> Itera
         before += size
     least = -(-total // len(owners))
     limits = dict.fromkeys(least + least * percent // 100 for percent in MORE)
-    parts = next(filter(None, (_within(senders, limit, _one_box) for limit in limits)), None)
-    parts = _within(senders, least, _elements) if parts is None else parts
+    parts = next(filter(None, (_cut_within_limit(senders, limit, _cut_one_box) for limit in limits)), None)
+    parts = _cut_within_limit(senders, least, _cut_elements) if parts is None else parts
     assert parts is not None  # For the type checker: element by element, all boxes fit.
     return [(owners[number], rank, box) for number, rank, box in parts]
 
 
-def _within(
+def _cut_within_limit(
     senders_of_box: Iterable[tuple[int, Bounds, range]], limit: int, cut: Cut
 ) -> list[tuple[int, int, Bounds]] | None:
-    """Return the boxes cut so that no owner sends more than ``limit`` elements.
+    """Cut boxes so that no owner sends more than ``limit`` elements.
 
-    None if that is impossible.
+    Returns None if ``cut`` allows no such cuts.
 
     Args:
-        senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send a part of the box, in order.
-        limit: the number of elements.
-        cut: cuts a box into at most so many elements and the remainder.
+        senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send some of the box, in order. Each
+        takes
+            as much as its limit allows.
+        limit: the number of elements that an owner may send.
+        cut: the function that splits a box: `_cut_one_box` or `_cut_elements`.
 
     Returns:
         ``(owner number, receiver, box)`` of each part.
@@ -154,11 +159,11 @@ def _within(
     return portions_
 
 
-def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
-    """Return the largest sub-box of at most ``room`` elements, and the remainder, as two lists of boxes.
+def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
+    """Cut a box once, into at most ``room`` elements and the remainder, as two lists of at most one box.
 
-    The box is cut along its first dimension of at least `LONG` indices; without one, along the dimension that allows
-    most elements.
+    The box is cut along its first dimension of at least `LONG` indices; without one, along the dimension that lets the
+    first box have most elements. A list is empty if its box would be.
     """
     lengths, size = [stop - start for start, stop in box], volume(box)
     if size <= room:
@@ -166,11 +171,11 @@ def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     long = [dim for dim, length in enumerate(lengths) if length >= LONG][:1]
     slabs = [(room // (size // lengths[dim]), -dim) for dim in long or range(len(box))]
     count, dim = max(slabs, key=lambda slab: (slab[0] * (size // lengths[-slab[1]]), slab[1]))
-    return _halves(box, -dim, count)
+    return _cut_box(box, -dim, count)
 
 
-def _elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
-    """Return exactly ``room`` elements of a box, as rows and a part of a row, and the remainder.
+def _cut_elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
+    """Cut a box into its first ``room`` elements in row-major order and the remainder.
 
     Both are lists of boxes. If the box has at most ``room`` elements, the remainder is empty.
     """
@@ -178,13 +183,13 @@ def _elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     if volume(box) <= room or dim is None:
         return ([box], []) if volume(box) <= room else ([], [box])
     slab = volume(box) // (box[dim][1] - box[dim][0])
-    taken, remaining = _halves(box, dim, room // slab)
-    (row,), last_rows = _halves(remaining[0], dim, 1)
-    row_part, row_rest = _elements(row, room % slab)
+    taken, remaining = _cut_box(box, dim, room // slab)
+    (row,), last_rows = _cut_box(remaining[0], dim, 1)
+    row_part, row_rest = _cut_elements(row, room % slab)
     return [*taken, *row_part], [*row_rest, *last_rows]
 
 
-def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
+def _cut_box(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
     """Return a box cut after ``count`` indices of dimension ``dim``, as two lists without empty boxes."""
     if not count:
         return [], [box]
@@ -194,12 +199,16 @@ def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bound
     return [(*left, (start, middle), *right)], remaining
 
 
-def _members(
+def _group_owners(
     ends: Ends, mesh: Mesh, entries: Entries, free_axes: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[int]]:
-    """Return the ranks that own each non-empty shard, in order, by ``(slice of the mesh, box)``.
+    """Return the ranks that own each non-empty shard, by ``(slice of the mesh, box)``.
 
-    ``free_axes`` number the slices of the mesh that exchange nothing with one another.
+    Args:
+        ends: the exchange; only its shape is used.
+        mesh: the mesh before or after the exchange.
+        entries: the axes of ``mesh`` that split each dimension.
+        free_axes: the axes whose coordinates number the slices of the mesh, which exchange nothing with one another.
     """
     dims = [nested_blocks(n, block_counts(mesh, entry)) for n, entry in zip(ends.shape, entries)]
     numbers = [piece_numbers(mesh, entry).tolist() for entry in entries]
@@ -219,10 +228,10 @@ def _members(
     return members
 
 
-def shares(ends: Ends) -> Shares | None:
-    """Return the cached transfers of an exchange between few ranks.
+def shared_transfers(ends: Ends) -> Shares | None:
+    """Return the transfers of an exchange in which replicas share the sending.
 
-    Returns None if a mesh has more than `FEW_RANKS` ranks, or if the source has no replicas.
+    None if a mesh has more than `FEW_RANKS` ranks, or if the source has no replicas. Cached by value.
     """
     have, src, want, _, _ = ends
     if have.size > FEW_RANKS or want.size > FEW_RANKS:

@@ -79,7 +79,7 @@ class Transfers(Sequence[Transfer]):
                 gc.enable()
 
     def _select_boxes(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
-        """Return the boxes of the transfers, from the boxes of all cells."""
+        """Return the box of each transfer, given the boxes of all cells in row-major order."""
         cells, count = self._cells, math.prod([len(edges) - 1 for edges in self._edges])
         if cells is None:
             return boxes

@@ -22,13 +22,13 @@ from spmdsim.redistribution.exchange.direct_reduction import peak_buffer_element
 from spmdsim.redistribution.implementations.rank_transfers import (
     Blocks,
     RankTransfers,
-    blocks,
+    arrange_side,
     count_blocks,
+    count_rows,
     exchange_transfers,
     flat_offset,
     group_transfers,
-    packed_side,
-    row_count,
+    list_blocks,
 )
 from spmdsim.redistribution.implementations.tuning import NEVER, TABLE, Thresholds, Tuning
 from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
@@ -76,7 +76,9 @@ def implementation_of(
 def implementations_of(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT, reproducible: bool = True
 ) -> tuple[Implementation, ...]:
-    """Return the implementations of a step for one rank, the model's choice first: at most three.
+    """Return the implementations of a step for one rank, at most three, the model's choice first.
+
+    A rank outside of both meshes gets one implementation, named "nothing".
 
     Args:
         step: the step.
@@ -84,15 +86,16 @@ def implementations_of(
         dtype: the element type.
         tuning: the choices for the MPI library.
         count: the number of elements that MPI can count in one message.
-        reproducible: True to leave out implementations that reduce in another order than the first one.
+        reproducible: True to leave out implementations whose order of operands differs from the first one's, if the order
+            can change the result.
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
         return (Implementation("nothing", fresh=False),)
     if not has_implementations(step):
-        return (_only_implementation(step, rank, dtype, tuning, count),)
+        return (_single_implementation(step, rank, dtype, tuning, count),)
     if step.collective in PLACING:
-        return _placing_step(step, rank, dtype, tuning, count)
-    return _reducing(step, rank, dtype, tuning, count, reproducible)
+        return _list_placing(step, rank, dtype, tuning, count)
+    return _list_reductions(step, rank, dtype, tuning, count, reproducible)
 
 
 def has_implementations(step: Step) -> bool:
@@ -100,14 +103,17 @@ def has_implementations(step: Step) -> bool:
     return step.to_shape is None and step.collective in (*PLACING, *REDUCING)
 
 
-def _only_implementation(
+def _single_implementation(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
 ) -> Implementation:
-    """Return the implementation of a step of a kind with a single implementation."""
+    """Return the implementation of a halo, local, reshaping, direct reduction or scan step.
+
+    Steps of these kinds have one implementation; see :func:`has_implementations`.
+    """
     if isinstance(step, HaloStep):
-        return Implementation("halo", _halo(step, rank) * dtype.itemsize)
+        return Implementation("halo", _count_halo_buffer(step, rank) * dtype.itemsize)
     if step.collective in LOCAL_STEPS:
-        return Implementation(step.collective, fresh=_is_new(step, rank))
+        return Implementation(step.collective, fresh=_needs_memory(step, rank))
     if step.to_shape is not None:
         return Implementation("numbered", _numbered_bytes(step, rank, dtype.itemsize))
     if step.collective == "reduce_exchange":
@@ -115,19 +121,23 @@ def _only_implementation(
             "summed", peak_buffer_elements(step.src, step.dst, step.shape, rank) * dtype.itemsize
         )
     assert isinstance(step, ScanStep)
-    return _scanning(step, rank, dtype, tuning, count)
+    return _choose_scan(step, rank, dtype, tuning, count)
 
 
-def _placing_step(
+def _list_placing(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
 ) -> tuple[Implementation, ...]:
-    """Return the implementations of an exchange, all_gather or all_to_all, the preferred one first."""
+    """Return the implementations of an exchange, all_gather or all_to_all.
+
+    Those that ``tuning.first`` names come first, then the cheapest ones. There is only one, "same", if the group has
+    one rank or the tensor is empty, and one, "broadcast", if one rank owns the source and the target is replicated.
+    """
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
         return (Implementation("same", fresh=False),)
     if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
         return (Implementation("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic),)
-    placing = _placing(traffic, dtype.itemsize, tuning, count)
+    placing = _price_placing(traffic, dtype.itemsize, tuning, count)
     placing.sort(key=lambda candidate: (_preference(candidate, tuning), candidate.nanoseconds))
     return tuple(replace(candidate, traffic=traffic) for candidate in placing)
 
@@ -138,8 +148,12 @@ def _preference(implementation: Implementation, tuning: Tuning) -> int:
     return first.index(implementation.name) if implementation.name in first else len(first)
 
 
-def _is_new(step: Step, rank: int) -> bool:
-    """Return True if a local step makes new memory on this rank."""
+def _needs_memory(step: Step, rank: int) -> bool:
+    """Return True if a local step needs new memory on this rank for its result.
+
+    A reshape needs none. A fill needs none where the rank keeps its values and they are not divided. A slice needs none if
+    the rank's target box is contiguous in its source box, because a view is enough.
+    """
     if step.collective == "reshape":
         return False
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
@@ -163,10 +177,11 @@ def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
 # -- placing --------------------------------------------------------------------------------------------
 
 
-def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Implementation]:
-    """Return the implementations that place boxes.
+def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Implementation]:
+    """Return the implementations of a step that moves boxes.
 
-    Their prices are those of the largest shard, whose size all members know.
+    Their prices are those of the largest shard of any member. Groups of more than :data:`FEW_RANKS` ranks, other than
+    gathers, and shards of more than ``count`` elements send messages to their peers only.
     """
     size, nbytes = len(traffic.members), traffic.largest * itemsize
     wire = nbytes * tuning.copy / 1000
@@ -176,15 +191,15 @@ def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) 
     if traffic.largest > count or (traffic.gathered is None and size > FEW_RANKS):
         return [messages]
     if traffic.gathered is not None:
-        return _gathering(traffic, itemsize, tuning)
+        return _price_gathers(traffic, itemsize, tuning)
     if traffic.swapped:
         swap = Implementation("swap", nanoseconds=wire + tuning.call)
         return [swap, messages]
     share = (size - 1) / size
     typed = Implementation("typed", nanoseconds=wire + size * tuning.call + nbytes * tuning.typed / 1000)
     sides = (
-        packed_side(traffic.sends, traffic.source, size),
-        packed_side(traffic.receives, traffic.target, size),
+        arrange_side(traffic.sends, traffic.source, size),
+        arrange_side(traffic.receives, traffic.target, size),
     )
     copies = (2 * share + 1 / size) * nbytes * tuning.copy / 1000
     packed = Implementation(
@@ -196,10 +211,12 @@ def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) 
     return [typed, packed, messages]
 
 
-def threshold(table: Thresholds, ranks: int) -> int:
-    """Return the bytes from which the alternative pays for a group of ``ranks`` ranks, or :data:`NEVER`.
+def find_threshold(table: Thresholds, ranks: int) -> int:
+    """Return the bytes of a table's last pair with at most ``ranks`` ranks, or :data:`NEVER`.
 
-    >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
+    From so many bytes on, the alternative pays in a group of ``ranks`` ranks.
+
+    >>> find_threshold(((2, 10), (8, 30)), 6), find_threshold(((2, 10), (8, 30)), 1) == NEVER
     (10, True)
     """
     best = NEVER
@@ -209,8 +226,12 @@ def threshold(table: Thresholds, ranks: int) -> int:
     return best
 
 
-def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
-    """Return the implementations of an all_gather."""
+def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
+    """Return the implementations of an all_gather, with prices for the largest shard.
+
+    If the members' blocks are contiguous in the result, MPI gathers into it. Otherwise blocks are gathered in a buffer and
+    copied, or MPI places them by derived types.
+    """
     assert traffic.gathered is not None
     size, nbytes = len(traffic.members), traffic.largest * itemsize
     copy, call = nbytes * tuning.copy / 1000, tuning.call
@@ -219,23 +240,23 @@ def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Im
         return [gather, Implementation("messages", nanoseconds=copy + 4 * size * call)]
     types = copy + nbytes * tuning.typed / 1000
     typed = Implementation("typed", nanoseconds=types + size * call)
-    rows = row_count(traffic)
+    rows = count_rows(traffic)
     if rows is None:
         scratch = math.prod(traffic.target) * itemsize
         takes = 2 * copy + call + size * tuning.piece
         return [Implementation("gather, unpack", scratch, nanoseconds=takes), typed]
     row = size * (math.prod(traffic.source) // rows) * itemsize
-    most = max(1, min(rows, threshold(tuning.chunk, size) // row))
+    most = max(1, min(rows, find_threshold(tuning.chunk, size) // row))
     takes = 2 * copy + -(-rows // most) * (call + tuning.piece)
     chunked = Implementation("gather rows", most * row, rows=rows, most=most, nanoseconds=takes)
     return [chunked, Implementation("gather typed", nanoseconds=types + call), typed]
 
 
-def _halo(step: HaloStep, rank: int) -> int:
-    """Return the number of elements of a halo exchange that need a buffer.
+def _count_halo_buffer(step: HaloStep, rank: int) -> int:
+    """Return the number of elements of the buffers of a halo exchange on one rank.
 
-    They are elements for other ranks that are not contiguous, elements that are added up, and the padding of a padded
-    buffer.
+    They are: elements that are sent or received and not contiguous in the shard, received elements that are added up or
+    go into a padded buffer, and the padding of the padded buffer.
     """
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
     room = padded_buffer(step, rank)
@@ -290,15 +311,14 @@ def chunk_elements(chunk: int, itemsize: int, size: int, count: int) -> int:
     return max(min(chunk // itemsize, count) // size, 1)
 
 
-def _reducing(
+def _list_reductions(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int, reproducible: bool
 ) -> tuple[Implementation, ...]:
-    """Return the implementations of a reduction.
+    """Return the implementations of an all_reduce or reduce_scatter, the preferred one first.
 
-    The tuning decides if MPI's own reduction is the first one.
-
-    Implementations that reduce in another order than the first one are left out if the order can change the result and
-    the world is ``reproducible``.
+    There is only one, "same", if the group has one rank or the shard is empty. MPI's own reduction ("native") reduces in
+    an order of its own. It is left out if the order can change the result and groups of the mesh could differ in it. With
+    ``reproducible``, it is also left out if it is not the first one, and the others are left out if it is.
     """
     size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
@@ -308,11 +328,13 @@ def _reducing(
     if step.collective == "reduce_scatter":
         has_few_ranks = size <= LISTED
         layout = (
-            blocks(step, tuple(sorted(step.group(rank))), rank) if has_few_ranks else count_blocks(step, rank)
+            list_blocks(step, tuple(sorted(step.group(rank))), rank)
+            if has_few_ranks
+            else count_blocks(step, rank)
         )
-        reducing = _scattering(step.op, dtype, layout, size, tuning, count)
+        reducing = _list_reduce_scatters(step.op, dtype, layout, size, tuning, count)
     else:
-        reducing = _reducing_all(step.op, dtype, math.prod(shape), size, tuning, count)
+        reducing = _list_all_reduces(step.op, dtype, math.prod(shape), size, tuning, count)
     is_order_free = _order_free(step.op, dtype, size)
     if not is_order_free and not _in_one_order(step.src.mesh, size):
         reducing = [candidate for candidate in reducing if candidate.name != "native"]
@@ -333,7 +355,10 @@ def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
 
 
 def _in_one_order(mesh: Mesh, size: int) -> bool:
-    """Return True if MPI reduces in one order in all groups of ``size`` ranks, so that replicas are equal."""
+    """Return True if MPI reduces in one order in all groups of ``size`` ranks, so that replicas are equal.
+
+    That is so if the mesh numbers its ranks in ascending order, or if the group is the whole mesh.
+    """
     return (
         mesh.ranks is None
         or size == mesh.size
@@ -341,10 +366,11 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
     )
 
 
-def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
-    """Return the implementation of a scan.
+def _choose_scan(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
+    """Return the implementation of an exclusive scan on one rank.
 
-    Small, unordered or unsupported arrays are gathered on all ranks.
+    It is "identity" in a group of one rank, and MPI's "scan" if the arrays are large, MPI has the reduction, and the order
+    of its operands is that of the step. Otherwise all arrays are gathered on each rank: "scan gathered".
     """
     order, nbytes = step.order(rank), step.array_elements(rank) * dtype.itemsize
     if len(order) == 1:
@@ -356,34 +382,49 @@ def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count:
     if large and ordered and is_in_library(step.op, dtype):
         return Implementation("scan")
     wider = (
-        step.array_elements(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
+        step.array_elements(rank) * _accumulator_itemsize(step.op, dtype) if order.index(rank) > 1 else 0
     )  # else there is nothing to add
     return Implementation("scan gathered", nbytes * len(order) + wider)
 
 
-def _reducing_all(
+def _list_all_reduces(
     op: str | None, dtype: np.dtype, elements: int, size: int, tuning: Tuning, count: int
 ) -> list[Implementation]:
-    """Return the implementations of an all_reduce of ``elements`` elements per rank, the usual one first."""
-    nbytes, wider = elements * dtype.itemsize, _wider(op, dtype)
+    """Return the implementations of an all_reduce, the model's choice first.
+
+    MPI's "native" one comes first for small arrays, last for large ones, and is left out if MPI lacks the reduction.
+
+    Args:
+        op: the reduction.
+        dtype: the element type.
+        elements: the number of elements of each rank.
+        size: the number of ranks of a group.
+        tuning: the choices for the MPI library.
+        count: the number of elements that MPI can count in one message.
+    """
+    nbytes, wider = elements * dtype.itemsize, _accumulator_itemsize(op, dtype)
     native = Implementation("native")
-    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, min(count, elements))
+    most = chunk_elements(find_threshold(tuning.chunk, size), dtype.itemsize, size, min(count, elements))
     ordered = [Implementation("composed", (most + 1) * (size * dtype.itemsize + wider), most=most)]
     if nbytes * size <= tuning.gather_reduce:
         ordered.insert(0, Implementation("gathered", nbytes * size + elements * wider))
     if not is_in_library(op, dtype):
         return ordered
-    is_small = nbytes < threshold(tuning.compose_all_reduce, size)
+    is_small = nbytes < find_threshold(tuning.compose_all_reduce, size)
     return [native, *ordered] if is_small else [*ordered, native]
 
 
-def _scattering(
+def _list_reduce_scatters(
     op: str | None, dtype: np.dtype, layout: Blocks, size: int, tuning: Tuning, count: int
 ) -> list[Implementation]:
-    """Return the implementations of a reduce_scatter, the usual one first."""
+    """Return the implementations of a reduce_scatter with these blocks, the model's choice first.
+
+    MPI's "native" one comes first for small arrays, last for large ones, and is left out if MPI lacks the reduction or
+    cannot count the elements. "small" needs equal blocks. The arguments are like those of :func:`_list_all_reduces`.
+    """
     total, own_elements = sum(layout.counts), math.prod(layout.target)
-    nbytes, wider = total * dtype.itemsize, _wider(op, dtype)
-    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, count)
+    nbytes, wider = total * dtype.itemsize, _accumulator_itemsize(op, dtype)
+    most = chunk_elements(find_threshold(tuning.chunk, size), dtype.itemsize, size, count)
     scratch = min(most, own_elements) * (size * dtype.itemsize + wider) + (0 if layout.direct else nbytes)
     ordered = [Implementation("composed", scratch, most=most)]
     has_equal_blocks = layout.direct and layout.packed and len(set(layout.counts)) == 1
@@ -393,11 +434,11 @@ def _scattering(
     if not is_in_library(op, dtype) or total > count:
         return ordered
     native = Implementation("native", 0 if layout.direct and layout.packed else nbytes)
-    is_large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
+    is_large = nbytes >= find_threshold(tuning.compose_reduce_scatter, size)
     return [*ordered, native] if is_large else [native, *ordered]
 
 
-def _wider(op: str | None, dtype: np.dtype) -> int:
+def _accumulator_itemsize(op: str | None, dtype: np.dtype) -> int:
     """Return the bytes of an element of the accumulator type; 0 if sums have the type of the elements."""
     kind = accumulator(op, dtype)
     return 0 if kind == dtype else kind.itemsize
@@ -434,7 +475,7 @@ def step_memory(
 
 def step_buffer(step: Step, dtype: np.dtype) -> int:
     """Return the new bytes of a step on the rank that needs most; see :func:`step_memory`."""
-    return max(sum(step_memory(step, rank, dtype)) for rank in _ranks([step]))
+    return max(sum(step_memory(step, rank, dtype)) for rank in _ranks_to_ask([step]))
 
 
 def plan_peak(steps: Sequence[Step], step_dtype: np.dtype, dtype: np.dtype) -> int:
@@ -443,11 +484,11 @@ def plan_peak(steps: Sequence[Step], step_dtype: np.dtype, dtype: np.dtype) -> i
     The steps run in the type ``step_dtype``, and the result is rounded to ``dtype`` at the end. A shard in between is
     freed when the next one exists. The first shard stays, because the caller owns it.
     """
-    return max(_peak(steps, rank, step_dtype, dtype) for rank in _ranks(steps))
+    return max(_peak_on_rank(steps, rank, step_dtype, dtype) for rank in _ranks_to_ask(steps))
 
 
-def _peak(steps: Sequence[Step], rank: int, step_dtype: np.dtype, dtype: np.dtype) -> int:
-    """Return the peak bytes of a plan on one rank; see :func:`plan_peak`."""
+def _peak_on_rank(steps: Sequence[Step], rank: int, step_dtype: np.dtype, dtype: np.dtype) -> int:
+    """Return the peak bytes of a plan on one rank; the arguments are those of :func:`plan_peak`."""
     start = _shard_size(steps[0].src, steps[0].shape, rank) * step_dtype.itemsize
     before, peak = 0, start
     for step in steps:
@@ -465,7 +506,7 @@ def _shard_size(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
     return math.prod(layout.local_shape(shape, rank)) if rank in layout.mesh else 0
 
 
-def _ranks(steps: Sequence[Step]) -> set[int]:
+def _ranks_to_ask(steps: Sequence[Step]) -> set[int]:
     """Return the ranks among which one needs most memory.
 
     They are all ranks or, if a mesh has more than :data:`ASKED` ranks, the first rank of each mesh.

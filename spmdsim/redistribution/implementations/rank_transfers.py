@@ -1,5 +1,8 @@
-"""Transfers of one rank in a placing step: which box goes to or comes from which rank. Derived from the two layouts
-alone.
+"""List the boxes that one rank sends and receives in a step, derived from the two layouts alone.
+
+A *placing* step (exchange, all_gather, all_to_all) moves boxes as they are: read :class:`RankTransfers`, then
+:func:`group_transfers` and :func:`exchange_transfers`. A reduce_scatter cuts the shard into one block per member of
+the group: read :class:`Blocks` and :func:`list_blocks`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 
 from spmdsim.core import Bounds
 from spmdsim.core.layout import split_block
-from spmdsim.core.step import Index, Step, overlap, within
+from spmdsim.core.step import Index, Step, overlap, volume, within
 from spmdsim.errors import PlanError
 
 
@@ -94,54 +97,84 @@ def _box_shape(box: Bounds) -> tuple[int, ...]:
 
 
 def group_transfers(step: Step, rank: int) -> RankTransfers:
-    """Return the transfers of a placing step inside the group of ``rank``.
+    """Return the transfers of an all_gather or all_to_all inside the group of ``rank``.
 
-    Of several members with equal source boxes, one sends it. Raises PlanError if the group does not own the rank's
-    target box.
+    Of several members with equal source boxes, the receiver itself provides the box if it is one of them, else the
+    first.
+
+    Raises:
+        PlanError: If the group's source boxes do not cover the rank's target box.
     """
     members = tuple(sorted(step.group(rank)))
-    before = [step.src.bounds(step.shape, m) for m in members]
-    after = [step.dst.bounds(step.shape, m) for m in members]
+    before = [step.src.bounds(step.shape, member) for member in members]
+    after = [step.dst.bounds(step.shape, member) for member in members]
     me = members.index(rank)
-    sends, receives, own_box, sources, received = [], [], None, set(), 0
-    # Members with equal boxes are replicas. This rank reads its own copy if it has one, else that of the first replica.
-    for k in sorted(range(len(members)), key=lambda k: k != me):
-        box = overlap(before[k], after[me])
-        if box is None or before[k] in sources:
-            continue
-        sources.add(before[k])
-        received += math.prod(_box_shape(box))
-        if k == me:
-            own_box = (within(box, before[me]), within(box, after[me]))
-        else:
-            receives.append(MemberBox(k, within(box, after[me])))
-    if received != math.prod(_box_shape(after[me])):
+    receives, local_box = _receive_from_members(before, after[me], me)
+    received = sum(piece.count for piece in receives)
+    if local_box is not None:
+        received += MemberBox(me, local_box[0]).count
+    if received != volume(after[me]):
         raise PlanError(
             f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
             f"the group does not hold the box {after[me]}"
         )
-    first = {box: k for k, box in reversed(list(enumerate(before)))}
-    for k in range(len(members)):
-        box = overlap(before[me], after[k])
-        if k != me and box is not None and before[k] != before[me] and first[before[me]] == me:
-            sends.append(MemberBox(k, within(box, before[me])))
-    gathered = None
-    nonempty_boxes = [box for box in before if math.prod(_box_shape(box))]
-    if len(set(after)) == 1 and len(set(nonempty_boxes)) == len(nonempty_boxes):
-        gathered = tuple(within(b, after[0]) if math.prod(_box_shape(b)) else None for b in before)
-    largest = max(math.prod(_box_shape(box)) for box in (*before, *after))
     transfers = RankTransfers(
         members,
         me,
         _box_shape(before[me]),
         _box_shape(after[me]),
-        tuple(sends),
-        tuple(sorted(receives, key=lambda p: p.member)),
-        own_box,
-        gathered,
-        largest,
+        _send_to_members(before, after, me),
+        receives,
+        local_box,
+        _gathered_boxes(before, after),
+        max(map(volume, (*before, *after))),
     )
     return replace(transfers, swapped=_have_equal_shapes(before, after) and _is_block_per_member(transfers))
+
+
+def _receive_from_members(
+    before: list[Bounds], target: Bounds, me: int
+) -> tuple[tuple[MemberBox, ...], tuple[Index, Index] | None]:
+    """Return the boxes that member ``me`` receives, and the box that it keeps.
+
+    They are as in :class:`RankTransfers`. ``before`` has the source box of each member, ``target`` is the box that
+    ``me`` wants. Members with equal source boxes are replicas: ``me`` reads its own box if it has one, else that of
+    the first replica.
+    """
+    receives, local_box, sources = [], None, set()
+    for member in (me, *(member for member in range(len(before)) if member != me)):
+        box = overlap(before[member], target)
+        if box is None or before[member] in sources:
+            continue
+        sources.add(before[member])
+        if member == me:
+            local_box = (within(box, before[me]), within(box, target))
+        else:
+            receives.append(MemberBox(member, within(box, target)))
+    return tuple(receives), local_box
+
+
+def _send_to_members(before: list[Bounds], after: list[Bounds], me: int) -> tuple[MemberBox, ...]:
+    """Return the boxes that member ``me`` sends: none if an earlier member has the same source box."""
+    if before.index(before[me]) != me:
+        return ()
+    sends = []
+    for member, target in enumerate(after):
+        box = overlap(before[me], target)
+        if box is not None and before[member] != before[me]:
+            sends.append(MemberBox(member, within(box, before[me])))
+    return tuple(sends)
+
+
+def _gathered_boxes(before: list[Bounds], after: list[Bounds]) -> tuple[Index | None, ...] | None:
+    """Return the index of each member's source box in the target if the step is an all_gather, else None.
+
+    In an all_gather, all targets are equal and the source boxes with elements differ. An empty box has the index None.
+    """
+    nonempty_boxes = [box for box in before if volume(box)]
+    if len(set(after)) > 1 or len(set(nonempty_boxes)) < len(nonempty_boxes):
+        return None
+    return tuple(within(box, after[0]) if volume(box) else None for box in before)
 
 
 def _have_equal_shapes(before: list[Bounds], after: list[Bounds]) -> bool:
@@ -179,7 +212,10 @@ def _is_block_per_member(traffic: RankTransfers) -> bool:
 
 
 def exchange_transfers(step: Step, rank: int) -> RankTransfers:
-    """Return the transfers of a direct exchange between two layouts, over the ranks of both meshes."""
+    """Return the transfers of one rank in a direct exchange; its members are the ranks of both meshes.
+
+    ``gathered`` is None, ``swapped`` is False, and ``largest`` is the number of elements of the whole tensor.
+    """
     from spmdsim.redistribution.exchange.direct import exchange_between
 
     meshes = step.src.mesh, step.dst.mesh
@@ -225,10 +261,15 @@ class Side:
     direct: bool
 
 
-def packed_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
-    """Return one side of a packed exchange, for a shard of ``shape`` and ``size`` members.
+def arrange_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
+    """Return counts and offsets by member of the boxes that a rank sends or receives.
 
-    Boxes are not packed if all of them are contiguous in the shard and no member has two.
+    They are ``direct``, without a buffer, if all boxes are contiguous in the shard and no member has two.
+
+    Args:
+        pieces: the boxes.
+        shape: the shape of the rank's shard.
+        size: the number of members.
     """
     counts, offsets, packed = [0] * size, [0] * size, 0
     places = [flat_offset(shape, piece.index) for piece in pieces]
@@ -264,10 +305,10 @@ class Blocks:
     target: tuple[int, ...]
 
 
-def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
-    """Return the blocks of a reduce_scatter for one rank.
+def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
+    """Return the block of each member in the shard of ``rank``, for a reduce_scatter.
 
-    ``members`` are the sorted world ranks of its group.
+    ``members`` are the sorted world ranks of the group of ``rank``.
     """
     source = step.src.bounds(step.shape, rank)
     shape = _box_shape(source)
@@ -295,10 +336,10 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
 
 
 def count_blocks(step: Step, rank: int) -> Blocks:
-    """Return the :func:`blocks` of a reduce_scatter without their indices: enough to size its buffers.
+    """Return the result of :func:`list_blocks` for large groups, with empty ``indices``.
 
-    It is for very many ranks: a dimension's cuts depend on the member's coordinates along a few axes, so NumPy counts
-    all members at once.
+    It is enough to size buffers. A dimension's cuts depend on the member's coordinates along a few axes, so NumPy counts
+    the blocks of all members at once.
     """
     mesh = step.src.mesh
     axes = sorted(step.axes, key=mesh.axis_index)
@@ -334,10 +375,11 @@ def count_blocks(step: Step, rank: int) -> Blocks:
     )
 
 
-def row_count(traffic: RankTransfers) -> int | None:
-    """Return the number of rows of the target if each row has an equal part of each member, in order.
+def count_rows(traffic: RankTransfers) -> int | None:
+    """Return the number of rows of an all_gather's result, or None without equal rows.
 
-    Else None.
+    A row is the dimension in which the members' blocks follow one another, with the dimensions after it. Each row must
+    have equally many elements of each member, in the order of the members.
     """
     assert traffic.gathered is not None
     first, position = traffic.gathered[0], 0

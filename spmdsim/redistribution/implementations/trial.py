@@ -38,14 +38,14 @@ def require_reproducible(value: object) -> bool:
     return value
 
 
-def candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Implementation, ...]:
-    """Return the implementations to try in a mode, the model's choice first.
+def select_candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Implementation, ...]:
+    """Return the implementations that trials measure, the model's choice first.
 
-    They are the first one in the mode "off", all in the mode "full", and in the mode "first" those that the model
-    prices at most ``WITHIN`` times the first one.
+    ``mode`` is that of ``SPMDSIM_TUNE``. They are the first one in the mode "off", all in the mode "full", and in the
+    mode "first" those whose price is at most ``WITHIN`` (2) times that of the first one.
 
     >>> prices = Implementation("a", nanoseconds=5), Implementation("b", nanoseconds=9), Implementation("c", nanoseconds=11)
-    >>> [[one.name for one in candidates(prices, mode)] for mode in ("off", "first", "full")]
+    >>> [[one.name for one in select_candidates(prices, mode)] for mode in ("off", "first", "full")]
     [['a'], ['a', 'b'], ['a', 'b', 'c']]
     """
     if mode == "full":
@@ -116,10 +116,10 @@ class Trial:
         return len(self.times) >= self.tries * len(self.names)
 
     def decide(self, slowest: Sequence[float]) -> None:
-        """Choose the best implementation, and schedule the next trial.
+        """Choose an implementation by the times of this trial and the last one, and schedule the next trial.
 
-        ``slowest`` has the microseconds of each call on its slowest rank. Another implementation replaces the chosen
-        one only if its least time is below ``BETTER`` times that of the chosen one.
+        ``slowest`` has, for each call of the trial, the microseconds of its slowest rank. The fastest implementation
+        replaces the chosen one only if its least time is below ``BETTER`` (0.95) times that of the chosen one.
         """
         last = tuple(
             min(time for call, time in enumerate(slowest) if self.index_at(call) == k)
@@ -158,7 +158,10 @@ class TunedStep:
 
     @staticmethod
     def of(step: str, ranks: int, trial: Trial) -> TunedStep:
-        """Return the current result of a trial."""
+        """Return the current result of the trial of a step.
+
+        ``step`` is the step in words, ``ranks`` the number of ranks of its group.
+        """
         times, why = dict(zip(trial.names, trial.least)), "by the model: it was not tried yet"
         if trial.is_recorded:
             why = "found before: in the file of SPMDSIM_TUNE"

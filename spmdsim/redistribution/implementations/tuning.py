@@ -52,7 +52,10 @@ class TrialRecords:
     def parse(data: Any) -> TrialRecords:
         """Return the records in the data of a file. Raise ValueError if the data are something else."""
         return TrialRecords(
-            {name: {step: _record(record) for step, record in _items(steps)} for name, steps in _items(data)}
+            {
+                name: {step: _parse_record(record) for step, record in _list_items(steps)}
+                for name, steps in _list_items(data)
+            }
         )
 
     def of(self, machine: str, step: str) -> TrialRecord | None:
@@ -87,18 +90,23 @@ class TrialRecords:
 NOTHING = TrialRecords()
 
 
-def _items(data: Any) -> list[tuple[str, Any]]:
-    """Return the items of a dictionary with text keys. Raise ValueError for other data."""
+def _list_items(data: Any) -> list[tuple[str, Any]]:
+    """Return the items of a dictionary with text keys; raise ValueError for other data."""
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise ValueError(f"{str(data)[:60]!r} stands where records by machine and step belong")
     return list(data.items())
 
 
-def _record(data: Any) -> TrialRecord:
-    """Return the record of a step in the data of a file. Raise ValueError for other data."""
-    facts = dict(_items(data))
+def _parse_record(data: Any) -> TrialRecord:
+    """Return the record that a JSON value describes; raise ValueError for other values.
+
+    The key of the implementation may have its former name, "way".
+    """
+    facts = dict(_list_items(data))
     name, microseconds = facts.get("implementation", facts.get("way")), facts.get("microseconds", {})
-    if not isinstance(name, str) or not all(isinstance(v, (int, float)) for _, v in _items(microseconds)):
+    if not isinstance(name, str) or not all(
+        isinstance(v, (int, float)) for _, v in _list_items(microseconds)
+    ):
         raise ValueError(f"{str(data)[:60]!r} stands where an implementation and its microseconds belong")
     return TrialRecord(name, {key: float(value) for key, value in microseconds.items()})
 
@@ -109,7 +117,7 @@ def load_tuning(path: str | Path) -> dict[str, Any]:
         return {}
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
-        return {name: _rename_ways(dict(_items(settings))) for name, settings in _items(data)}
+        return {name: _rename_ways(dict(_list_items(settings))) for name, settings in _list_items(data)}
 
 
 def _rename_ways(settings: dict[str, Any]) -> dict[str, Any]:
@@ -236,11 +244,15 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
     """
     choices = TABLE.get(vendor, TABLE["MPICH"])
     mode_or_path = path or TUNE.read()
-    return choices if mode_or_path in TUNE_MODES else replace(choices, **_changes(mode_or_path, vendor))
+    return choices if mode_or_path in TUNE_MODES else replace(choices, **_read_choices(mode_or_path, vendor))
 
 
-def _changes(path: str, vendor: str) -> dict[str, Any]:
-    """Return the choices of a file for one MPI library. Raise InputError if the file has other contents."""
+def _read_choices(path: str, vendor: str) -> dict[str, Any]:
+    """Return the choices of a file for an MPI library by name; empty if the file has none for it.
+
+    Raises:
+        InputError: If the file is no tuning file, or names an unknown library or choice.
+    """
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
         names = {*TABLE, *RELATIVES, vendor}
@@ -248,22 +260,34 @@ def _changes(path: str, vendor: str) -> dict[str, Any]:
             what = f"tuning file {path} has choices for {wrong[0]!r}, which is no MPI library"
             raise unknown(what, wrong[0], sorted(names))
         settings = {
-            name: _settings(_rename_ways(dict(_items(changes))), path) for name, changes in data.items()
+            name: _check_settings(_rename_ways(dict(_list_items(changes))), path)
+            for name, changes in data.items()
         }
         return settings.get(vendor, {})
 
 
-def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the checked choices of a library in a file. Raise InputError for an unknown name."""
+def _check_settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the choices of a library, converted to their types.
+
+    ``changes`` are the file's values by name; ``path`` is the file, for messages.
+
+    Raises:
+        InputError: If a name is unknown.
+        ValueError: If a value has the wrong type.
+    """
     names = {field.name for field in fields(Tuning)}
     wrong = sorted(set(changes) - names)
     if wrong:
         raise unknown(f"tuning file {path} sets {wrong[0]!r}", wrong[0], sorted(names))
-    return {name: _setting(name, value) for name, value in changes.items()}
+    return {name: _check_setting(name, value) for name, value in changes.items()}
 
 
-def _setting(name: str, value: Any) -> Any:
-    """Return a checked setting: a number, thresholds, names of implementations, or records of trials."""
+def _check_setting(name: str, value: Any) -> Any:
+    """Convert a JSON value to the type of the choice ``name``.
+
+    It is a number, thresholds, names of implementations, or records of trials. Raise ValueError for a value of
+    another type.
+    """
     if name == "implementations":
         return TrialRecords.parse(value)
     if name == "first":

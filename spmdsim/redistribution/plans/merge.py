@@ -36,7 +36,8 @@ class Merge:
         axes: the axes of the groups; the first one is the major one.
         op: the reduction; None for a gather.
         dim: the dimension that is scattered or gathered; None for an all_reduce.
-        unscattered_axes: further axes along which a reduce_scatter reduces without scattering: ranks along them own equal sums.
+        unscattered_axes: further axes along which a reduce_scatter reduces without scattering: ranks along them own
+        equal sums.
     """
 
     collective: str
@@ -57,9 +58,9 @@ class Merge:
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """Return the collective on a flat tensor of ``elements`` per rank.
+        """Return the collective on a one-dimensional tensor; ``elements`` is what each rank owns before it.
 
-        It does not reduce along ``unscattered_axes``.
+        It does not reduce along ``unscattered_axes``: see :meth:`steps`.
         """
         if self.op is None:
             split = Layout(self.mesh, (self.axes,))
@@ -97,10 +98,7 @@ class Merge:
 def _message_steps(
     merge: Merge, elements: int, copies: tuple[str, ...], itemsize: int, machine: Any
 ) -> tuple[Step, ...]:
-    """Compute :meth:`Merge.steps`.
-
-    Messages of equal layers are planned once, because the function is cached.
-    """
+    """Return :meth:`Merge.steps`, cached by value: messages of equal layers are planned once."""
     if merge.op is None or not (copies or merge.unscattered_axes):
         return (merge.step(elements),)
     reduced = (*merge.axes, *merge.unscattered_axes)
@@ -114,7 +112,10 @@ def _message_steps(
 
 @lru_cache(maxsize=4096)
 def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
-    """Return the merge of a reduction, or None if it is not a reduction or shards differ in size.
+    """Return the properties by which a reduction can share a message, or None if it cannot.
+
+    It can if all pending axes have one reduction, are all reduced on one mesh, and all shards have equal sizes. The
+    result may be split further in one dimension, by pending axes only.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> merge_of(mesh(None, "tp", partial="dp"), mesh(None, "tp"), (8, 8)).collective
@@ -128,10 +129,10 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     ops = {op for _, op in src.partial}
     if len(ops) != 1 or isinstance(src, Windowed) or not _have_equal_shards(src, dst, shape):
         return None
-    changed = _changed(src, dst)
+    changed = _changed_dims(src, dst)
     if not changed:
         return Merge("all_reduce", src.mesh, src.partial_axes, ops.pop())
-    added = _further(src.dims[changed[0]], dst.dims[changed[0]])
+    added = _added_axes(src.dims[changed[0]], dst.dims[changed[0]])
     if len(changed) > 1 or not added or not {*added} <= {*src.partial_axes}:
         return None
     unscattered = tuple(axis for axis in src.partial_axes if axis not in added)
@@ -140,19 +141,19 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
 
 @lru_cache(maxsize=4096)
 def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
-    """Return the merge of an all_gather, or None if the redistribution is not one.
+    """Return the properties by which an all_gather can share a message, or None if it cannot.
 
-    It must gather one dimension, and all shards must have equal sizes.
+    It can if it gathers one dimension only, nothing is pending, and all shards have equal sizes.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> gather_of(mesh("dp", "tp"), mesh(None, "tp"), (8, 8)).axes
     ('dp',)
     """
     src, dst = src.canonical, dst.canonical
-    changed = _changed(src, dst)
+    changed = _changed_dims(src, dst)
     if src.partial or len(changed) != 1 or not _have_equal_shards(src, dst, shape):
         return None
-    gathered = _further(dst.dims[changed[0]], src.dims[changed[0]])
+    gathered = _added_axes(dst.dims[changed[0]], src.dims[changed[0]])
     return Merge("all_gather", src.mesh, gathered, None, changed[0]) if gathered else None
 
 
@@ -163,12 +164,12 @@ def _have_equal_shards(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool
     return src.reduced.is_even(shape) and dst.is_even(shape)
 
 
-def _changed(src: Layout, dst: Layout) -> list[int]:
+def _changed_dims(src: Layout, dst: Layout) -> list[int]:
     """Return the dimensions that the two layouts split by different axes."""
     return [d for d, (before, after) in enumerate(zip(src.dims, dst.dims)) if before != after]
 
 
-def _further(entry: tuple[str, ...], longer_entry: tuple[str, ...]) -> tuple[str, ...]:
+def _added_axes(entry: tuple[str, ...], longer_entry: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes that follow ``entry`` in ``longer_entry``.
 
     There are none if ``longer_entry`` does not start with ``entry``.
@@ -188,11 +189,10 @@ def shard_elements(src: Layout, shape: Sequence[int]) -> int:
 
 
 def fill_buckets(items: Iterable[tuple[Item, int]], full_nbytes: int = BUCKET_BYTES) -> list[list[Item]]:
-    """Return the items in order, in lists.
+    """Cut a sequence of items into buckets.
 
-    An item that brings a list to ``full_nbytes`` or more ends the list.
-
-    ``items`` has each item with its bytes.
+    An item that fills a bucket to ``full_nbytes`` or more ends it. ``items`` has pairs of an item and its bytes. The
+    order stays.
 
     >>> fill_buckets([("a", 10), ("b", 10), ("c", 15), ("d", 40)], 20)
     [['a', 'b'], ['c', 'd']]

@@ -28,7 +28,14 @@ from spmdsim.redistribution.bound.lower_bound import (
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.exchange_counts import busiest_counts
 from spmdsim.redistribution.grid import Ends
-from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, build_steps, one_step, search
+from spmdsim.redistribution.path_search import (
+    STEP_PENALTY,
+    Paths,
+    PathState,
+    build_steps,
+    find_single_step,
+    search_paths,
+)
 from spmdsim.redistribution.price import BYTES_ONLY, Prices, least_exchange, price_exchange, price_step
 from spmdsim.redistribution.step_counts import (
     busiest_received,
@@ -105,9 +112,9 @@ class PlanTask(NamedTuple):
     to_shape: Shape | None = None
 
     def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
-        """Return a candidate with these steps and their price.
+        """Return a candidate with these steps and their price on the machine, or by bytes without a machine.
 
-        The kind of steps that send nothing is ``"local"``.
+        If no step sends anything, ``kind`` is replaced by ``"local"``. ``allowed`` is as in :class:`Candidate`.
         """
         local = all(step.collective in LOCAL_STEPS for step in steps)
         kind = LOCAL if local else kind
@@ -131,10 +138,10 @@ def common_endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, La
     return (*(refine(src, dst, shape) or (src.canonical, dst.canonical)), shape)
 
 
-def candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
-    """Return the plans between two canonical layouts, best first.
+def build_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
+    """Return the plans between two layouts without axes of size 1, best first; at least one.
 
-    With ``everything``, plans that cannot win are built, too.
+    ``task.to_shape`` is ignored. With ``everything``, plans that cannot win are built, too, for tables.
     """
     dst = task.dst
     base = layout_before_fill(task.src, dst, task.shape)
@@ -148,12 +155,12 @@ def candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...
 
 
 def _split_largest(dims: list[list[str]], axes: list[str], mesh: Mesh, shape: Shape) -> None:
-    """Let ``axes`` also split the dim with the largest shards, the first one of equals, in ``dims``.
+    """Append ``axes`` to the entry of the dim in which shards are longest; to the first one of equals.
 
-    Without dims, change nothing.
+    For a scalar, nothing changes.
 
     Args:
-        dims: the axes that split each dim.
+        dims: the axes that split each dim; changed in place.
         axes: the additional axes.
         mesh: the mesh of the axes.
         shape: the global shape.
@@ -228,9 +235,11 @@ class _Finder:
         self.kept = tuple([item for item in self.src.partial if item[0] in common_partial])
 
     def on_one_mesh(self) -> list[Candidate]:
-        """Return the candidates on one mesh.
+        """Return the candidates on one mesh, unsorted.
 
-        They are collective steps, the direct exchange, the exchanges after a reduction, and the direct reduction.
+        Without pending values to reduce, they are the direct exchange and the path of collectives; with them, the path,
+        exchanges after a reduction, and the direct reduction. A plan that cannot lose is returned alone, unless
+        ``everything`` is True.
         """
         src, dst = self.src, self.dst
         if src == dst:
@@ -250,10 +259,9 @@ class _Finder:
         return plans
 
     def on_two_meshes(self) -> list[Candidate]:
-        """Return the exchanges between the meshes.
+        """Return the candidates between two meshes, unsorted: exchanges, and the direct reduction.
 
-        Pending values are reduced on the source mesh before, or by a direct reduction. A target may be split further
-        and gathered.
+        Pending values are reduced on the source mesh before an exchange.
         """
         if not self.src.partial:
             return self._build_exchanges((), self.src, self._arrivals)
@@ -261,22 +269,24 @@ class _Finder:
         return plans + self._direct_reductions(plans)
 
     def _try_single_step(self) -> Candidate | None:
-        """Return the single step to the target if no plan can receive less, else None.
+        """Return the plan of a single step if no plan can receive less, else None.
 
-        Bytes must decide, and the step's busiest rank must receive no more than the lower bound.
+        The busiest ranks are compared. It is tried only if plans are compared by bytes, on up to :data:`MOST_RANKS`
+        ranks, for a tensor with elements and dimensions.
         """
         src, dst, shape = self.src, self.dst, self.shape
         if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
             return None
-        step = one_step(src, dst, shape, self.kept)
+        step = find_single_step(src, dst, shape, self.kept)
         if step is None or most_received(step) > least_on_average(src, dst, shape).busiest:
             return None
         return self._candidate((step,), COLLECTIVES)
 
     def _direct_reductions(self, others: list[Candidate]) -> list[Candidate]:
-        """Return the direct reduction, as a list of at most one candidate.
+        """Return the direct reduction as a list of one candidate, or an empty list if it cannot win.
 
-        It is built only if bytes decide, and all other plans receive more than it and more than the bound.
+        It can win only if plans are compared by bytes and the meshes are not too large. The busiest rank of each of the
+        ``others`` must receive more than the lower bound, and more than that of the direct reduction.
         """
         src, dst = self.src, self.dst
         if not self.prices.bytes_only or not self.reduced or 0 in self.shape or not self.shape:
@@ -284,9 +294,7 @@ class _Finder:
         if max(src.mesh.size, dst.mesh.size) > (FEW_SUMMED if self.one_mesh else MOST_SUMMED):
             return []
         best, ends = min(plan.most_received for plan in others), (src, dst, self.shape)
-        if any(
-            best <= bound_function(*ends).busiest for bound_function in (least_on_average, lower_bound)
-        ):  # the faster bound first
+        if best <= least_on_average(*ends).busiest or best <= lower_bound(*ends).busiest:
             return []
         reduction = DirectReduction("reduce_exchange", (), src, dst, self.shape, src.reduce_op)
         return [self._candidate((reduction,), SUMMED)] if reduction.most_received < best else []
@@ -297,7 +305,7 @@ class _Finder:
         ``unlimited`` allows shards in between that are larger than the source and target shards.
         """
         limit = math.prod(self.shape) if unlimited else self.limit
-        return search(self.src, dst, self.shape, self.itemsize, self.prices, limit, bound)
+        return search_paths(self.src, dst, self.shape, self.itemsize, self.prices, limit, bound)
 
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
         """Return the path to the target as a list of one candidate; an empty list if there is no path."""
@@ -309,7 +317,10 @@ class _Finder:
     # -- exchanges ----------------------------------------------------------------------------------
 
     def _exchanges_after_reduction(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
-        """Return the exchanges from reduced states that may beat the other plans."""
+        """Return plans that reduce all pending axes by collectives and then exchange.
+
+        Plans that cannot beat one of ``others`` are left out, unless ``everything`` is True.
+        """
         plans: list[Candidate] = []
         for mid in sorted(paths.reduced, key=lambda plan: plan.seconds):
             best = None if self.everything else min(others + plans, key=lambda plan: plan.order, default=None)
@@ -322,11 +333,14 @@ class _Finder:
         return plans
 
     def _may_win(self, mid: PathState, arrival: Arrival, best: Candidate | None) -> bool:
-        """Return True if an exchange from a reduced state can be cheaper than ``best``.
+        """Return True if an exchange after a reduction can be cheaper than ``best``.
 
-        Does not build the plan.
+        The plan is not built. On one mesh, a state with the target's splits needs no exchange, so the result is False.
 
-        On one mesh, a state with the target's splits needs no exchange, so the result is False.
+        Args:
+            mid: the path to a state without pending axes.
+            arrival: the layout to which the exchange leads.
+            best: the best plan so far; None if there is none.
         """
         src, dst, dims = self.src, arrival.layout, mid.state.dims
         if self.one_mesh and dims == dst.dims:

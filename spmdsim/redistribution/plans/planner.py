@@ -32,13 +32,13 @@ from spmdsim.redistribution.plans.plan_candidates import (
     Candidate,
     PlanTask,
     Shape,
-    candidates,
+    build_candidates,
     common_endpoints,
 )
 from spmdsim.redistribution.plans.reshape_plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.price import BYTES_ONLY, price_step
 from spmdsim.redistribution.step_counts import LISTED, all_received, largest_shard, most_sent, sent_nbytes
-from spmdsim.redistribution.steps.halo import halo_bound, steps_to
+from spmdsim.redistribution.steps.halo import build_halo_steps, halo_bound
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Plan(ShortRepr):
     def alternatives(self) -> tuple[Candidate, ...]:
         """Candidates with their prices, including the chosen one and those that cannot win."""
         task = PlanTask(self.src, self.dst, self.shape, self.itemsize, self.machine, self.to_shape)
-        return _candidates(task, True)
+        return _list_candidates(task, True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan in plain types, for JSON."""
@@ -348,7 +348,9 @@ def plan(
         kind.type is not np.void or kind.names or kind.subdtype
     ):  # Elements of any number of bytes may be planned.
         kind = number_type(kind, "a plan would move")
-    ours = _plan(src, dst, as_integers(shape), kind, model, target_shape, partial_target, more_memory)
+    ours = _plan_by_value(
+        src, dst, as_integers(shape), kind, model, target_shape, partial_target, more_memory
+    )
     return ours if style is None else _plan_in_style(ours, style)
 
 
@@ -360,7 +362,7 @@ def _plan_in_style(ours: Plan, style: str) -> StyledPlan:
 
 
 @lru_cache(maxsize=4096)
-def _plan(
+def _plan_by_value(
     src: Layout,
     dst: Layout,
     shape: tuple[int, ...],
@@ -370,9 +372,9 @@ def _plan(
     partial_target: bool,
     more_memory: bool,
 ) -> Plan:
-    """Return the plan, cached by value; raise PlanError if layouts and shapes do not fit.
+    """Return the plan for the arguments of :func:`plan`, which are hashable here.
 
-    The arguments are those of :func:`plan`, converted to types that can be compared and hashed.
+    Raise PlanError if layouts and shapes do not fit.
     """
     _check_shapes(src, dst, shape, shape if to_shape is None else to_shape, one_shape=to_shape is None)
     _check_reductions(src, dst, partial_target)
@@ -380,7 +382,7 @@ def _plan(
         to_shape = None
     itemsize = storage_dtype(src, dtype).itemsize
     if more_memory:
-        best = _fastest(PlanTask(src, dst, shape, itemsize, machine, to_shape))
+        best = _fastest_candidate(PlanTask(src, dst, shape, itemsize, machine, to_shape))
     else:
         best = cheapest_candidate(src, dst, shape, itemsize, machine, to_shape)
     return Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
@@ -395,44 +397,50 @@ def cheapest_candidate(
     machine: Any,
     to_shape: tuple[int, ...] | None = None,
 ) -> Candidate:
-    """Return the best candidate between two layouts.
+    """Return the cheapest candidate between two layouts.
 
-    Plans, the choice of strategies, searches and their reports all take the price of a redistribution from here. If no
-    plan keeps to the memory of source and target shards, the best one with larger shards is returned.
+    Its shards stay small: see :attr:`Candidate.allowed`. If there is none that ``machine`` can run, the cheapest one
+    with larger shards is returned. The arguments are those of :class:`PlanTask`. Plans, the choice of strategies,
+    searches and reports all take the price of a redistribution from here.
     """
     task = PlanTask(src, dst, shape, itemsize, machine, to_shape)
-    best = _candidates(task, False)[0]
+    best = _list_candidates(task, False)[0]
     # A restricted model may allow no plan within the memory of source and target shards.
-    return _fastest(task) if best.seconds == math.inf else best
+    return _fastest_candidate(task) if best.seconds == math.inf else best
 
 
-def _fastest(task: PlanTask) -> Candidate:
+def _fastest_candidate(task: PlanTask) -> Candidate:
     """Return the best candidate, however large its shards between the steps are."""
-    return min(_candidates(task, True), key=lambda candidate: candidate.order[1:])
+    return min(_list_candidates(task, True), key=lambda candidate: candidate.order[1:])
 
 
-def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
-    """Return all candidates of a task, best first; with ``everything``, those that cannot win, too."""
+def _list_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
+    """Return the candidates of a task, best first, for layouts with windows, reshapes and all others.
+
+    With ``everything``, candidates that cannot win are built, too.
+    """
     if isinstance(task.src, Windowed) or isinstance(task.dst, Windowed):
-        return _plans_with_windows(task, everything)
+        return _list_windowed_candidates(task, everything)
     if task.to_shape is not None:
         return reshape_candidates(task, everything)
-    return candidates(
+    return build_candidates(
         PlanTask(*common_endpoints(task.src, task.dst, task.shape), task.itemsize, task.machine), everything
     )
 
 
-def _plans_with_windows(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
-    """Return the plans between layouts with windows, best first.
+def _list_windowed_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
+    """Return the plans between two layouts of which one or both have windows, best first.
 
-    They reduce windows to blocks, redistribute the blocks, and build windows.
+    They add up the windows of the source to blocks, redistribute the blocks, and build the windows of the target.
     """
     src, dst, shape = task[:3]
-    before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
-    after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]
-    src_blocks, dst_blocks = (plan.base if isinstance(plan, Windowed) else plan for plan in (src, dst))
+    before = build_halo_steps(src, shape, back=True) if isinstance(src, Windowed) else [()]
+    after = build_halo_steps(dst, shape) if isinstance(dst, Windowed) else [()]
+    src_blocks, dst_blocks = (
+        layout.base if isinstance(layout, Windowed) else layout for layout in (src, dst)
+    )
     plans = []
-    for plan in _candidates(task._replace(src=src_blocks, dst=dst_blocks), everything):
+    for plan in _list_candidates(task._replace(src=src_blocks, dst=dst_blocks), everything):
         kind = f"{plan.kind} and halos" if plan.steps else "halo exchange"
         for first, last in product(before, after):
             plans.append(task.candidate((*first, *plan.steps, *last), kind, plan.allowed))
@@ -452,7 +460,7 @@ def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, on
         dst: the layout after.
         shape: the global shape before.
         shape_after: the global shape after; ``shape`` if the plan does not reshape.
-        one_shape: whether the plan does not reshape.
+        one_shape: True if the plan does not reshape.
     """
     if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
@@ -480,8 +488,8 @@ def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, on
 def _check_reductions(src: Layout, dst: Layout, partial_target: bool) -> None:
     """Raise PlanError if ``dst`` is partial in a way that ``src`` cannot become.
 
-    A ``dst`` that is not partial always passes. Without ``partial_target``, both layouts must have one mesh, and ``src``
-    must be partial along each partial axis of ``dst``. If both are partial, their reductions must be equal.
+    A ``dst`` that is not partial always passes. Without ``partial_target``, both layouts must have one mesh, and
+    ``src`` must be partial along each partial axis of ``dst``. If both are partial, their reductions must be equal.
     """
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
         raise PlanError(

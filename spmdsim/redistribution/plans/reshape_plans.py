@@ -25,14 +25,14 @@ from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution.bound.lower_bound import ReceptionBound, count_addends, lower_bound
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_counts
 from spmdsim.redistribution.grid import grid
-from spmdsim.redistribution.path_search import build_steps, search
+from spmdsim.redistribution.path_search import build_steps, search_paths
 from spmdsim.redistribution.plans.plan_candidates import (
     DIRECT,
     REDUCED,
     Candidate,
     PlanTask,
     Shape,
-    candidates,
+    build_candidates,
     common_endpoints,
     layout_before_fill,
 )
@@ -52,15 +52,19 @@ class Factored:
 
 
 @lru_cache(maxsize=1024)
-def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]) -> Factored | None:
-    """Return the finer form of a reshape, or None if cuts do not divide one another.
+def find_finer_form(
+    src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]
+) -> Factored | None:
+    """Return the finer shape of a reshape with both layouts on it, or None.
+
+    None if cuts do not divide one another.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
-    >>> found = factor(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
+    >>> found = find_finer_form(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
     >>> found.shape, found.src.placement_text(), found.dst.placement_text()
     ((2, 2, 2, 2, 2), 'S(0)S(3)', 'S(0)S(1)')
     """
-    groups = _groups(shape, to_shape)
+    groups = _group_dims(shape, to_shape)
     if groups is None:
         return None
     axis_cuts: AxisCuts = {}
@@ -85,11 +89,14 @@ def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _groups(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
-    """Return the shortest runs of dimensions of equal product, left to right.
+def _group_dims(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
+    """Return the shortest runs of dimensions that a reshape converts into one another, left to right.
 
-    Each group has the dimensions of ``shape`` and those of ``to_shape``. Returns None if the numbers of elements
-    differ or are 0.
+    Each group has the dimensions of ``shape`` and those of ``to_shape``; their sizes have equal products. None if the
+    numbers of elements differ or are 0.
+
+    >>> _group_dims((4, 6, 5), (2, 12, 5))
+    [((0, 1), (0, 1)), ((2,), (2,))]
     """
     if math.prod(shape) != math.prod(to_shape) or 0 in shape:
         return None
@@ -144,9 +151,10 @@ class _Side:
             group_cuts.add(below)
 
     def refine_cuts(self, cuts: list[set[int]]) -> bool:
-        """Cut dimensions at the cuts of axes and axes at the cuts of dimensions, once.
+        """Cut dimensions where axes are cut and axes where dimensions are cut, once.
 
-        Returns False if a cut does not divide another one. ``cuts`` and ``axis_cuts`` are extended.
+        Returns False if that fails. It fails if a cut does not divide another one. Extends ``cuts``, the suffix
+        products of each group, and ``axis_cuts``.
         """
         for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
             if fixed:
@@ -170,12 +178,13 @@ class _Side:
                     if any(top % axis_cut for axis_cut in self.axis_cuts[axis]):
                         return False
                     top = bottom
-        return all(_divide(cut) for cut in self.axis_cuts.values())
+        return all(_are_divisible(cut) for cut in self.axis_cuts.values())
 
     def rewrite(self, finer: list[list[int]]) -> Layout | None:
-        """Return the layout on the finer shape, with axes cut into parts.
+        """Return the layout on the finer shape, on a mesh whose axes are cut into parts.
 
-        ``finer`` has the sorted cuts of each group. Returns None if an uneven split has no such form.
+        ``finer`` has the cuts of each group of dimensions, in descending order. None if the parts of an axis would cut
+        an uneven dimension elsewhere than the axis does.
         """
         mesh, names = _cut_mesh(self.layout.mesh, self.axis_cuts)
         dims: list[tuple[str, ...]] = []
@@ -218,13 +227,13 @@ def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
     all_cuts = [*cuts, *(cut_set for side in sides for cut_set in side.axis_cuts.values())]
     while True:
         sizes_before = [*map(len, all_cuts)]
-        if not all(side.refine_cuts(cuts) for side in sides) or not all(map(_divide, cuts)):
+        if not all(side.refine_cuts(cuts) for side in sides) or not all(map(_are_divisible, cuts)):
             return False
         if sizes_before == [*map(len, all_cuts)]:
             return True
 
 
-def _divide(cuts: set[int]) -> bool:
+def _are_divisible(cuts: set[int]) -> bool:
     """Return True if each cut divides the next larger one."""
     return all(high % low == 0 for low, high in pairwise(sorted(cuts)))
 
@@ -249,13 +258,13 @@ def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candid
     """Return the plans between two shapes and layouts, best first."""
     src, dst, shape, _, _, to_shape = task
     assert to_shape is not None  # for the type checker
-    finer_form = factor(src, dst, shape, to_shape)
+    finer_form = find_finer_form(src, dst, shape, to_shape)
     if finer_form is None:
         return _numbered_candidates(task, to_shape)
     ends = common_endpoints(finer_form.src, finer_form.dst, finer_form.shape)
     plans = []
-    for plan in candidates(PlanTask(*ends, task.itemsize, task.machine), everything):
-        steps = _add_reshapes(task, to_shape, *ends, plan.steps)
+    for plan in build_candidates(PlanTask(*ends, task.itemsize, task.machine), everything):
+        steps = _surround_by_reshapes(task, to_shape, *ends, plan.steps)
         plans.append(task.candidate(steps, plan.kind, plan.allowed))
     return tuple(sorted(plans, key=lambda plan: plan.order))
 
@@ -265,7 +274,7 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
 
     If cuts do not divide one another, sums are bounded by their average only.
     """
-    finer_form = factor(src, dst, shape, to_shape)
+    finer_form = find_finer_form(src, dst, shape, to_shape)
     if finer_form is not None:
         return lower_bound(*common_endpoints(finer_form.src, finer_form.dst, finer_form.shape), parts)
     if not src.partial:
@@ -280,7 +289,7 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
     )
 
 
-def _add_reshapes(
+def _surround_by_reshapes(
     task: PlanTask,
     to_shape: Shape,
     before: Layout,
@@ -288,7 +297,9 @@ def _add_reshapes(
     finer: Shape,
     inner: tuple[Step, ...],
 ) -> tuple[Step, ...]:
-    """Return the steps on the finer shape with the local reshapes before and after them.
+    """Return the steps on the finer shape, surrounded by the local reshapes to it and from it.
+
+    A reshape is left out if the shapes are equal.
 
     Args:
         task: the layouts and shape of the reshape.
@@ -307,9 +318,10 @@ def _add_reshapes(
 
 
 def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
-    """Return plans that reduce pending values, then exchange by element numbers.
+    """Return plans for a reshape without a finer shape, best first.
 
-    Replicated values are only sliced.
+    They reduce pending values by collectives, then exchange elements by their row-major numbers. Values that are
+    replicated on the target's mesh are reshaped and sliced locally instead.
     """
     src, dst, shape = task.src.canonical, task.dst.canonical, task.shape
     base = layout_before_fill(src.reduced, dst, to_shape) if dst.partial else dst
@@ -317,7 +329,7 @@ def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ..
     reductions: list[tuple[Step, ...]] = [()]
     if src.partial:
         prices = Prices(task.machine, src.mesh)
-        paths = search(src, src.reduced, shape, task.itemsize, prices, math.prod(shape))
+        paths = search_paths(src, src.reduced, shape, task.itemsize, prices, math.prod(shape))
         reductions = [tuple(build_steps(mid.steps, src, shape, ())) for mid in paths.reduced]
     plans = []
     for steps in reductions:

@@ -73,7 +73,7 @@ class ScanStep(CountedStep):
         return (self.src.mesh.axis_size(*self.axes) - 1).bit_length()
 
 
-def scan_step(
+def build_scan_step(
     layout: Layout, axes: tuple[str, ...], array_shape: Sequence[int], op: str, backward: bool = False
 ) -> ScanStep:
     """Return the scan of one array of shape ``array_shape`` per member.
@@ -115,10 +115,10 @@ class PartsStep(CountedStep):
         return True
 
     def expected_elements(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)`` for each rank of the group: what it should send to ``rank``.
+        """Return the elements that each member should send to ``rank``, as ``(member, elements)``.
 
-        The expectation is for values that are spread evenly: ``times`` values per element, rounded. The group includes
-        ``rank``. For a rank outside of the source mesh the list is empty.
+        The expectation is for values that are spread evenly, ``times`` values per element, and is rounded. The group
+        includes ``rank``. Empty for a rank outside of the source mesh.
         """
         if rank not in self.src.mesh:
             return []
@@ -160,7 +160,9 @@ class PartsStep(CountedStep):
         return self.times * _volume(self.dst, self.shape, rank) if rank in self.dst.mesh else 0
 
 
-def parts_step(layout: Layout, axes: tuple[str, ...], shape: Sequence[int], times: int = 1) -> PartsStep:
+def build_parts_step(
+    layout: Layout, axes: tuple[str, ...], shape: Sequence[int], times: int = 1
+) -> PartsStep:
     """Return the step that sends arrays between ranks of a layout, over axes that split a dimension.
 
     The tensor has shape ``shape``, with ``times`` values per element.
@@ -174,11 +176,11 @@ def _volume(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
     return math.prod(layout.local_shape(shape, rank))
 
 
-def one_array(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate one-dimensional arrays, without a copy if they follow one another in memory.
+def join_arrays(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate one-dimensional arrays; return a view if they follow one another in one array's memory.
 
     >>> x = np.arange(5)
-    >>> one_array([x[:2], x[2:2], x[2:5]]).base is x, one_array([x[3:], x[:3]]).tolist()
+    >>> join_arrays([x[:2], x[2:2], x[2:5]]).base is x, join_arrays([x[3:], x[:3]]).tolist()
     (True, [3, 4, 0, 1, 2])
     """
     nonempty = [array for array in parts if len(array)] or list(parts[:1])

@@ -168,32 +168,25 @@ class Dim:
         return [reader for reader in sorted(pieces) if self.read_slices(piece, reader)]
 
     def read_slices(self, block: int, reader: int) -> list[tuple[slice, slice]]:
-        """Return the elements of a block that a reader reads, as pairs of slices.
+        """Return the elements that two pieces have in common, as pairs of slices.
 
-        The first slice is one of the block, the second one of the elements that the reader reads. There are several
-        pairs if the window wraps around.
+        A pair is ``(of the block, of the read)``. ``block`` is the piece that owns the elements, ``reader`` the piece
+        that reads them. The second slice counts in :meth:`reads` of the reader. There are several pairs if the window
+        wraps around, and none without common elements.
         """
         (start, stop), wanted, slice_pairs = self.block(block), self.reads(reader), []
         for turn in self._turns(wanted) if start < stop else ():
             low, high = start + turn * self.n - wanted.start, stop + turn * self.n - wanted.start
             step = wanted.step
             # The indices of the elements from low to high, counted from the first element that is read.
-            i, j = (
-                (-(-low // step), -(-high // step)) if step > 0 else (-(-(high - 1) // step), low // step + 1)
-            )
-            i, j = max(0, i), min(len(wanted), j)
-            if i < j:
-                first_offset, last_offset = i * step - low, (j - 1) * step - low
-                slice_pairs.append(
-                    (
-                        slice(
-                            first_offset,
-                            last_offset + 1 if step > 0 else last_offset - 1 if last_offset else None,
-                            step,
-                        ),
-                        slice(i, j),
-                    )
-                )
+            if step > 0:
+                first, end = -(-low // step), -(-high // step)
+            else:
+                first, end = -(-(high - 1) // step), low // step + 1
+            first, end = max(0, first), min(len(wanted), end)
+            if first < end:
+                block_slice = _slice_between(first * step - low, (end - 1) * step - low, step)
+                slice_pairs.append((block_slice, slice(first, end)))
         return slice_pairs
 
     def _turns(self, wanted: range) -> range:
@@ -206,8 +199,15 @@ class Dim:
 dim_of = lru_cache(maxsize=4096)(Dim)
 
 
-def _changed(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
-    """Return ``(dimension, cuts, axes)`` of the dimensions that get windows or lose them."""
+def _slice_between(first: int, last: int, step: int) -> slice:
+    """Return the slice of the indices from ``first`` to ``last``, both included; ``step`` may be negative."""
+    if step > 0:
+        return slice(first, last + 1, step)
+    return slice(first, last - 1 if last else None, step)
+
+
+def _changed_dims(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
+    """Return ``(number, dimension, axes)`` of each dimension that gets a window in the step, or loses one."""
     before = step.unwindowed.windows if isinstance(step.unwindowed, Windowed) else (None,) * len(step.shape)
     return [
         (d, dim_of(window, step.shape[d], block_counts(step.src.mesh, entry)), entry)
@@ -216,7 +216,7 @@ def _changed(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
     ]
 
 
-def _number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
+def _piece_number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
     """Return the number of a rank's piece of a dimension that ``axes`` split."""
     coords, number = mesh.coords(rank), 0
     for axis in axes:
@@ -224,16 +224,18 @@ def _number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
     return number
 
 
-def _pieces(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
-    """Return the boxes of a block that a reader reads.
+def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
+    """Return the boxes that go from one rank to another, or stay on a rank.
 
     Args:
         step: the step.
-        sizes: the shard's length in dimensions that do not change.
-        ends: ``(block, reader)`` of the split dimensions that change.
+        sizes: the lengths of the shard; those of dimensions that change are not used.
+        ends: ``(block, reader)`` for each split dimension that changes: the pieces of the rank that owns the elements
+        as a
+            block and of the rank that reads them.
     """
     options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
-    for d, dim, _ in _changed(step):
+    for d, dim, _ in _changed_dims(step):
         options[d] = dim.read_slices(*ends.get(d, (0, 0)))
     out = []
     for chosen in product(*options):
@@ -250,7 +252,7 @@ def received_boxes(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiec
 
     They are in the group's order. The rank's own boxes are included.
     """
-    return tuple(_traffic(step, rank, step.back))
+    return tuple(_list_traffic(step, rank, step.back))
 
 
 @lru_cache(maxsize=8192)
@@ -259,7 +261,7 @@ def sent_boxes(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiece, .
 
     They are in the group's order. The rank's own boxes are included.
     """
-    return tuple(_traffic(step, rank, not step.back))
+    return tuple(_list_traffic(step, rank, not step.back))
 
 
 class Room(NamedTuple):
@@ -278,32 +280,29 @@ class Room(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def padded_buffer(step: HaloStep, rank: int) -> Room | None:
-    """Return a padded buffer for the elements that go to neighbours or come from them, or None.
+    """Return a buffer with room around a rank's block for the windows of shifts, or None.
 
-    It returns None if windows overlap, if nothing is sent, if a window reads less than half of the rank's block, on
-    the way back, or if the buffer would be more than 25 % larger than the block.
+    With it, a shift needs no copy of the block. None unless all windows that change are shifts (width and stride 1),
+    on the way to windows. None, too, if the rank
+    neither sends nor receives, if less than half of its block stays, or if the buffer would be more than 25 % larger.
     """
-    incoming, outgoing, changed = received_boxes(step, rank), sent_boxes(step, rank), _changed(step)
+    incoming, outgoing, changed = received_boxes(step, rank), sent_boxes(step, rank), _changed_dims(step)
     own_boxes = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
     shifted = not step.back and all(dim.window.width == dim.window.stride == 1 for _, dim, _ in changed)
     if not shifted or len(own_boxes) != 1 or not moved_elements((*incoming, *outgoing), rank):
         return None
     sizes, read = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
     leaving_boxes = [piece for peer, pieces in outgoing if peer != rank for piece in pieces]
-    margins, first = (
-        [0] * len(sizes),
-        [a.start - b.start for a, b in zip(own_boxes[0].source, own_boxes[0].target)],
-    )
+    # The windows begin so many elements after the block.
+    first = [a.start - b.start for a, b in zip(own_boxes[0].source, own_boxes[0].target)]
+    least_margins = [0] * len(sizes)
     for d in (d for d, dim, _ in changed if dim.count > 1):
         overhang = (-first[d], first[d] + read[d] - sizes[d])
-        margins[d] = max(
-            0, *overhang, *[piece.source[d].stop - piece.source[d].start for piece in leaving_boxes]
-        )
-    rounded_margins = [margin and max(ROOM, 1 << (margin - 1).bit_length()) for margin in margins]
-    margins = next(
-        (candidate for candidate in (rounded_margins, margins) if _is_small_padding(sizes, candidate)), []
-    )
-    if 2 * own_boxes[0].size < math.prod(sizes) or not margins:
+        leaving_lengths = [piece.source[d].stop - piece.source[d].start for piece in leaving_boxes]
+        least_margins[d] = max(0, *overhang, *leaving_lengths)
+    rounded_margins = [margin and max(ROOM, 1 << (margin - 1).bit_length()) for margin in least_margins]
+    margins = rounded_margins if _is_small_padding(sizes, rounded_margins) else least_margins
+    if 2 * own_boxes[0].size < math.prod(sizes) or not _is_small_padding(sizes, margins):
         return None
     shape = tuple(n + 2 * margin for n, margin in zip(sizes, margins))
     block = tuple(slice(margin, margin + n) for n, margin in zip(sizes, margins))
@@ -311,10 +310,11 @@ def padded_buffer(step: HaloStep, rank: int) -> Room | None:
 
 
 @lru_cache(maxsize=4096)
-def margins_around(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return ``(before, after)`` for each dimension: the padding of a rank's windows.
+def window_padding(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
+    """Return the padding around a rank's windows, ``(before, after)`` for each dimension.
 
-    Empty if no window needs padding.
+    It is a number of elements. Empty if no window of the rank needs padding, on the way back, and for a rank outside
+    of the mesh.
     """
     windows, shape = step.windowed.windows, step.shape
     if step.back or rank not in step.dst.mesh or not any(window and window.padded for window in windows):
@@ -333,38 +333,37 @@ def _is_small_padding(sizes: Sequence[int], margins: Sequence[int]) -> bool:
     return 4 * math.prod(n + 2 * margin for n, margin in zip(sizes, margins)) <= 5 * math.prod(sizes)
 
 
-def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
-    """Yield ``(peer, boxes)`` of a rank: as the owner of a block if ``blocks``, else as the reader."""
+def _list_traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
+    """Yield ``(peer, boxes)`` for each rank with which ``rank`` has elements in common, ``rank`` included.
+
+    If ``blocks``, ``rank`` owns the elements as a block and the peer reads them, else the reverse. Peers without
+    boxes are left out.
+    """
     mesh = step.src.mesh
     if rank not in mesh:
         return
-    split = [(d, dim, entry) for d, dim, entry in _changed(step) if dim.count > 1]
-    sizes, own_numbers = (
-        step.unwindowed.local_shape(step.shape, rank),
-        [_number(mesh, e, rank) for _, _, e in split],
-    )
-    for peer_numbers in product(
-        *[
-            (dim.readers if blocks else dim.sources)(own_number)
-            for (_, dim, _), own_number in zip(split, own_numbers)
-        ]
-    ):
-        ends = {
-            d: (own_number, number) if blocks else (number, own_number)
-            for (d, _, _), own_number, number in zip(split, own_numbers, peer_numbers)
-        }
-        pieces = _pieces(step, sizes, ends)
+    split = [(d, dim, axes) for d, dim, axes in _changed_dims(step) if dim.count > 1]
+    sizes = step.unwindowed.local_shape(step.shape, rank)
+    own_numbers = [_piece_number(mesh, axes, rank) for _, _, axes in split]
+    peer_options = [
+        dim.readers(number) if blocks else dim.sources(number)
+        for (_, dim, _), number in zip(split, own_numbers)
+    ]
+    for peer_numbers in product(*peer_options):
+        block_numbers, reader_numbers = (own_numbers, peer_numbers) if blocks else (peer_numbers, own_numbers)
+        ends = {d: pair for (d, _, _), pair in zip(split, zip(block_numbers, reader_numbers))}
+        pieces = _list_boxes(step, sizes, ends)
         if pieces:
-            yield (
-                _peer(mesh, rank, [(e, number) for (_, _, e), number in zip(split, peer_numbers)]),
-                tuple(pieces),
+            peer = _find_peer(
+                mesh, rank, [(axes, number) for (_, _, axes), number in zip(split, peer_numbers)]
             )
+            yield peer, tuple(pieces)
 
 
-def _peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], int]]) -> int:
-    """Return the rank that has other pieces of some dimensions than ``rank``, and else its coordinates.
+def _find_peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], int]]) -> int:
+    """Return the rank whose coordinates are those of ``rank``, except along the axes of some dimensions.
 
-    ``numbers`` has, for each of these dimensions, its axes and the number of the piece.
+    ``numbers`` has, for each of these dimensions, the axes that split it and the number of the other rank's piece.
     """
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     for axes, number in numbers:
@@ -384,7 +383,7 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
 
     These are the elements that it reads and does not own.
     """
-    mesh, changed = step.src.mesh, {d: dim for d, dim, _ in _changed(step)}
+    mesh, changed = step.src.mesh, {d: dim for d, dim, _ in _changed_dims(step)}
     read, owned = np.ones(mesh.size, np.int64), np.ones(mesh.size, np.int64)
     for d, entry in enumerate(step.src.dims):
         number = piece_numbers(mesh, entry)
@@ -403,9 +402,9 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def busiest_halo(step: HaloStep) -> tuple[int, int]:
-    """Return the elements that the busiest rank receives or sends, and its number of peers.
+    """Return the most elements that a rank receives or sends, and the most peers of a rank.
 
-    In large groups, only the first and the last :data:`ASKED` ranks are compared.
+    In large groups, only the first and the last :data:`ASKED` (128) ranks are compared.
     """
     mesh = step.src.mesh
     # Groups differ only in the sizes of other dimensions, which are largest in the group of the first rank.
@@ -419,10 +418,10 @@ def busiest_halo(step: HaloStep) -> tuple[int, int]:
 
 
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
-    """Return the lower bound: the elements of a rank's target that it must receive.
+    """Return the lower bound of a redistribution between layouts of which one or both have windows.
 
-    These are the elements that another rank's source has, except those that only this rank has. Boxes of windows are
-    contributions that are added up. The bound follows from the layouts, dimension by dimension.
+    A rank must receive those elements of its target that any rank's source has, except those that only its own source
+    has. Windows of the source are contributions that are added up.
     """
     groups = [src.mesh.group(src.mesh.rank_at(0), *entry) for entry in src.dims]
     pieces = [
@@ -441,7 +440,7 @@ def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBou
 
 
 def _element_masks(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return the elements that a rank owns or reads, as one mask per dimension."""
+    """Return the elements that a rank owns, or reads in a layout with windows, as one mask per dimension."""
     masks = [np.zeros(n, bool) for n in shape]
     blocks = (range(*ends) for ends in layout.bounds(shape, rank))
     for mask, elements_range in zip(
@@ -456,7 +455,9 @@ def _element_masks(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np
 # -- plans ----------------------------------------------------------------------------------------------
 
 
-def _step(src: Layout, dst: Layout, shape: tuple[int, ...], axes: tuple[str, ...], back: bool) -> HaloStep:
+def _build_step(
+    src: Layout, dst: Layout, shape: tuple[int, ...], axes: tuple[str, ...], back: bool
+) -> HaloStep:
     """Return the step between two layouts; a step :data:`WINDOW` if nothing is sent."""
     name, op = HALO_REDUCE if back else HALO_EXCHANGE, "sum" if back else None
     step = HaloStep(name, axes, src, dst, shape, op, back=back)
@@ -464,26 +465,28 @@ def _step(src: Layout, dst: Layout, shape: tuple[int, ...], axes: tuple[str, ...
 
 
 @lru_cache(maxsize=4096)
-def steps_to(windowed: Windowed, shape: tuple[int, ...], back: bool = False) -> list[tuple[HaloStep, ...]]:
-    """Return the step sequences from a base layout to its windows, or back.
+def build_halo_steps(
+    windowed: Windowed, shape: tuple[int, ...], back: bool = False
+) -> list[tuple[HaloStep, ...]]:
+    """Return one or two sequences of steps from the blocks of a layout to its windows, or back.
 
-    The first sequence takes one dimension at a time, the second one, if several dimensions are split, all at once.
-    Unsplit dimensions are part of the first step. One dimension at a time, corners come through a neighbour: fewer
-    messages, but a few more bytes for shifted windows.
+    The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a few
+    more bytes for shifted windows. The second one takes all at once; it exists if several dimensions are split. Unsplit
+    dimensions are part of the first step.
     """
     changed = [d for d, window in enumerate(windowed.windows) if window]
     split = [d for d in changed if windowed.base.parts[d] > 1]
     one_by_one = [[d] for d in split] or [[]]
-    sequences = [_steps(windowed, shape, back, one_by_one)]
-    return [*sequences, _steps(windowed, shape, back, [split])] if len(split) > 1 else sequences
+    sequences = [_build_steps(windowed, shape, back, one_by_one)]
+    return [*sequences, _build_steps(windowed, shape, back, [split])] if len(split) > 1 else sequences
 
 
-def _steps(
+def _build_steps(
     windowed: Windowed, shape: tuple[int, ...], back: bool, order: list[list[int]]
 ) -> tuple[HaloStep, ...]:
-    """Return the steps that build the windows of some dimensions after others, or reduce them if ``back``.
+    """Return the steps that build the windows of a layout, or add them up to blocks if ``back``.
 
-    ``order`` has the split dimensions of each step.
+    ``order`` has, for each step, the split dimensions whose windows it builds. The way back takes the steps in reverse.
     """
     base, unfinished = windowed.base, {d for dims in order for d in dims}
     before: Layout = base
@@ -493,7 +496,9 @@ def _steps(
         after = Windowed(base, [None if d in unfinished else w for d, w in enumerate(windowed.windows)])
         axes = tuple(axis for d in dims for axis in base.dims[d])
         steps.append(
-            _step(after, before, shape, axes, True) if back else _step(before, after, shape, axes, False)
+            _build_step(after, before, shape, axes, True)
+            if back
+            else _build_step(before, after, shape, axes, False)
         )
         before = after
     return tuple(steps[::-1] if back else steps)

@@ -112,7 +112,8 @@ class RowStep(Step):
     def _expected_elements(self, rank: int, rows: int) -> int:
         """Return the expected number of elements of the distinct rows that a rank's ids name.
 
-        ``rows`` is the number of table rows to count.
+        ``rows`` is the number of rows of the table among which they are counted. The ids are drawn evenly and at
+        random from all rows.
         """
         *ids, width = self.dst.local_shape(self.shape, rank)
         tokens = math.prod(ids)
@@ -121,12 +122,13 @@ class RowStep(Step):
         return width * round(rows * -math.expm1(missed)) if tokens and self.count else 0
 
 
-def row_step(
+def build_row_step(
     src: Layout, table: Layout, target: Layout, shape: tuple[int, ...], count: int, padding: int | None = None
 ) -> RowStep:
-    """Return the step from a table's rows to the layout closest to a target layout.
+    """Return the lookup of rows in a table that is split by rows, without pending values.
 
-    If the next axes of a target dimension split the table's rows, the step splits the dimension by them.
+    Its result has the layout of ``src`` without pending axes. If the next axes of a dimension of ``target`` split the
+    table's rows, the result is split by them, too.
 
     Args:
         src: the layout of a lookup with zeros.
@@ -199,7 +201,11 @@ class RowFrame:
     padding: int | None
 
     def wants(self, ids: np.ndarray) -> tuple[Want, ...]:
-        """Return the rows that each member wants, for the group's ids. Raise InputError for wrong ids."""
+        """Return the rows that each member's ids name, for the ids of the whole group.
+
+        Raises:
+            InputError: If ids are no integers, or an id is neither a row nor the padding.
+        """
         checked = check_ids(ids, self.count, self.padding)
         if self.is_equal:
             return (self._want(checked),) * len(self.members)
@@ -211,7 +217,7 @@ class RowFrame:
 
     def _want(self, ids: np.ndarray) -> Want:
         """Return the rows that these ids name."""
-        rows, index, nobody = distinct(ids.reshape(-1), self.count)
+        rows, index, nobody = find_distinct(ids.reshape(-1), self.count)
         return Want(rows, tuple(np.searchsorted(rows, self.edges).tolist()), index, nobody)
 
     def looked_up_elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
@@ -229,12 +235,12 @@ class RowFrame:
 
 def row_frame(step: RowStep, rank: int) -> RowFrame:
     """Return the frame of the group of ``rank``."""
-    return _frame(step, step.group(rank))
+    return _build_frame(step, step.group(rank))
 
 
 @lru_cache(maxsize=4096)
-def _frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
-    """Return the frame of a group."""
+def _build_frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
+    """Return the facts about a step for one group, whose ranks are ``members``; cached."""
     row_bounds = [step.table.bounds(step.table_shape, m)[0] for m in members]
     base = step.src.bounds(step.shape, members[0])
     boxes = [step.dst.bounds(step.shape, m) for m in members]
@@ -253,13 +259,13 @@ def _frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
 def check_ids(
     ids: np.ndarray, count: int, padding: int | None = None, description: str = "rows of the table"
 ) -> np.ndarray:
-    """Return the ids with ``count`` in place of padding.
+    """Check that ids are rows, and return them with ``count`` in place of the padding.
 
     Args:
-        ids: the ids.
+        ids: the ids, of any shape.
         count: the number of rows.
         padding: the id that names no row, or None.
-        description: the rows in words, for messages.
+        description: a phrase for the rows, for messages.
 
     Raises:
         InputError: If ids are not integers, or an id is neither in ``0 .. count-1`` nor the padding.
@@ -274,13 +280,13 @@ def check_ids(
     return ids if padded is None or named.size == ids.size else np.where(padded, count, ids.astype(np.int64))
 
 
-def distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return the distinct ids below ``count``, the index of each id in them, and True if other ids occur.
+def find_distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return the distinct ids, the index of each id in them, and True if ``count`` occurs.
 
-    The distinct ids are ascending. The index of other ids is the number of distinct ids. For a large table, the ids
-    are sorted instead of marked in a mask.
+    The distinct ids are ascending. Ids are in ``0 .. count``, where ``count`` names no row; its index is the number of
+    distinct ids. If the table has more than :data:`SPARSE` rows per id, ids are sorted, else marked in a mask.
 
-    >>> [part.tolist() for part in distinct(np.array([7, 2, 9, 2]), 9)[:2]]
+    >>> [part.tolist() for part in find_distinct(np.array([7, 2, 9, 2]), 9)[:2]]
     [[2, 7], [1, 0, 2, 0]]
     """
     if count > SPARSE * ids.size:

@@ -19,12 +19,12 @@ from spmdsim.core.elements import contiguous, fold, identity
 from spmdsim.core.step import Index, Step, within
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.exchange.direct_reduction import Part, reduction_parts, rounds
+from spmdsim.redistribution.exchange.direct_reduction import Part, list_rounds, reduction_parts
 from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
 from spmdsim.redistribution.implementations.implementation import Implementation
 from spmdsim.redistribution.implementations.rank_transfers import flat_offset
 from spmdsim.redistribution.steps import halo
-from spmdsim.redistribution.steps.group_steps import Parts, ScanStep, one_array
+from spmdsim.redistribution.steps.group_steps import Parts, ScanStep, join_arrays
 from spmdsim.redistribution.steps.halo import HaloPiece, HaloStep, Room
 from spmdsim.worlds.local_steps import Arrived, add_on, add_up, assemble_windows, cut_out
 from spmdsim.worlds.mpi import messages
@@ -122,7 +122,9 @@ class _Round:
 def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
     """Return this rank's part of a direct reduction over a communicator of ``members``, world ranks."""
     op, shares = check_reduce(step.op, dtype), reduction_parts(step.src, step.dst, step.shape)
-    contributions, *sum_rounds, results = [_Round(shares, hops, members, rank) for hops in rounds(shares)]
+    contributions, *sum_rounds, results = [
+        _Round(shares, hops, members, rank) for hops in list_rounds(shares)
+    ]
     source_indices = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
     target_indices = _indices(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
     target = step.dst.local_shape(step.shape, rank) if rank in step.dst.mesh else (0,) * len(step.shape)
@@ -210,7 +212,7 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
     parts, counts = [outgoing.arrays[k] for k in places], [int(outgoing.counts[k]) for k in places]
     if max(sum(map(len, parts)), sum(counts)) > messages.MAX_COUNT:
         raise WorldError(f"rank {rank} would exchange more elements than MPI can count in one call")
-    packed, received, kind = one_array(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
+    packed, received, kind = join_arrays(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
     own_position = places.index(me)
     sent_layout, received_layout = Stretches.of(list(map(len, parts))), Stretches.of(counts)
     if len(order) > 1:
@@ -335,7 +337,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
             return cut_out(step, rank, own_pieces[0], dtype)
         return lambda array: assemble_windows(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
-    room, margins = halo.padded_buffer(step, rank), halo.margins_around(step, rank)
+    room, margins = halo.padded_buffer(step, rank), halo.window_padding(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
     needs_buffer = step.back or room is not None or bool(margins)
     arriving = [

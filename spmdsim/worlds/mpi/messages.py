@@ -28,8 +28,8 @@ from spmdsim.redistribution.implementations.rank_transfers import (
     MemberBox,
     RankTransfers,
     Side,
+    arrange_side,
     flat_offset,
-    packed_side,
 )
 from spmdsim.worlds.agreement.comparison import abandoned
 from spmdsim.worlds.emulated import Emulation
@@ -377,8 +377,8 @@ def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
 
     A side whose boxes are contiguous is not copied.
     """
-    sent = packed_side(traffic.sends, traffic.source, comm.size)
-    received = packed_side(traffic.receives, traffic.target, comm.size)
+    sent = arrange_side(traffic.sends, traffic.source, comm.size)
+    received = arrange_side(traffic.receives, traffic.target, comm.size)
     kind, own_box = element(dtype.itemsize), traffic.local_box
     sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
     fresh, buffer = allocator(traffic.target, dtype), allocator((received.total,), dtype)

@@ -22,9 +22,9 @@ from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.implementations.implementation import (
     Implementation,
+    find_threshold,
     has_implementations,
     implementations_of,
-    threshold,
 )
 from spmdsim.redistribution.implementations.rank_transfers import group_transfers
 from spmdsim.redistribution.implementations.trial import TunedSteps, require_reproducible, tune_mode
@@ -389,7 +389,7 @@ class MPIWorld(BeginsEarly):
             return otherwise
         if step.collective == "all_gather":
             return gather_shared(group_transfers(step, self.rank), group.comm, dtype, self._shared, otherwise)
-        chunk = threshold(self.choices.chunk, len(members))
+        chunk = find_threshold(self.choices.chunk, len(members))
         return reduce_shared(step, group, members, dtype, self._shared, otherwise, chunk)
 
     # -- the control plane ----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from spmdsim.redistribution.implementations.trial import (
     Trial,
     TunedStep,
     TunedSteps,
-    candidates,
+    select_candidates,
 )
 from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecords
 from spmdsim.sides import number_of
@@ -80,7 +80,7 @@ class Trials:
         group = self._groups.get(members)
         if group is None:
             group = self._groups[members] = Bounded(free=lambda group_trial: group_trial.forget())
-        tried, record = candidates(implementations, self.mode), None
+        tried, record = select_candidates(implementations, self.mode), None
         if self.records is not NOTHING and self.mode != "full":
             record = self.records.of(self.machine, describe_step(step, dtype))
             if record is not None:

@@ -139,7 +139,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     """
     from spmdsim.core.layout import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
-    from spmdsim.redistribution.exchange.direct_reduction import peers
+    from spmdsim.redistribution.exchange.direct_reduction import count_by_peer
     from spmdsim.redistribution.exchange.flat import flat_receives
 
     if step.collective in LOCAL_STEPS:
@@ -157,7 +157,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     if step.collective == "exchange":
         return [(t.peer, t.count) for t in receives(step.src, step.dst, step.shape, rank)]
     if step.collective == "reduce_exchange":
-        return peers(step.src, step.dst, step.shape, rank)
+        return count_by_peer(step.src, step.dst, step.shape, rank)
     group = step.group(rank)
     if step.collective in ("all_gather", "all_to_all"):
         target = step.dst.bounds(step.shape, rank)
