@@ -28,7 +28,7 @@ from paired import QUICK, Neighbours, row
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, world
 from spmdsim.arrays.watch import watching
-from spmdsim.auto_parallel.baselines import complete
+from spmdsim.auto_parallel.baselines import complete_choice
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, arguments, place_arguments
 from spmdsim.auto_parallel.programs.record_program import record_program
@@ -101,7 +101,7 @@ def draw_strategies(name: str, ranks: int, machine: Machine, count: int, seed: i
     every = [[s for s in o.bound.strategies(mesh) if not s.passed] for o in graph.operators]
     by_time: dict[float, SearchResult] = {}
     for _ in range(DRAWN):
-        choice = complete(graph, mesh, tuple(map(rng.choice, every)), settings)
+        choice = complete_choice(graph, mesh, tuple(map(rng.choice, every)), settings)
         result = SearchResult(choice, settings, "drawn")
         by_time.setdefault(round(result.seconds, 9), result)
     ordered = [by_time[seconds] for seconds in sorted(by_time)]

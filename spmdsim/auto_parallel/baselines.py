@@ -67,28 +67,8 @@ def _allowed(operator: Operator, mesh: Mesh, splits: Mapping[str, str | tuple[st
 
 
 def _batch_factor(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
-    """Return the first batch factor that can be split into ``parts`` blocks.
-
-    The result is None if no batch factor may be split.
-
-    Raises:
-        NotPossibleError: If factors may be split, but none of them into ``parts`` blocks.
-    """
-    factors = [factor for factor in factors if factor not in operator.bound.rule.whole]
-    usable = [factor for factor in factors if _fits(operator, factor, parts)]
-    if factors and not usable:
-        raise _too_few(operator, factors[0], parts, "rows in the batch")
-    return usable[0] if usable else None
-
-
-def _too_few(operator: Operator, factor: str, parts: int, what: str) -> NotPossibleError:
-    """Build the error for a factor of an operator that cannot be split into ``parts`` blocks.
-
-    ``what`` names the elements of the factor in the message, such as "rows in the batch".
-    """
-    size = operator.bound.sizes[factor]
-    why = f"fewer than {parts:,}" if size < parts else f"which {parts:,} does not divide"
-    return NotPossibleError(f"{operator.name} has {size:,} {what}, {why}")
+    """Return the first batch factor that can be split; see :func:`_first_splittable`."""
+    return _first_splittable(operator, factors, parts, "rows in the batch")
 
 
 def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
@@ -178,7 +158,7 @@ def _model_factor(
     bound = operator.bound
     for dim, term in zip(split, bound.inputs):
         if dim is not None:
-            return _fitting(operator, [f for f in term[dim] if f not in bound.rule.whole], size)
+            return _first_splittable(operator, term[dim], size)
     weights = [k for k, kind in enumerate(kinds) if kind == "parameter"]
     if not weights or not (operator.bound.contraction or bound.rule.indexed):
         return None
@@ -188,38 +168,41 @@ def _model_factor(
     }
     results = {f for dim in bound.outputs[0] for f in dim}
     columns = [f for f in bound.sizes if f in weight_factors - other_factors and f in results]
-    factors = [f for f in (*bound.rule.indexed, *columns) if f not in bound.rule.whole]
-    return _fitting(operator, factors, size)
+    return _first_splittable(operator, (*bound.rule.indexed, *columns), size)
 
 
-def _fitting(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
-    """Return the first factor that can be split into ``parts`` blocks.
+def _first_splittable(
+    operator: Operator, factors: Sequence[str], parts: int, elements: str = ""
+) -> str | None:
+    """Return the first factor that can be split into ``parts`` blocks, none of them empty.
 
-    The result is None if ``factors`` is empty.
+    Factors that the rule keeps whole are left out; without others the result is None. A factor that a dim combines with
+    another one needs equal blocks; blocks of other factors may differ by one element.
+
+    Args:
+        operator: the operator.
+        factors: some of its factors.
+        parts: the number of blocks.
+        elements: a phrase for the elements of a factor, for messages; by default "elements along <factor>".
 
     Raises:
-        NotPossibleError: If no factor can be split into ``parts`` blocks.
-    """
-    fitting = [factor for factor in factors if _fits(operator, factor, parts)]
-    if factors and not fitting:
-        raise _too_few(operator, factors[0], parts, f"elements along '{factors[0]}'")
-    return fitting[0] if fitting else None
-
-
-def _fits(operator: Operator, factor: str, parts: int) -> bool:
-    """Return True if a factor may be split into ``parts`` blocks, none of them empty.
-
-    Factors that must stay whole are not split. A factor that a dim combines with another one needs equal blocks;
-    blocks of other factors may differ by one element.
+        NotPossibleError: If factors may be split, but none of them into ``parts`` blocks.
     """
     bound = operator.bound
-    if factor in bound.rule.whole:
-        return False
-    size = bound.sizes[factor]
-    return size >= parts and (factor not in bound.compound or size % parts == 0)
+    splittable = [factor for factor in factors if factor not in bound.rule.whole]
+    for factor in splittable:
+        size = bound.sizes[factor]
+        if size >= parts and (factor not in bound.compound or size % parts == 0):
+            return factor
+    if not splittable:
+        return None
+    size = bound.sizes[splittable[0]]
+    why = f"fewer than {parts:,}" if size < parts else f"which {parts:,} does not divide"
+    elements = elements or f"elements along '{splittable[0]}'"
+    raise NotPossibleError(f"{operator.name} has {size:,} {elements}, {why}")
 
 
-def complete(
+def complete_choice(
     graph: Graph,
     mesh: Mesh,
     strategies: tuple[Strategy, ...],
@@ -227,9 +210,9 @@ def complete(
     stored: Callable[[int], Layout | None] | None = None,
     moves: MovePrices | None = None,
 ) -> StrategyChoice:
-    """Return a full choice for fixed strategies.
+    """Add the cheapest layouts of all tensors to fixed strategies.
 
-    The tensors between operators get the cheapest layouts.
+    Strategies that the user fixed in the graph are ignored.
 
     Args:
         graph: the program.
@@ -275,9 +258,9 @@ def fully_sharded(
     shapes = Counter(value.shape for value in graph.parameters)
     best: tuple[int, Mesh] | None = None
     for mesh in meshes:
-        if math.prod(_stored(mesh, largest_shape).cuts) == mesh.size:
+        if math.prod(_finest_layout(mesh, largest_shape).cuts) == mesh.size:
             elements = sum(
-                count * largest_shard(_stored(mesh, shape), shape) for shape, count in shapes.items()
+                count * largest_shard(_finest_layout(mesh, shape), shape) for shape, count in shapes.items()
             )
             if best is None or elements < best[0]:
                 best = elements, mesh
@@ -285,15 +268,16 @@ def fully_sharded(
         shape = " x ".join(map(str, largest_shape)) or "()"
         raise NotPossibleError(f"the largest parameter, of shape {shape}, cannot be cut into so many pieces")
     mesh = best[1]
-    layouts = {shape: _stored(mesh, shape) for shape in shapes}
+    layouts = {shape: _finest_layout(mesh, shape) for shape in shapes}
     strategies = data_parallel(graph, mesh)
-    return complete(graph, mesh, strategies, settings, lambda i: layouts[graph.values[i].shape], moves)
+    return complete_choice(graph, mesh, strategies, settings, lambda i: layouts[graph.values[i].shape], moves)
 
 
-def _stored(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
+def _finest_layout(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
     """Return the layout with the smallest shards in which each mesh axis splits at most one dim.
 
-    No shard is empty. Of layouts with equally small shards, the one with the fewest uneven dims wins.
+    No shard is empty. Of layouts with equally small shards, the one with the fewest uneven dims wins. If every layout
+    has an empty shard, it is the replicated one.
     """
     best: tuple[tuple[int, int], Layout] | None = None
     for dims in product(range(len(shape) + 1), repeat=len(mesh.axes)):
@@ -347,7 +331,7 @@ def baselines(
     flat = Mesh((ranks,), ("dp",))
     matrices = device_matrices(ranks, 2)
     name = "data parallel"
-    add(name, name, lambda: complete(graph, flat, data_parallel(graph, flat), settings, moves=moves))
+    add(name, name, lambda: complete_choice(graph, flat, data_parallel(graph, flat), settings, moves=moves))
     name = "fully sharded"
     add(name, name, lambda: fully_sharded(graph, matrices, settings, moves))
     grids = [mesh for mesh in matrices if mesh.shape[-1] <= MOST_TENSOR_PARALLEL]
@@ -364,4 +348,4 @@ def baselines(
 
 def _megatron(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None) -> StrategyChoice:
     """Return the Megatron-style choice on a mesh, with the cheapest layouts in between."""
-    return complete(graph, mesh, megatron(graph, mesh), settings, moves=moves)
+    return complete_choice(graph, mesh, megatron(graph, mesh), settings, moves=moves)

@@ -234,7 +234,10 @@ class ByteCount:
 
 
 def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
-    """Return the bytes that a rank receives, by the names that operators have in traces."""
+    """Return the bytes that a rank receives in one step, by the names that operators have in traces.
+
+    Gradients that share messages count under :data:`TOGETHER`, other gradients of parameters under :data:`OUTSIDE`.
+    """
     total: Counter[str] = Counter()
     for move in answer.evaluation.alone:
         total[_owner_name(answer, move)] += move.times * answer.moves.plan(*move.price_key).nbytes(rank)
@@ -264,7 +267,9 @@ def _owner_name(answer: SearchResult, move: Move) -> str:
 
 
 def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
-    """Return the predicted and counted bytes of every operator that moves any, in program order.
+    """Return the predicted and the counted bytes of each operator that receives any on a rank.
+
+    They are in the order of the program: forward, backward, then gradients.
 
     Args:
         answer: the result of the search.
@@ -276,9 +281,8 @@ def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCou
         if rank in event.ranks:
             position = event.ranks.index(rank)
             counted[event.operator] += event.nbytes[position]
-            if isinstance(
-                event.step, PartsStep
-            ):  # The data decide its bytes, so only their expectation was planned.
+            if isinstance(event.step, PartsStep):
+                # The data decide its bytes, so only their expectation was planned.
                 expected = event.step.nbytes(rank, element_type(event.dtype).itemsize)
                 other_way[event.operator] += event.planned[position] - expected
             other_way[event.operator] += event.due[position] - event.planned[position]
@@ -339,9 +343,10 @@ def _remark(same: bool, agree: bool) -> str:
 
 
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return an array for each argument by name, with random numbers from ``seed``.
+    """Return an array for each argument of a program, by name.
 
-    A given array is returned unchanged. A shape gives 0.1 times normal numbers for floats and zeros for integers.
+    An entry with a shape and type of its own is returned as it is. For a shape, or a pair of shape and type, the array
+    has 0.1 times normal numbers drawn from ``seed`` if the type is a float, else zeros.
     """
     rng = np.random.default_rng(seed)
     arrays = {}
@@ -356,9 +361,15 @@ def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Proof:
-    """Run a program with its strategies and on one rank; compare numbers and bytes.
+    """Run a program with the strategies of a search and on one rank; compare numbers and bytes.
 
-    All ranks call it.
+    Collective. The numbers are the results and, if the program returns a loss, the gradients of its parameters.
+
+    Args:
+        program: the function of global tensors that was searched.
+        answer: the result of the search.
+        world: the ranks to run on.
+        arrays: a global array for each input and parameter, by name.
     """
     with record() as trace:
         result, tensors = run(program, answer, world, arrays, backward=_returns_loss(answer))

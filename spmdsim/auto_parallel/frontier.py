@@ -48,10 +48,12 @@ def unbeaten(points: Sequence[Either]) -> list[Either]:
     return [first[pair] for pair in pareto_filter(first)]
 
 
-def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9) -> list[Solution]:
-    """Return the Pareto frontier of a problem, fastest first.
+def list_pareto_solutions(
+    problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9
+) -> list[Solution]:
+    """Return the assignments that no other assignment beats in both seconds and memory, fastest first.
 
-    The limit on memory is lowered until no assignment fits.
+    After each solution, the limit on memory is lowered, until no assignment fits or there are ``most`` solutions.
 
     Args:
         problem: the assignment problem.
@@ -76,7 +78,7 @@ def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: fl
 
 
 def _tie_break(problem: ChoiceProblem) -> float:
-    """Return seconds per byte for which bytes only decide between equal times."""
+    """Return a price in seconds per byte that is so small that bytes only decide between equal times."""
     seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
     memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
     return 1e-6 * seconds / memory if seconds else 1e-12
@@ -111,7 +113,7 @@ def frontier(
     open_settings = replace(settings, sharded_parameters=True, tie=tie)
     for mesh in candidate_meshes(graph, where, 2):
         model = ChoiceModel(graph, mesh, open_settings)
-        for solution in solutions(model.problem, most, step=0.04, gap=1e-3):
+        for solution in list_pareto_solutions(model.problem, most, step=0.04, gap=1e-3):
             choice = model.choice(solution.states)
             peak = peak_memory(choice, open_settings, model.moves).peak
             points.append(TradeOff(mesh, solution.seconds, peak, choice))

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from spmdsim.auto_parallel.baselines import complete
+from spmdsim.auto_parallel.baselines import complete_choice
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, candidates
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -104,7 +104,10 @@ class _Spread:
         return Propagation(strategies, tuple(self.remarks), tuple(self.order))
 
     def _spread_from(self, start: Operator) -> None:
-        """Decide all operators that are connected to a configured one, breadth first."""
+        """Decide the operators that are connected to a configured one, breadth first.
+
+        A reader waits until the producers of all its operands are decided; it is visited again from the last of them.
+        """
         self.order.setdefault(start.index)
         queue = deque([start.index])
         while queue:
@@ -143,19 +146,21 @@ class _Spread:
         The choice is cached, because repeated layers have equal candidates and neighbours.
         """
         states = self._states(operator)
-        links = self._links(operator)
+        links = self._list_links(operator)
         key = (id(states), tuple((slot, layout, read) for slot, _, layout, read in links))
         best = self._best.get(key)
         if best is None:
-            scores = [(*self._score(operator, states, k, links), k) for k in range(len(states.strategies))]
+            scores = [
+                (*self._price_candidate(operator, states, k, links), k) for k in range(len(states.strategies))
+            ]
             best = self._best[key] = min(scores)[-1]
         self.chosen[operator.index] = (states, best)
 
-    def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
-        """Return one link per tensor between an operator and a decided neighbour.
+    def _list_links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
+        """Return one link for each tensor that connects an operator with a decided neighbour.
 
-        A link is `(slot, tensor, layout, reads)`: number of the operand or result, the tensor, the layout on the
-        neighbour's side, and True if the operator reads the tensor (False if it computes it).
+        A link is ``(slot, tensor, layout, reads)``: the number of the operand or result of ``operator``, the tensor,
+        its layout at the neighbour, and True if ``operator`` reads the tensor or False if it computes it.
         """
         links = []
         for slot, index in enumerate(operator.inputs):
@@ -179,27 +184,28 @@ class _Spread:
         fixed = None if value.output else configured_result(operator, states.strategies[k])
         return states.outputs[value.output][k].reduced if fixed is None else fixed
 
-    def _score(
+    def _price_candidate(
         self, operator: Operator, states: States, k: int, links: list[tuple[int, Value, Layout, bool]]
     ) -> tuple[float, float, float]:
-        """Return the costs of candidate ``k``, in seconds.
+        """Return the costs of candidate ``k`` in seconds, the most important one first.
 
-        The costs are communication of the tensors in ``links``, copying of them, and the operator's own communication.
+        They are the communication of the tensors in ``links`` (see :meth:`_list_links`), the copying of them, and the
+        operator's own communication.
         """
         communication, copying = 0.0, 0.0
         for slot, value, neighbour_layout, read in links:
             layout = states.inputs[slot][k] if read else states.outputs[slot][k].reduced
-            communicated, copied = self._edge(
+            communicated, copied = self._price_edge(
                 *((neighbour_layout, layout) if read else (layout, neighbour_layout)), value
             )
             communication += communicated
             copying += copied
         return communication, copying, self._own_communication(operator, states, k)
 
-    def _edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
-        """Return seconds of communication and of copying between two layouts, forward and backward.
+    def _price_edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
+        """Return ``(communication, copying)``, the seconds of moving a tensor between two layouts.
 
-        The backward pass of the tensor counts only if it needs a gradient.
+        They include the way back of its gradient if it needs one. A move without communication counts as copying.
         """
         if src == dst:
             return 0.0, 0.0
@@ -219,10 +225,9 @@ class _Spread:
         return prices
 
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
-        """Return the seconds of the communication inside an operator.
+        """Return the seconds that reduce an operator's partial results and its operands' partial gradients.
 
-        The communication of its parameters does not count. It reduces the operator's partial results and its
-        operands' partial gradients.
+        Gradients of inputs and parameters do not count. ``k`` is the number of the candidate in ``states``.
         """
         key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
         total = self._own_seconds.get(key)
@@ -274,7 +279,7 @@ def ignore_label(label: str) -> None:
     """Do nothing with the label of a stage of the work."""
 
 
-def by_propagation(
+def search_by_propagation(
     graph: Graph,
     meshes: Sequence[Mesh],
     settings: Settings,
@@ -295,7 +300,7 @@ def by_propagation(
     for mesh in meshes:
         watch(f"strategies on {mesh}")
         propagated = propagate(graph, mesh, settings)
-        start = complete(graph, mesh, propagated.strategies, settings, moves=moves)
+        start = complete_choice(graph, mesh, propagated.strategies, settings, moves=moves)
         method, rivals = "sharding propagation", tuple(meshes)
         answer = SearchResult(
             start, settings, method, propagated.remarks, rivals=rivals, _prices=moves, _models=models
@@ -303,10 +308,10 @@ def by_propagation(
         answers.append((answer.seconds, answer))
         if polish:
             answers.append(_improve_result(answer, mesh, propagated.strategies, models))
-    return _best(answers)
+    return _fastest_result(answers)
 
 
-def by_recursion(
+def search_by_recursion(
     graph: Graph,
     ranks: int,
     settings: Settings,
@@ -332,7 +337,7 @@ def by_recursion(
     strategies = recursion(graph, ranks, version).strategies()
     mesh, moves = binary_mesh(ranks), MovePrices(settings)
     models: dict[Mesh, ChoiceModel] = {}
-    start = complete(graph, mesh, strategies, settings, moves=moves)
+    start = complete_choice(graph, mesh, strategies, settings, moves=moves)
     rivals = expressing_meshes(graph, ranks, searched_axes(graph, ranks))
     method = f"double recursion {version}"
     answer = SearchResult(start, settings, method, rivals=rivals, _prices=moves, _models=models)
@@ -355,10 +360,10 @@ def by_recursion(
     answer = replace(answer, rivals=searched)
     for coarse in searched:
         watch(f"strategies on {coarse}")
-        on_coarse = {key: _on_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
+        on_coarse = {key: _convert_to_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
         nearest = [on_coarse[key] for key in keys]
         answers.append(_improve_result(answer, coarse, nearest, models, bounds[coarse]))
-    return _best(answers)
+    return _fastest_result(answers)
 
 
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
@@ -393,7 +398,7 @@ def _uses_every_axis(graph: Graph, mesh: Mesh) -> bool:
     return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
 
 
-def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
+def _fastest_result(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
     """Return the result with the fewest seconds."""
     return min(answers, key=lambda pair: pair[0])[1]
 
@@ -410,9 +415,7 @@ def _improve_result(
     models: dict[Mesh, ChoiceModel],
     bound: LeastWork | None = None,
 ) -> tuple[float, SearchResult]:
-    """Improve strategies on a mesh by a local search.
-
-    The seconds and the improved result are returned.
+    """Improve strategies on a mesh by a local search; return the seconds and the new result.
 
     Args:
         answer: the result whose program, settings and prices are used.
@@ -428,11 +431,13 @@ def _improve_result(
     return solution.seconds, replace(answer, choice=model.choice(solution.states), method=method)
 
 
-def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:
-    """Convert a strategy on a fine mesh to the most similar strategy on a mesh with larger axes.
+def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:
+    """Convert a strategy on a mesh with small axes to a similar one on ``mesh``.
 
-    Each axis, the largest first, splits the factor with the most remaining blocks, if it divides their number. A
-    configured operator keeps its configured strategy. The unsplit strategy is returned if the rule rejects the result.
+    The axes of ``mesh`` are larger. Each axis of ``mesh``, the largest first, splits the factor that needs the most
+    further blocks, if its size divides their number. A configured operator keeps its configured strategy. If the rule
+    rejects the result, the strategy
+    without splits is returned.
     """
     if operator.configured is not None:
         return configured_strategy(operator, mesh)

@@ -15,7 +15,12 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, lightest, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import (
+    DoesNotFitError,
+    find_lightest,
+    smallest_memory,
+    solve_integer,
+)
 from spmdsim.core import Mesh
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import InputError, many
@@ -92,9 +97,9 @@ def quick_model(
 
 
 def is_used(model: ChoiceModel) -> bool:
-    """Return True if some operator can use more than one rank of the mesh.
+    """Return True if some operator has a strategy that splits something, so that it uses the mesh.
 
-    It is also True for a mesh with one rank. It is also True for a graph without operators.
+    It is also True for a mesh of one rank and for a graph without operators.
     """
     small = model.mesh.size == 1 or not model.graph.operators
     return small or any(strategy.splits for states in model.states for strategy in states.strategies)
@@ -117,7 +122,7 @@ def check_usable(model: ChoiceModel) -> None:
 SLACKS = (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, math.inf)
 
 
-def least_on(
+def bound_seconds(
     graph: Graph,
     mesh: Mesh,
     settings: Settings,
@@ -126,7 +131,8 @@ def least_on(
 ) -> float | None:
     """Return a lower bound on the seconds of every choice on a mesh, by elimination.
 
-    Repeated layers are tied if the graph has more than :data:`TIE_ABOVE` operators.
+    If the graph has more than :data:`TIE_ABOVE` operators, only choices with equal strategies for repeated layers
+    count.
 
     Args:
         graph: the program.
@@ -146,19 +152,21 @@ def least_on(
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
-    """Return the cheapest assignment of a model.
+    """Return the cheapest assignment of a model, by elimination or, if its tables are too large, by HiGHS.
 
-    With ``memory``, it is the cheapest one whose peak is at most so many bytes.
+    Args:
+        model: the choices on a mesh.
+        memory: the largest peak in bytes of a rank; None for no limit.
 
     Raises:
-        DoesNotFitError: If no assignment with a peak below ``memory`` was found.
+        DoesNotFitError: If no assignment with a peak of at most ``memory`` bytes was found.
     """
     free = _eliminate(model)
     if memory is None:
-        return free or lightest(model.problem, solve_integer(model.problem))
+        return free or find_lightest(model.problem, solve_integer(model.problem))
     if free is not None and _peak(model, free) <= memory:
         return free
-    return _within(model, memory)
+    return _solve_within(model, memory)
 
 
 def _peak(model: ChoiceModel, solution: Solution) -> int:
@@ -166,7 +174,7 @@ def _peak(model: ChoiceModel, solution: Solution) -> int:
     return peak_memory(model.choice(solution.states), model.settings, model.moves).peak
 
 
-def _within(model: ChoiceModel, memory: float) -> Solution:
+def _solve_within(model: ChoiceModel, memory: float) -> Solution:
     """Return the cheapest assignment with a peak at most ``memory`` bytes.
 
     The integer program limits the bytes that live throughout and the bytes stored for the backward pass. Further bytes
@@ -178,7 +186,7 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     """
     if math.prod(map(len, _free_states(model))) <= FEW_ASSIGNMENTS:
         return _cheapest_of_few(model, memory)
-    starts = _lowest(model, memory)
+    starts = _find_low_peaks(model, memory)
     peak, least = starts[0] if starts[0][0] <= memory else _lower_peaks(model, starts, memory)
     if peak > memory:
         raise DoesNotFitError.none_found(memory, peak)
@@ -190,13 +198,10 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
             break
         above = _peak(model, solution) - memory
         if above <= 0:
-            lighter = lightest(model.problem, solution)
+            lighter = find_lightest(model.problem, solution)
             solution = lighter if _peak(model, lighter) <= memory else solution
-            return (
-                solution
-                if k == 0 and _is_proven_optimal(model, solution, memory)
-                else replace(solution, optimal=False)
-            )
+            is_optimal = k == 0 and _is_proven_optimal(model, solution, memory)
+            return solution if is_optimal else replace(solution, optimal=False)
         limit = min(limit, solution.memory) - max(above, 1.0)
     return replace(least, optimal=False)
 
@@ -211,10 +216,10 @@ def _free_states(model: ChoiceModel) -> list[range]:
 
 
 def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
-    """Return the cheapest of all assignments with a peak at most ``memory`` bytes.
+    """Return the cheapest assignment with a peak of at most ``memory`` bytes, by trying all assignments.
 
     Raises:
-        DoesNotFitError: If no assignment has such a peak; it names the lowest one.
+        DoesNotFitError: If no assignment has such a peak; the error names the lowest one.
     """
     problem = model.problem
     assignments = (problem.with_best_hubs(states) for states in itertools.product(*_free_states(model)))
@@ -249,14 +254,14 @@ def _lower_peaks(
     lowest = starts[0]
     for peak, solution in starts[:MOST_STARTS]:
         most = min(MOST_PEAKS, len(visited) + FURTHER_PEAKS) if visited else MOST_PEAKS
-        reached = _descend(model, solution, peak, memory, visited, most)
+        reached = _lower_peak(model, solution, peak, memory, visited, most)
         lowest = min(lowest, reached, key=lambda pair: pair[0])
         if lowest[0] <= memory:
             break
     return lowest
 
 
-def _descend(
+def _lower_peak(
     model: ChoiceModel,
     solution: Solution,
     peak: int,
@@ -283,7 +288,7 @@ def _descend(
     changed_variables = 1
     while changed_variables <= 2:
         peak_before = peak
-        for change in _changes(model, changed_variables):
+        for change in _list_changes(model, changed_variables):
             if peak <= memory or len(visited) >= most or (changed_variables == 2 and peak < peak_before):
                 break
             states = [*solution.states]
@@ -302,11 +307,12 @@ def _descend(
     return peak, solution
 
 
-def _changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield changes of an assignment.
+def _list_changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Yield changes of an assignment, each as ``(variable, new state)`` pairs.
 
-    A change has (variable, state) pairs of one variable, or of two linked ones. Two variables are linked if they have
-    a price together, as the reader of a tensor and its producer.
+    With ``changed_variables`` 1, a change is of any variable; with 2, it is of two variables that have a price
+    together, such as the producer and the reader of a tensor. Hubs follow from the other variables, so they have one
+    state.
     """
     free, hubs = _free_states(model), {*model.problem.hubs}
     pairs = [pair for pair in sorted(model.problem.pairs) if hubs.isdisjoint(pair)]
@@ -317,19 +323,20 @@ def _changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple
 
 
 def _is_proven_optimal(model: ChoiceModel, solution: Solution, memory: float) -> bool:
-    """Return True if no assignment can be cheaper.
+    """Return True if no assignment with a peak of at most ``memory`` bytes is cheaper than a solution.
 
-    Only the memory that is surely used counts.
+    The proof counts only the memory that an assignment certainly needs.
     """
     bound = solve_integer(model.surely_kept(), memory)
     return bound.optimal and bound.seconds >= solution.seconds * (1 - 1e-9)
 
 
-def _lowest(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
-    """Return (peak, solution) pairs with little memory, the lowest peak first.
+def _find_low_peaks(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
+    """Return ``(peak, solution)`` pairs of assignments that store little, the lowest peak first.
 
-    An assignment that stores least may gather most at its peak. So if the peak is above ``memory``, the cheapest
-    assignments with up to 1.3, 1.6 … times the least memory are added.
+    They are the cheapest assignments that store at most 1.0, 1.1, 1.3 … times (:data:`SLACKS`) the least possible
+    bytes, because an assignment that stores least may gather most at its peak. The list ends after a peak of at most
+    ``memory`` bytes.
     """
     least_memory = smallest_memory(model.problem)
     peaks: dict[tuple[int, ...], tuple[int, Solution]] = {}

@@ -12,10 +12,10 @@ from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.heuristics import (
     Watch,
-    by_propagation,
-    by_recursion,
     expressing_meshes,
     ignore_label,
+    search_by_propagation,
+    search_by_recursion,
 )
 from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, quick_model, solve
 from spmdsim.auto_parallel.programs.graph import Graph
@@ -79,11 +79,12 @@ def search(
             ``"recursive_programming"`` for the double recursion.
         machine: the cost model; a laptop's if left out.
         memory: bytes a rank may use at the peak; with it, parameters may be stored in shards.
-        version: which double recursion, ``"r1.0"`` or ``"2.x"``.
+        version: the version of the double recursion, ``"r1.0"`` or ``"2.x"``.
         polish: improve the strategies of a heuristic by a local search.
-        settings: all assumptions at once, instead of ``machine``.
-        axes: how many axes the device matrices may have that are searched for a number of ranks; three where that is
-            quick and two otherwise, if left out.
+        settings: all assumptions of the cost model, instead of ``machine``.
+        axes: the largest number of axes of the device matrices that are searched for a number of ranks. If left out,
+            it is
+            three where that is quick, else two; with ``memory`` it is two.
         watch: called with a label before each stage of the work, such as a mesh.
         **sizes: sizes of a built-in program, whose batch has at least one row per rank if left out. For a function,
             the arguments of ``record_program``, such as ``inputs``.
@@ -99,7 +100,7 @@ def search(
     if method not in METHODS:
         raise unknown(f"no search is called {method!r}", method, METHODS)
     if axes is not None and isinstance(mesh_or_ranks, int):
-        most = min(MOST_AXES, len(binary_mesh(_ranks(mesh_or_ranks)).axes))
+        most = min(MOST_AXES, len(binary_mesh(_count_ranks(mesh_or_ranks)).axes))
         if not 1 <= axes <= most:
             raise InputError(
                 f"axes is {axes}; device matrices of {many(mesh_or_ranks, 'rank')} have from 1 to {most}"
@@ -120,10 +121,10 @@ def search(
     if memory is not None and kind in HEURISTICS:
         raise InputError(f"memory goes with the methods auto and exact: {method} does not look for what fits")
     if kind == "double_recursion":
-        return by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish, watch)
+        return search_by_recursion(graph, _count_ranks(mesh_or_ranks), settings, version, polish, watch)
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
-        return by_propagation(graph, meshes, settings, polish, watch)
+        return search_by_propagation(graph, meshes, settings, polish, watch)
     moves = MovePrices(settings)
     best = _best_mesh(graph, meshes, settings, memory, moves, watch)
     uneven = [mesh for mesh in meshes if len(mesh.axes) <= (axes or 2) and _has_uneven(graph, mesh, settings)]
@@ -163,7 +164,7 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
 
         defaults = default_sizes(program)
         if "batch" in defaults:
-            sizes = {"batch": max(defaults["batch"], _ranks(mesh_or_ranks)), **sizes}
+            sizes = {"batch": max(defaults["batch"], _count_ranks(mesh_or_ranks)), **sizes}
         graph = build_program(program, **sizes)
     elif isinstance(program, Graph):
         if sizes:
@@ -172,7 +173,7 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
     else:
         from spmdsim.auto_parallel.programs.record_program import record_program
 
-        graph = record_program(program, _ranks(mesh_or_ranks), **sizes)
+        graph = record_program(program, _count_ranks(mesh_or_ranks), **sizes)
     for value in graph.values:
         if (elements := math.prod(value.shape)) > MOST_ELEMENTS:
             raise InputError(
@@ -182,10 +183,10 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
     return graph
 
 
-def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
-    """Return the number of ranks of a mesh, of several meshes, or of a number of ranks.
+def _count_ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
+    """Return the number of ranks of a mesh, or of the first of several meshes.
 
-    Of several meshes the first one counts.
+    A number is returned itself.
 
     Raises:
         InputError: If a number is below 1 or above :data:`MOST_RANKS`.
@@ -224,7 +225,7 @@ def candidate_meshes(
         return (mesh_or_ranks,)
     if not isinstance(mesh_or_ranks, int):
         return tuple(mesh_or_ranks)
-    ranks = _ranks(mesh_or_ranks)
+    ranks = _count_ranks(mesh_or_ranks)
     if any(operator.configured is not None for operator in graph.operators):
         configured_meshes = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
         if configured_meshes:
@@ -240,9 +241,10 @@ def candidate_meshes(
 
 
 def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
-    """Return the device matrix of the configured operator that splits the most dims.
+    """Return the device matrix of the configured operator that splits the most factors.
 
-    Used if the mesh of prime factors has too many axes to be searched. A last axis has the ranks that are left.
+    It replaces ``binary``, the mesh with one axis per prime factor, which has too many axes to be searched. Its axes
+    are called ``d0``, ``d1`` and so on; a last one has the ranks that the operator does not use.
     """
     cuts = []
     for operator in graph.operators:
@@ -343,10 +345,10 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
 def _model_or_error(
     graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, memory: float | None
 ) -> ChoiceModel | InputError:
-    """Return the model of the choices on a mesh, or the InputError that it raised.
+    """Return the model of the choices on a mesh, or an InputError if the mesh cannot be used.
 
-    The error is that no operator can use the mesh, or that the model cannot be built. If ``memory`` (a limit in bytes)
-    is None, the model leaves out strategies that no optimum has.
+    It cannot be used if no operator can split anything over it, or if the model cannot be built. If ``memory``, a limit
+    in bytes, is None, the model leaves out strategies that no optimum has.
     """
     try:
         if memory is None:

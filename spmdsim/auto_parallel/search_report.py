@@ -40,14 +40,22 @@ def report_parts(answer: SearchResult) -> list[str | Table]:
         for name, reason in answer.not_possible.items()
     )
     comparison = comparison_table(answer)
-    tables = (_operators(answer), "", _redistributions(answer), "", _totals(answer), "", comparison)
-    return [_head(answer), "", *tables, *filter(None, [not_possible])]
+    tables = (
+        _operator_table(answer),
+        "",
+        _redistribution_table(answer),
+        "",
+        _totals_text(answer),
+        "",
+        comparison,
+    )
+    return [_head_text(answer), "", *tables, *filter(None, [not_possible])]
 
 
 def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = None) -> list[dict[str, Any]]:
-    """Return one dict of plain types per operator: its strategy, layouts and modelled seconds.
+    """Return a dict of plain types for each operator: strategy, layouts, seconds and bytes of the result.
 
-    ``operators`` are all operators of the program if left out.
+    ``operators`` are the operators to list; all operators of the program by default.
     """
     rows = []
     for operator in answer.graph.operators if operators is None else operators:
@@ -72,11 +80,10 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
 
 
 def factor_words(bound: BoundRule) -> dict[str, str]:
-    """Map the factors of an operator to words for a reader.
+    """Return a word for each factor (dimension of a rule) of an operator.
 
-    Letters stay; others become "dim <d>". Dim <d> is the factor's dim in the first result or operand that has it. The
-    rule's own name does not help a reader, because ``...`` stands for dims that are counted from the last: ``.0`` is
-    another dim in each operator.
+    A letter stays. A factor of ``...``, such as ``.0``, which is counted from the last dim, becomes "dim <d>": the
+    number of its dim in the first result, or else operand, that has it.
 
     >>> from spmdsim.core import Rule, bind
     >>> factor_words(bind(Rule.parse("... k, k n -> ... n", linear="each"), ((64, 8), (8, 4))))
@@ -108,11 +115,8 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
     return text
 
 
-def _head(answer: SearchResult) -> str:
-    """Return the first lines of the report.
-
-    They name program, ranks, machine, method, optimality and remarks.
-    """
+def _head_text(answer: SearchResult) -> str:
+    """Return the first lines of the report: program, ranks, machine, method, optimality and remarks."""
     within = f" to within {answer.within:.2%}" if answer.within else ""
     optimal = f", optimal{within} under the model on this mesh"
     if answer.graph.configured_names:
@@ -133,15 +137,15 @@ def _head(answer: SearchResult) -> str:
     return "\n".join(lines)
 
 
-def _operators(answer: SearchResult) -> Table:
+def _operator_table(answer: SearchResult) -> Table:
     """Return the table of operators, with one row for all equal repeats of a layer."""
-    unit, scale = _unit(answer)
+    unit, scale = _time_unit(answer)
     shown, counts = _distinct_operators(answer)
     rows = []
     for operator, row in zip(shown, operator_rows(answer, shown)):
         count = counts[operator.index]
         inputs = " ".join(short or "-" for short in row["inputs"])
-        seconds = (_number(row[phase] * scale) for phase in (*PARTS, "seconds"))
+        seconds = (_number_text(row[phase] * scale) for phase in (*PARTS, "seconds"))
         name = operator.name + (f" x{count}" if count > 1 else "")
         layouts = f"{inputs} -> {row['output'] or '-'}"
         words = strategy_words(operator.bound, answer.choice.strategies[operator.index])
@@ -152,9 +156,10 @@ def _operators(answer: SearchResult) -> Table:
 
 
 def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
-    """Return the operators to show, and by index the number of repeats that each represents.
+    """Return the operators to show, and the number of operators that each stands for.
 
-    Operators at one position of a repeated layer are shown once if they have equal strategies and times.
+    The numbers are by index of the operator. Operators at one position of a repeated layer are shown once if they
+    have equal strategies and times.
     """
     shown: list[Operator] = []
     counts: dict[int, int] = {}
@@ -173,12 +178,12 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
     return shown, counts
 
 
-def _redistributions(answer: SearchResult) -> str | Table:
-    """Return the table of redistributions, with one row for all equal ones.
+def _redistribution_table(answer: SearchResult) -> str | Table:
+    """Return the table of redistributions, or a line of text if there are none.
 
-    Without any it is the text "redistributions: none".
+    Redistributions that differ only in the number of a repeated layer share a row.
     """
-    unit, scale = _unit(answer)
+    unit, scale = _time_unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
     unshared_moves = {id(move) for move in answer.evaluation.alone}
     for move, seconds in answer.evaluation.moves:
@@ -191,7 +196,7 @@ def _redistributions(answer: SearchResult) -> str | Table:
         entry[1] += move.times * answer.moves.plan(*move.price_key).nbytes(answer.mesh.rank_at(0))
         entry[2] += seconds
     rows = [
-        [*map(str, key), str(count), nbytes_text(nbytes), _number(seconds * scale)]
+        [*map(str, key), str(count), nbytes_text(nbytes), _number_text(seconds * scale)]
         for key, (count, nbytes, seconds) in merged.items()
     ]
     if not rows:
@@ -213,13 +218,13 @@ def _generic_name(answer: SearchResult, move: Move) -> str:
     return value.name.replace(f"l{layer[1]}.", "l*.", 1)
 
 
-def _totals(answer: SearchResult) -> str:
+def _totals_text(answer: SearchResult) -> str:
     """Return the lines with time, communication and peak memory of one step."""
-    unit, scale = _unit(answer)
+    unit, scale = _time_unit(answer)
     costs = answer.evaluation.operators
     memory = answer.memory
     sums = {phase: sum(getattr(cost, phase) for cost in costs) for phase in PARTS}
-    parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
+    parts = ", ".join(f"{name} {_number_text(value * scale)}" for name, value in sums.items())
     collectives = ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "none"
     shared_messages = answer.evaluation.messages
     if shared_messages:
@@ -232,7 +237,7 @@ def _totals(answer: SearchResult) -> str:
     assumed = "nothing overlaps" if not overlap else f"{overlap:.0%} of the gradients' reductions overlap"
     return "\n".join(
         [
-            f"one step: {_number(answer.seconds * scale)} {unit} ({parts}; {assumed})",
+            f"one step: {_number_text(answer.seconds * scale)} {unit} ({parts}; {assumed})",
             f"communication: {nbytes_text(answer.nbytes)} received per rank; {collectives}",
             f"peak memory per rank: {nbytes_text(memory.peak)} (parameters {nbytes_text(memory.parameters)}, gradients "
             f"{nbytes_text(memory.gradients)}, optimiser {nbytes_text(memory.optimizer)}, activations "
@@ -243,11 +248,11 @@ def _totals(answer: SearchResult) -> str:
 
 def comparison_table(answer: SearchResult) -> Table:
     """Return the table that compares the result of the search with hand-written strategies."""
-    unit, scale = _unit(answer)
+    unit, scale = _time_unit(answer)
     rows = []
     for name, result in {"found": answer, **answer.comparison}.items():
         ratio = f"{result.seconds / answer.seconds if answer.seconds else 1.0:.2f}"
-        seconds = _number(result.seconds * scale)
+        seconds = _number_text(result.seconds * scale)
         if result.seconds >= IMPOSSIBLE:
             seconds, ratio = "not allowed", "-"
         rows.append([name, seconds, ratio, nbytes_text(result.nbytes), nbytes_text(result.memory.peak)])
@@ -280,14 +285,14 @@ def why_report(answer: WhyNot) -> str:
 def why_lines(answer: WhyNot) -> tuple[str, str]:
     """Return two lines: the strategies that are compared, and the seconds of both."""
     best, forced = answer.best, answer.other
-    unit, scale = _unit(best)
+    unit, scale = _time_unit(best)
     operator = answer.operator
     old, new = (
         strategy_words(operator.bound, result.choice.strategies[operator.index]) for result in (best, forced)
     )
     return (
         f"{operator.name} with {new} instead of {old}, all others chosen anew:",
-        f"one step takes {_number(forced.seconds * scale)} {unit} instead of {_number(best.seconds * scale)} "
+        f"one step takes {_number_text(forced.seconds * scale)} {unit} instead of {_number_text(best.seconds * scale)} "
         f"({answer.difference * scale:+.4g} {unit})",
     )
 
@@ -295,7 +300,7 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 def why_table(answer: WhyNot) -> Table:
     """Return the table of the operators whose strategy or time differs, with their differences."""
     best, forced = answer.best, answer.other
-    unit, scale = _unit(best)
+    unit, scale = _time_unit(best)
     rows = []
     costs = best.evaluation.operators, forced.evaluation.operators
     for operator, old, new in zip(best.graph.operators, *costs):
@@ -307,15 +312,17 @@ def why_table(answer: WhyNot) -> Table:
                 if before == after
                 else " => ".join(strategy_words(operator.bound, s) for s in (before, after))
             )
-            rows.append([operator.name, change, *(_signed(difference * scale) for difference in differences)])
+            rows.append(
+                [operator.name, change, *(_signed_text(difference * scale) for difference in differences)]
+            )
     heads = ("operator", "strategy", *PARTS, "total")
     return Table(heads, rows, f"differences in {unit}", range(2, 7)).shorten(MOST_ROWS)
 
 
-def _unit(answer: SearchResult) -> tuple[str, float]:
-    """Return the unit of times in the report and the factor from seconds to it.
+def _time_unit(answer: SearchResult) -> tuple[str, float]:
+    """Return the unit of times in the report, and the factor by which seconds are multiplied.
 
-    Published cost models have no unit ("cost"); a machine has s, ms or us, by the size of the total.
+    The unit is s, ms or us, by the size of the total. Published cost models have no seconds: their unit is "cost".
     """
     if not isinstance(answer.settings.machine, Machine):
         return "cost", 1.0
@@ -325,11 +332,11 @@ def _unit(answer: SearchResult) -> tuple[str, float]:
     return ("ms", 1e3) if total >= 1e-3 else ("us", 1e6)
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     """Return a number with four digits; "-" for 0."""
     return f"{value:.4g}" if value else "-"
 
 
-def _signed(value: float) -> str:
+def _signed_text(value: float) -> str:
     """Return a number with its sign and three digits; "-" for a difference up to 1e-9."""
     return f"{value:+.3g}" if abs(value) > 1e-9 else "-"

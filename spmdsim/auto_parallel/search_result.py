@@ -16,7 +16,7 @@ from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.optimum import build_choice_model, least_on, solve
+from spmdsim.auto_parallel.optimum import bound_seconds, build_choice_model, solve
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
@@ -213,7 +213,8 @@ class SearchResult(ShortRepr):
             return None
         meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
         proven = [
-            least_on(self.graph, mesh, self.settings, self.moves, self._models.get(mesh)) for mesh in meshes
+            bound_seconds(self.graph, mesh, self.settings, self.moves, self._models.get(mesh))
+            for mesh in meshes
         ]
         bounds = [least for least in proven if least is not None]
         if not bounds or len(bounds) < len(proven):
@@ -338,11 +339,14 @@ def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")
     with readable(path, "strategies"):
-        return _choice(data, graph, path)
+        return _parse_choice(data, graph, path)
 
 
-def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
-    """Convert the data of a file to a choice for ``graph``; ``path`` is named in errors."""
+def _parse_choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
+    """Convert the JSON data of a file to a choice for ``graph``.
+
+    Raises InputError if they do not belong to the graph; ``path`` is the file, for messages.
+    """
     names = [_unnumbered(entry["operator"]) for entry in data["strategies"]]
     if names != [_unnumbered(o.name) for o in graph.operators] or len(data["layouts"]) != len(graph.values):
         raise InputError(

@@ -27,8 +27,11 @@ class StorageLayouts:
         self.graph, self.mesh, self.settings, self.operators = graph, mesh, settings, operators
 
     def states(self, value: Value, price: Price) -> StorageStates:
-        """Return every layout to store the tensor in; for a parameter, with every way to add its gradients.
+        """Return the layouts in which a tensor may be stored.
 
+        For a parameter, they come with every way to add its gradients. They are the user's layout if there is one. A
+        parameter with one reader has the layouts in which it is used, and
+        finer ones. Other tensors have all layouts, or the used ones if all are more than :data:`MOST_LAYOUTS`.
         ``price`` returns the seconds of moving the tensor's gradient between two layouts.
         """
         fixed = self._fixed(value)
@@ -89,9 +92,11 @@ class StorageLayouts:
         return single and value.needs_gradient and value.layout is None and self.settings.sharded_parameters
 
     def finer_layouts(self, layout: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
-        """Yield a layout split further, by every choice of the axes that do not split it yet.
+        """Yield the layouts that split a layout further, one for each set of axes that do not split it yet.
 
-        The price does not depend on the dim that an axis splits, so each axis splits the first dim that stays even.
+        Each axis splits the first dim whose blocks stay equal, because the price does not depend on the dim. A set of
+        axes
+        without such dims is left out.
         """
         free = [axis for axis in layout.replicated_axes if self.mesh.axis_size(axis) > 1]
         for count in range(1, len(free) + 1):
@@ -151,9 +156,9 @@ def simple_layouts(
 
 
 def split_further(layout: Layout, axes: Sequence[str], shape: Sequence[int], nested: bool) -> Layout | None:
-    """Split a layout by some more axes, each in the first dim that stays even; None if none stays even.
+    """Split a layout by more axes, each in the first dim whose blocks stay equal; None without such a dim.
 
-    Without ``nested``, dims that no axis splits yet come first.
+    Unless ``nested``, dims that no axis splits yet are tried first.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> [split_further(mesh("tp", None), ("dp",), (8, 8), nested).dims for nested in (True, False)]

@@ -198,9 +198,10 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
 
 
 def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Strategy | None:
-    """Convert a strategy on its own device matrix to an identical one on ``mesh``; None if impossible.
+    """Convert a strategy on a device matrix to an identical one on ``mesh``, or None.
 
-    Each axis of the device matrix must be the product of the next axes of the mesh.
+    None if there is no such strategy. Each axis of the device matrix must be the product of the next axes of
+    ``mesh``, in order.
     """
     if mesh.rank_list != strategy_on_matrix.mesh.rank_list:
         return None

@@ -16,13 +16,18 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.frontier import pareto_filter, solutions
+from spmdsim.auto_parallel.frontier import list_pareto_solutions, pareto_filter
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, lightest, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import (
+    DoesNotFitError,
+    find_lightest,
+    smallest_memory,
+    solve_integer,
+)
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
@@ -88,7 +93,7 @@ def test_of_equally_fast_ones_the_lightest(seed: int) -> None:
     every = itertools.product(*map(range, problem.sizes))
     pairs = [(problem.price(states), problem.bytes_of(states)) for states in every]
     seconds, memory = min(pair for pair in pairs if pair[1] <= limit)
-    solution = lightest(problem, solve_integer(problem, limit))
+    solution = find_lightest(problem, solve_integer(problem, limit))
     assert (solution.seconds, solution.memory) == (seconds, memory)
 
 
@@ -113,7 +118,7 @@ def test_frontier_equals_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     every = itertools.product(*(range(n) for n in problem.sizes))
     best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in every)
-    frontier = [(s.seconds, s.memory) for s in solutions(problem, most=100)]
+    frontier = [(s.seconds, s.memory) for s in list_pareto_solutions(problem, most=100)]
     assert frontier == best
 
 

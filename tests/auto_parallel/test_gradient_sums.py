@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from spmdsim.auto_parallel.baselines import NotPossibleError, complete, data_parallel
+from spmdsim.auto_parallel.baselines import NotPossibleError, complete_choice, data_parallel
 from spmdsim.auto_parallel.costs import gradient_sums, move_prices
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
@@ -213,7 +213,7 @@ def test_published_models_price_shared_messages() -> None:
     """A published model prices a message of several gradients as one collective of all their bytes."""
     settings = Settings(machine=load_cost_model("alpa"), merge=True)
     graph, mesh, prices = mlp(3, 8, 8, bias=False), Mesh((4,), ("dp",)), MovePrices(settings)
-    choice = complete(graph, mesh, data_parallel(graph, mesh), settings)
+    choice = complete_choice(graph, mesh, data_parallel(graph, mesh), settings)
     messages = evaluate(choice, settings, prices).messages
     assert [len(message.moves) for message in messages] == [3]
     nbytes = messages[0].itemsize * sum(messages[0].elements)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from named_dims import NamedDims, named_dims, written
 
-from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
+from spmdsim.auto_parallel.baselines import complete_choice, fully_sharded, megatron
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
@@ -63,7 +63,7 @@ def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
             axes = [axis for axis in pending if axis not in layout.split_axes]
             layout = split_further(layout, axes, value.shape, settings.nested) or layout
         stored[value.index] = layout
-    return complete(graph, choice.mesh, choice.strategies, settings, stored.get)
+    return complete_choice(graph, choice.mesh, choice.strategies, settings, stored.get)
 
 
 def test_large_batch_is_data_parallel() -> None:
@@ -196,7 +196,7 @@ def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
     assert alpa(bert(layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
     graph, mesh = bert(layers), Mesh((4,), ("a",))
     settings = assumptions((4,), (1.0, 1.0))
-    by_hand = SearchResult(complete(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
+    by_hand = SearchResult(complete_choice(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
     assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
 
 

@@ -13,7 +13,7 @@ from every_layout import every_layout
 
 from spmdsim import Tensor, ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.even_moves import even_move
+from spmdsim.auto_parallel.costs.even_moves import standardise_move
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import StepMemory, peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -56,7 +56,7 @@ def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: Co
             src = rng.choice(sources)
             dst = src if rng.random() < 0.1 else rng.choice(targets)
             sizes = tuple(rng.choice((5, 8, 12, 24, 48, 96, 1024, 3072)) for _ in range(ndim))
-            standard = even_move(src, dst, machine)
+            standard = standardise_move(src, dst, machine)
             even += standard is not None and standard.fits(sizes)
             wanted = plan(src, dst, sizes, "float32", machine).seconds
             assert moves.seconds(src, dst, sizes, 4) == pytest.approx(wanted, rel=1e-9), (src, dst, sizes)

@@ -117,8 +117,11 @@ class ChoiceModel:
     def _states(self, operator: Operator) -> States:
         """Return an operator's candidate strategies with their layouts.
 
+        They are the configured strategy, those that ``allowed`` returns, or all of them. If the settings name a batch
+        axis and the mesh has several axes, only strategies remain that split the batch by it.
+
         Raises:
-            RuleError: If no strategy is allowed.
+            RuleError: If there is none.
         """
         if operator.configured is not None:
             strategies: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
@@ -162,22 +165,25 @@ class ChoiceModel:
                 self.value_variable[value.index] = self.value_variable[first.index]
         self.messages.price()
 
-    def _works(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def _price_all_work(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield ``(operator, seconds, memory)`` for each group of equal operators.
 
-        ``operator`` is the first of the tied operators; ``seconds`` and ``memory`` have the work and the bytes of the
-        whole group for each state.
+        If operators are not tied, each one is a group. ``operator`` is the index of the first operator that the group
+        is tied to. ``seconds`` and ``memory`` are arrays with the work and the bytes of the whole group in each state.
         """
         untied = tuple((operator,) for operator in self.graph.operators)
         for operators in self.graph.equal_operators if self.settings.tie else untied:
             first, count = operators[0], len(operators)
-            seconds, memory = self._work(first, self.states[first.index])
+            seconds, memory = self._price_work(first, self.states[first.index])
             yield self._tied_to(first.index), count * seconds, count * memory
 
     def _leave_out(self, slack: float) -> None:
-        """Leave out strategies whose work takes more than ``slack`` seconds above the least work."""
+        """Leave out strategies whose work takes more than ``slack`` seconds above that of the quickest one.
+
+        Also sets ``least_work``, the seconds of the quickest strategies of all operators together.
+        """
         totals: dict[int, np.ndarray] = {}
-        for operator, seconds, _ in self._works():
+        for operator, seconds, _ in self._price_all_work():
             totals[operator] = totals.get(operator, 0.0) + seconds
         self.least_work = sum(float(seconds.min()) for seconds in totals.values())
         quick_strategies: dict[int, tuple[Strategy, ...]] = {}
@@ -192,7 +198,7 @@ class ChoiceModel:
         """Add a variable for each operator, with the prices of its work; tied operators share one."""
         # Tied operators share the variable of the first of them.
         variables: dict[int, int] = {}
-        for operator, seconds, memory in self._works():
+        for operator, seconds, memory in self._price_all_work():
             existing = variables.get(operator)
             variables[operator] = self.problem.add_variable(seconds, memory, existing=existing)
         self.operator_variable = [variables[self._tied_to(o.index)] for o in self.graph.operators]
@@ -224,7 +230,7 @@ class ChoiceModel:
             shared: variables by (operator, operand or result, states); with tied layers, equal keys share a variable.
             count: the number of tied tensors.
         """
-        storage = self.kept[value.index] = self._keeper.states(value, self._price(value))
+        storage = self.kept[value.index] = self._keeper.states(value, self._price_function(value))
         self.complete &= storage.complete
         if value.producer is not None:
             owner, slot = value.producer, value.output
@@ -233,7 +239,7 @@ class ChoiceModel:
             slot = -1 - operand
         tied = (self._tied_to(owner), slot, storage)
         existing = shared.get(tied) if self.settings.tie else None
-        seconds, memory = np.zeros(len(storage.layouts)), count * self._keep(value, storage)
+        seconds, memory = np.zeros(len(storage.layouts)), count * self._stored_bytes(value, storage)
         shared[tied] = variable = self.problem.add_variable(seconds, memory, existing=existing)
         self.value_variable[value.index] = variable
         for reader, operand in self.graph.consumers[value.index]:
@@ -245,9 +251,9 @@ class ChoiceModel:
             self._add_parameter(value, storage, variable, count)
 
     def _add_direct(self, value: Value, count: int) -> None:
-        """Add the prices of a tensor without a variable.
+        """Add the prices of a tensor without a variable of its own, from its producer to its only reader.
 
-        They depend on the states of its producer and its reader.
+        ``count`` tensors are tied. A tensor without readers has no price.
         """
         if not self.graph.consumers[value.index]:
             return
@@ -256,7 +262,7 @@ class ChoiceModel:
         variable = self.operator_variable[reader]
         if value.producer is None:
             if value.layout is not None:
-                row = self._table((value.layout.canonical,), states.inputs[operand], value)[0]
+                row = self._price_table((value.layout.canonical,), states.inputs[operand], value)[0]
                 self.problem.seconds[variable] = self.problem.seconds[variable] + count * row
             if value.kind == "parameter" and self.graph.brings_gradient(value, reader):
                 sums, wanted = states.gradients[operand], states.inputs[operand]
@@ -272,8 +278,8 @@ class ChoiceModel:
         """
         assert value.producer is not None
         produced = self.states[value.producer].outputs[value.output]
-        forward = self._times(value)
-        prices = forward * self._table(produced, wanted, value)
+        forward = self._count_forward_moves(value)
+        prices = forward * self._price_table(produced, wanted, value)
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
     def _gradients(self, value: Value) -> list[tuple[int, tuple[Layout, ...]]]:
@@ -292,11 +298,14 @@ class ChoiceModel:
         duals = tuple(layout.dual() for layout in self.states[value.producer].outputs[value.output])
         if len(readers) == 1:
             ((reader, arriving),) = readers
-            prices = count * self._table(arriving, duals, value)
+            prices = count * self._price_table(arriving, duals, value)
             self.problem.add_pair(self.operator_variable[reader], producer, prices)
         if len(readers) <= 1:
             return
-        price, variables = self._price(value), [producer, *(self.operator_variable[r] for r, _ in readers)]
+        price, variables = (
+            self._price_function(value),
+            [producer, *(self.operator_variable[r] for r, _ in readers)],
+        )
         if fits_table(self.problem.sizes[v] for v in dict.fromkeys(variables)):
             layouts = [duals, *(arriving for _, arriving in readers)]
             self._add_joint(joint_price(variables, layouts, [False] * len(duals), price), count)
@@ -312,7 +321,7 @@ class ChoiceModel:
         fits = sum_targets[:, None] == producer_targets
         self.problem.add_pair(variable, producer, np.where(fits, 0.0, IMPOSSIBLE))
         for reader, arriving in readers:
-            unshared = np.where(sums.has(arriving), 0.0, self._table(arriving, sums.targets, value).T)
+            unshared = np.where(sums.has(arriving), 0.0, self._price_table(arriving, sums.targets, value).T)
             self.problem.add_pair(variable, self.operator_variable[reader], count * unshared)
 
     def _add_joint(self, price: SharedPrice, times: float) -> None:
@@ -320,12 +329,15 @@ class ChoiceModel:
         self.problem.shared.append(price._replace(prices=times * price.prices))
 
     def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
-        """Add the price of a parameter's gradients.
+        """Add the price of reducing a parameter's gradients, alone or in a message with other gradients.
 
-        They are reduced alone, or in a message with other gradients. ``storage`` are the parameter's states and
-        ``variable`` is its variable; ``count`` parameters are tied.
+        Args:
+            value: the parameter, the first of ``count`` tied ones.
+            storage: its states.
+            variable: its variable.
+            count: the number of tied parameters.
         """
-        exposed, price = count * (1.0 - self.settings.overlap), self._price(value)
+        exposed, price = count * (1.0 - self.settings.overlap), self._price_function(value)
         sums = GradientSums(storage.layouts, storage.sums)
         unshared = exposed * np.where(storage.shares_message, 0.0, sums.moves(price))
         self.problem.seconds[variable] = self.problem.seconds[variable] + unshared
@@ -340,7 +352,7 @@ class ChoiceModel:
             layouts = [storage.layouts, *(arriving for _, arriving in readers)]
             self._add_joint(joint_price(variables, layouts, storage.shares_message, price), exposed)
         for reader, arriving in readers:
-            prices = np.where(sums.has(arriving), 0.0, self._table(arriving, storage.layouts, value).T)
+            prices = np.where(sums.has(arriving), 0.0, self._price_table(arriving, storage.layouts, value).T)
             # A gradient that arrives in two layouts shares no message.
             unshared = 0.0 * prices if storage.joint else exposed * prices
             prices = np.where(np.array(storage.shares_message)[:, None] & (prices > 0), IMPOSSIBLE, unshared)
@@ -362,14 +374,14 @@ class ChoiceModel:
             count: the number of tied tensors.
         """
         wanted = self.states[reader].inputs[operand]
-        prices = self._times(value) * self._table(storage.layouts, wanted, value)
+        prices = self._count_forward_moves(value) * self._price_table(storage.layouts, wanted, value)
         if self._keeper.stored_apart(value):
             prices = np.where(self._is_finer(storage.layouts, wanted, value.shape), prices, IMPOSSIBLE)
         memory = self._copy_memory(value, storage, wanted, reader, operand)
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
-    def _times(self, value: Value) -> int:
+    def _count_forward_moves(self, value: Value) -> int:
         """Return how often a tensor is moved forward in a step.
 
         It is moved twice if its producer is computed again.
@@ -389,12 +401,14 @@ class ChoiceModel:
         allowed = {layout: {layout, *self._keeper.finer_layouts(layout, shape)} for layout in {*wanted}}
         return np.array([[stored in allowed[layout] for layout in wanted] for stored in stored_layouts])
 
-    def _price(self, value: Value) -> Price:
+    def _price_function(self, value: Value) -> Price:
         """Return the function that prices a move of a tensor between two layouts, in seconds."""
         result = value.kind == "result"
         return lambda src, dst: self.moves.seconds(src, dst, value.shape, value.itemsize, result)
 
-    def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
+    def _price_table(
+        self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value
+    ) -> np.ndarray:
         """Return the seconds of every move of a tensor, ``[source, target]``, from a cache."""
         key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
         table = self._tables.get(key)
@@ -402,8 +416,8 @@ class ChoiceModel:
             table = self._tables[key] = self.moves.table(*key)
         return table
 
-    def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds and stored bytes of an operator's work, for each of its states.
+    def _price_work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``(seconds, bytes)`` of an operator's work, as arrays with an entry per state.
 
         The bytes are those of tensors without a variable of their own: parameters with their optimiser state, and
         operands and results that are stored for the backward pass.
@@ -454,8 +468,11 @@ class ChoiceModel:
         """Return True if an operator stores an operand for the backward pass."""
         return saves(self.graph, operator, value, self.settings.recompute)
 
-    def _keep(self, value: Value, storage: StorageStates) -> np.ndarray:
-        """Return the bytes of storing a tensor in each of its states."""
+    def _stored_bytes(self, value: Value, storage: StorageStates) -> np.ndarray:
+        """Return the bytes that a rank stores of a tensor, for each of its states.
+
+        They are 0 if the tensor is no parameter and no operator needs it in the backward pass.
+        """
         shard_bytes = value.itemsize * _largest(storage.layouts, value)
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
@@ -510,13 +527,14 @@ class ChoiceModel:
         strategies = tuple(
             self.states[o.index].strategies[states[self.operator_variable[o.index]]] for o in graph.operators
         )
-        layouts = tuple(self._layout(value, states) for value in graph.values)
+        layouts = tuple(self._stored_layout(value, states) for value in graph.values)
         return StrategyChoice(graph, self.mesh, strategies, layouts)
 
     def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
-        """Return the assignment with these strategies and the cheapest layouts for them.
+        """Return an assignment with these strategies and cheap layouts for them.
 
-        An operator whose strategy is no candidate gets its first candidate.
+        An operator whose strategy is no candidate gets its first candidate. Layouts are chosen one after the other, each
+        the cheapest one beside those chosen before.
         """
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
@@ -529,7 +547,7 @@ class ChoiceModel:
             states[variable] = min(options, key=lambda k: price(states, variable, k))
         return self.problem.with_best_hubs(states)
 
-    def _layout(self, value: Value, states: Sequence[int]) -> Layout:
+    def _stored_layout(self, value: Value, states: Sequence[int]) -> Layout:
         """Return the layout in which a tensor is stored in an assignment.
 
         A tensor without a variable is stored as computed; an input or parameter as its reader needs it.

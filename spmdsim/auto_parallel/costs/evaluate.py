@@ -89,7 +89,8 @@ class InnerStep(NamedTuple):
 def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
     """Return the collectives inside an operator's local function, or inside its gradients.
 
-    Those of gradients (``backward``) are recorded by running the gradient function on shapes.
+    They are those of the gradients if ``backward``. Those of a gradient function are recorded by running it on
+    tensors without data. They are empty if the operator has no inner collectives or no gradient.
     """
     if not isinstance(bound, SteppedRule) or not backward:
         return tuple(InnerStep(*step_and_dtype) for step_and_dtype in bound.steps(strategy) or ())
@@ -204,10 +205,10 @@ def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
 
     They are in program order for the forward pass, then in reverse order for the backward pass.
     """
-    return (*_forward(choice, settings), *(_backward(choice) if choice.graph.training else ()))
+    return (*_forward_moves(choice, settings), *(_backward_moves(choice) if choice.graph.training else ()))
 
 
-def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
+def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
     """Yield the redistributions of operands and results in the forward pass."""
     graph = choice.graph
     for operator in graph.operators:
@@ -224,18 +225,21 @@ def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
                 yield Move("forward", value, operator.index, produced, wanted, 1 + recomputed)
 
 
-def _backward(choice: StrategyChoice) -> Iterator[Move]:
-    """Yield the redistributions of gradients in the backward pass, those of parameters last."""
+def _backward_moves(choice: StrategyChoice) -> Iterator[Move]:
+    """Yield the redistributions of gradients in the order of the backward pass, those of parameters last.
+
+    Gradients of a tensor that arrive in equal layouts are added first and move once.
+    """
     graph = choice.graph
     for operator in reversed(graph.operators):
         if operator.index not in graph.reached:
             continue
         for result, produced in zip(operator.outputs, choice.operator_layouts[operator.index].outputs):
-            for src in _gradients(choice, result):
+            for src in _gradient_layouts(choice, result):
                 if src.canonical != produced.dual().canonical:
                     yield Move("backward", graph.values[result], operator.index, src, produced.dual())
     for value in _parameters_by_gradient(graph):
-        for src in _gradients(choice, value.index):
+        for src in _gradient_layouts(choice, value.index):
             if src.canonical != choice.layouts[value.index].dual().canonical:
                 yield Move("gradient", value, None, src, choice.layouts[value.index].dual())
 
@@ -251,23 +255,21 @@ def _parameters_by_gradient(graph: Graph) -> list[Value]:
 
 
 def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
-    """Return the messages that gradients share; each has at least two gradients.
+    """Return the messages that gradients of parameters share; each has at least two gradients.
 
-    A gradient that arrives in several layouts shares no message.
+    Only moves of the phase "gradient" count. A gradient that arrives in several layouts shares no message.
     """
     arriving: dict[int, list[Move]] = {}
     for move in moves:
         if move.phase == "gradient":
             arriving.setdefault(move.value.index, []).append(move)
     waiting: dict[tuple[Merge, int], list[tuple[Move, int]]] = {}
-    for gradient_moves in arriving.values():
-        merge = message_kind(
-            settings, gradient_moves[0].src, gradient_moves[0].dst, gradient_moves[0].value.shape
-        )
-        if len(gradient_moves) == 1 and merge is not None:
-            size = moved_itemsize(gradient_moves[0].src, gradient_moves[0].value.itemsize)
-            nbytes = size * shard_elements(gradient_moves[0].src, gradient_moves[0].value.shape)
-            waiting.setdefault((merge, size), []).append((gradient_moves[0], nbytes))
+    for move, *other_moves in arriving.values():
+        merge = message_kind(settings, move.src, move.dst, move.value.shape)
+        if merge is not None and not other_moves:
+            size = moved_itemsize(move.src, move.value.itemsize)
+            nbytes = size * shard_elements(move.src, move.value.shape)
+            waiting.setdefault((merge, size), []).append((move, nbytes))
     return tuple(
         GradientMessage(merge, tuple(bucket), settings.machine)
         for (merge, _), group in waiting.items()
@@ -276,7 +278,7 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
     )
 
 
-def _gradients(choice: StrategyChoice, value: int) -> list[Layout]:
+def _gradient_layouts(choice: StrategyChoice, value: int) -> list[Layout]:
     """Return the distinct layouts in which a tensor's gradients arrive from its readers.
 
     ``value`` is the index of the tensor.
@@ -339,7 +341,7 @@ class Evaluation(ShortRepr):
 
 
 def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
-    """Price every operator and redistribution of a choice."""
+    """Return the modelled seconds of every operator and redistribution of a choice."""
     graph = choice.graph
     machine = settings.machine
     costs, inner = [], list[InnerStep]()

@@ -52,10 +52,11 @@ class EvenMove(NamedTuple):
 def price_move(
     src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel | None = None
 ) -> Candidate:
-    """Return the best candidate between two layouts with its seconds.
+    """Return the planner's best candidate between two layouts, in less time if shards are equal in size.
 
-    The seconds equal those of the planner, but take less time to compute. The layouts of its steps are those of the
-    standard form.
+    Its seconds and the names of its steps are those of the planner. The layouts of its steps may be those of the
+    standard
+    form, see :func:`standardise_move`.
 
     Args:
         src: the layout before; its pending axes must include those of ``dst``.
@@ -80,9 +81,9 @@ def price_move(
         and not isinstance(src, Windowed)
         and not isinstance(dst, Windowed)
     ):
-        divisors = _divisors(src, dst)[3]
+        divisors = _required_divisors(src, dst)[3]
         sizes = tuple(map(math.gcd, shape, divisors))
-        even = even_move(src, dst, model, None if sizes == divisors else sizes)
+        even = standardise_move(src, dst, model, None if sizes == divisors else sizes)
     if even is None:
         return cheapest_candidate(src, dst, shape, itemsize, model)
     scale = itemsize * math.prod(shape) / math.prod(even.shape)
@@ -91,7 +92,7 @@ def price_move(
 
 
 @lru_cache(maxsize=1 << 16)
-def even_move(
+def standardise_move(
     src: Layout, dst: Layout, machine: Any, sizes: tuple[int, ...] | None = None
 ) -> EvenMove | None:
     """Return the standard form of a redistribution on one mesh, or None if there is none.
@@ -104,10 +105,10 @@ def even_move(
             all dimensions are divisible. One divisible dimension is enough, because a plan splits no uneven dimension
             further.
     """
-    src, dst, free, divisors = _divisors(src, dst)
+    src, dst, free, divisors = _required_divisors(src, dst)
     model: Any = machine and machine_on(machine, src.mesh)
     size_of = src.mesh.size_of
-    kinds = _kinds(src.mesh, machine)
+    kinds = _axis_kinds(src.mesh, machine)
 
     def parts(*entries: Axes) -> int:
         return math.prod([size_of[axis] for axis in free.union(*entries)])
@@ -139,7 +140,7 @@ def even_move(
     if model is None or isinstance(model, Machine):
         names = [f"{kind}#{names[:k].count(kind)}" for k, kind in enumerate(names)]
     name_of = dict(zip(used, names))
-    return _standard(
+    return _build_even_move(
         tuple(zip(names, [size_of[axis] for axis in used])),
         tuple(
             [(d, *[tuple([name_of[axis] for axis in entry]) for entry in entries]) for d, *entries in moving]
@@ -150,12 +151,12 @@ def even_move(
 
 
 @lru_cache(maxsize=1 << 16)
-def _divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
-    """Return `(src, dst, free, divisors)` of a redistribution.
+def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
+    """Return the numbers that must divide the dimensions of a tensor so that all shards are equal.
 
-    The layouts are without axes of size 1, ``free`` are the axes that may split any dimension between two steps, and
-    ``divisors`` has a number for each dimension that must divide it. If values are reduced, any axis may split any
-    dimension, replicated axes included.
+    Returns:
+        ``(src, dst, free, divisors)``: the layouts without axes of size 1, the axes that may split any dimension
+        between two steps, and the number for each dimension. If values are reduced, all axes are free, else none.
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of
@@ -171,10 +172,10 @@ def _divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str],
 
 
 @lru_cache(maxsize=1024)
-def _kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
-    """Return a kind for each axis of size > 1: its size and link, which determine its costs.
+def _axis_kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
+    """Return a text for each axis of size > 1; axes with equal texts have equal costs.
 
-    For cost models other than machines, each axis has its own kind.
+    The text has the size of the axis and its link. For cost models other than machines, each axis has its own text.
     """
     model = machine_on(machine, mesh)
     axes = [axis for axis in mesh.axes if mesh.size_of[axis] > 1]
@@ -190,7 +191,7 @@ def _text(link: Link | None) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _standard(
+def _build_even_move(
     axes: tuple[tuple[str, int], ...],
     dims: tuple[Any, ...],
     partial: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]],

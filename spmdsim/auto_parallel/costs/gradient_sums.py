@@ -56,7 +56,10 @@ class GradientSums(NamedTuple):
 def gradient_sums(
     readers: Sequence[Sequence[Layout]], targets: Sequence[Layout], price: Price
 ) -> GradientSums:
-    """Return the states for readers whose gradients may arrive in several layouts.
+    """Return the states of the variable that decides where gradients of several readers are added.
+
+    A state is a target and the layouts, each common to at least two readers, in which gradients are added before they
+    move. If there are more than :data:`MOST_SUMS` states, those with many layouts are left out.
 
     Args:
         readers: for each reader, the layouts in which its gradient may arrive.
@@ -69,23 +72,25 @@ def gradient_sums(
     >>> [len(shared) for shared in gradient_sums([[split, pending], [pending]], [split], lambda a, b: a != b).shared]
     [0, 1]
     """
-    common, half = _common(readers), len(readers) // 2
+    common, half = _common_layouts(readers), len(readers) // 2
     moving = {
         target: [layout for layout in common if price(layout, target) > 0]
         for target in dict.fromkeys(targets)
     }
     # At most half as many layouts as readers are shared, because each shared layout has at least two readers.
-    fitting = (most for most in range(half, 0, -1) if _count(moving.values(), most) <= MOST_SUMS)
+    fitting = (most for most in range(half, 0, -1) if _count_choices(moving.values(), most) <= MOST_SUMS)
     most = next(fitting, 0)
-    states = [(target, shared) for target, sources in moving.items() for shared in _choices(sources, most)]
+    states = [
+        (target, shared) for target, sources in moving.items() for shared in _list_choices(sources, most)
+    ]
     complete = all(min(half, len(sources)) <= most for sources in moving.values())
     return GradientSums(tuple(t for t, _ in states), tuple(s for _, s in states), complete)
 
 
 def fits_table(sizes: Iterable[int]) -> bool:
-    """Return True if a table over variables of these sizes is small enough.
+    """Return True if a table over variables of these sizes has at most :data:`MOST_TOGETHER` entries.
 
-    Then the readers of a tensor pay together.
+    Then the readers of a tensor pay for its gradient by one table.
     """
     return math.prod(sizes) <= MOST_TOGETHER
 
@@ -111,12 +116,12 @@ def joint_price(
     return SharedPrice(tuple(variables), (np.array(first), *readers), prices)
 
 
-def _count(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
+def _count_choices(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
     """Return the number of choices of up to ``most`` layouts, over all sets of layouts."""
     return sum(math.comb(len(layouts), k) for layouts in layout_sets for k in range(most + 1))
 
 
-def _common(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
+def _common_layouts(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
     """Return the layouts in which the gradients of more than one reader may arrive."""
     counts: dict[Layout, int] = {}
     for arriving in readers:
@@ -125,7 +130,7 @@ def _common(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
     return [layout for layout, count in counts.items() if count > 1]
 
 
-def _choices(layouts: Sequence[Layout], most: int) -> Iterator[tuple[Layout, ...]]:
+def _list_choices(layouts: Sequence[Layout], most: int) -> Iterator[tuple[Layout, ...]]:
     """Yield every choice of up to ``most`` layouts, the smallest first."""
     for count in range(1 + min(most, len(layouts))):
         yield from itertools.combinations(layouts, count)

@@ -50,15 +50,19 @@ CLOSE, LOOSE = 1e-3, 1e-2
 Line = tuple[float, float]
 
 
-def lines(price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, unit: float = 1.0) -> list[Line]:
-    """Return the straight lines whose minimum approximates a concave price.
+def fit_lines(
+    price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, unit: float = 1.0
+) -> list[Line]:
+    """Return straight lines ``(start, slope)`` whose minimum approximates a concave price from above.
+
+    Lines with a negative start or slope, and lines equal to an earlier one up to rounding, are left out.
 
     Args:
         price: seconds as a function of bytes.
         sizes: sizes at which tangents are computed; more are added where two tangents meet above the price.
         unit: sizes are multiples of this number of bytes.
 
-    >>> [(round(a, 2), round(b, 2)) for a, b in lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
+    >>> [(round(a, 2), round(b, 2)) for a, b in fit_lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
     [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
     """
     open_ends = [(size, _tangent(price, size)) for size in reversed(sizes)]
@@ -84,9 +88,9 @@ def lines(price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, uni
 def add_lower_lines(
     price: Callable[[float], float], straight: Sequence[Line], sizes: Iterable[float]
 ) -> list[Line]:
-    """Add lines where a price that is not concave is below all lines at one of some sizes.
+    """Return the lines, with further ones at those sizes where a price is clearly below all lines.
 
-    Return all lines.
+    That happens if the price is not concave. "Clearly" means by more than the share :data:`LOOSE` (1 %).
 
     >>> add_lower_lines(lambda r: 1 + r if r < 8 else 0.5 * r, [(1.0, 1.0)], (4.0, 8.0))
     [(1.0, 1.0), (0.0, 0.5)]
@@ -103,7 +107,7 @@ def add_lower_lines(
     return all_lines
 
 
-def excess(
+def largest_excess(
     price: Callable[[float], float], straight: Sequence[Line], sizes: Sequence[float], unit: float = 1.0
 ) -> float:
     """Return the largest share by which the minimum of the lines is above a price.
@@ -111,14 +115,16 @@ def excess(
     The price must be concave between neighbouring ``sizes``. Then the excess of a line is largest at an end of the
     range of sizes in which the line is the minimum. Sizes are multiples of ``unit`` bytes.
 
-    >>> round(excess(lambda r: r ** 0.5 + 1, [(1.5, 0.5), (3.0, 0.125)], (1.0, 16.0)), 2)
+    >>> round(largest_excess(lambda r: r ** 0.5 + 1, [(1.5, 0.5), (3.0, 0.125)], (1.0, 16.0)), 2)
     0.17
     """
     ends = {*sizes}
     for (a, s), (b, t) in permutations(straight, 2):
         crossing = (b - a) / (s - t) if s > t else 0.0
         edge = unit * (crossing // unit)
-        if sizes[0] < edge < sizes[-1] - unit and a + s * crossing <= (1 + 1e-9) * _least(straight, crossing):
+        if sizes[0] < edge < sizes[-1] - unit and a + s * crossing <= (1 + 1e-9) * _cheapest_seconds(
+            straight, crossing
+        ):
             ends |= {edge, edge + unit}
     # At each end, the share by which each line is above the price.
     shares = [(size, [(a + s * size) / price(size) - 1.0 for a, s in straight]) for size in sorted(ends)]
@@ -130,7 +136,7 @@ def excess(
     return max([*at_ends, *between])
 
 
-def _least(straight: Sequence[Line], size: float) -> float:
+def _cheapest_seconds(straight: Sequence[Line], size: float) -> float:
     """Return the seconds of the cheapest line at a size."""
     return min([start + slope * size for start, slope in straight])
 
@@ -147,11 +153,12 @@ def equal_lines(first: Line, second: Line) -> bool:
     return all(abs(a - b) <= CLOSE / 10 * max(abs(a), abs(b)) for a, b in zip(first, second))
 
 
-def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
-    """Yield the factors by which a message may grow until a step has a new range of prices.
+def list_limits(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
+    """Yield the factors by which a message grows until a step reaches a limit of prices.
 
-    A calibrated machine's prices have ranges of sizes, and measured times between which they are interpolated. Other
-    cost models have no limits.
+    Limits are the ends of a calibrated machine's ranges of sizes, and the sizes of its measured times, between which
+    prices
+    are interpolated. Other cost models have no limits. A factor may be below 1.
     """
     model: Any = machine.model if isinstance(machine, Restricted) else machine
     for step in steps if has_limits(machine) else ():
@@ -166,7 +173,7 @@ def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Itera
 
 
 def has_limits(machine: CostModel) -> bool:
-    """Return True if the prices of a machine have ranges of sizes: see :func:`limits_of`."""
+    """Return True if the prices of a machine have ranges of sizes: see :func:`list_limits`."""
     model: Any = machine.model if isinstance(machine, Restricted) else machine
     return isinstance(model, Machine) and bool(model.pieces or model.measured)
 
@@ -207,7 +214,7 @@ class MovePrices:
             dst: the layout after.
             shape: global shape of the tensor.
             itemsize: bytes per element.
-            result: whether the tensor is an operator's result, whose pending sums may not be scattered under some
+            result: True if the tensor is an operator's result, whose pending sums may not be scattered under some
                 settings.
         """
         if src == dst:
@@ -271,7 +278,7 @@ class MovePrices:
             targets: the layouts after.
             shape: global shape of the tensor.
             itemsize: bytes per element.
-            result: whether the tensor is an operator's result; see :meth:`seconds`.
+            result: True if the tensor is an operator's result; see :meth:`seconds`.
         """
         rows = list(dict.fromkeys(sources))
         columns = list(dict.fromkeys(targets))
@@ -322,9 +329,12 @@ class MessageLine(NamedTuple):
 
 
 def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge | None:
-    """Return the kind of message that a gradient's reduction may share; None if it goes alone.
+    """Return the kind of message that the reduction of a gradient may share, or None if it goes alone.
 
-    ``src`` and ``dst`` are the gradient's layouts before and after.
+    It goes alone if the settings do not merge messages, if it is no reduction of equal shards on one mesh, or if it
+    would
+    scatter in a way that the settings or the cost model do not have. ``src`` and ``dst`` are the layouts of the
+    gradient.
     """
     if not settings.merges:
         return None
@@ -360,7 +370,7 @@ class SharedMessages:
     def add(
         self, variable: int, sources: Sequence[Layout], targets: Sequence[Layout], value: Value, count: int
     ) -> None:
-        """Add the gradient of a parameter.
+        """Record the gradient of a parameter, which :meth:`price` prices.
 
         Args:
             variable: the variable that decides its reduction.
@@ -420,7 +430,10 @@ class SharedMessages:
         return kind is not None and len(self._nbytes[kind]) > 1
 
     def _hub(self, merge: Merge, itemsize: int) -> tuple[int, MessageLines]:
-        """Return the hub of a kind of message and the message's lines; add a new hub to the problem."""
+        """Return the hub of a kind of message and the lines of its prices.
+
+        A hub is a variable that all gradients of this kind pair with. It is added to the problem on the first call.
+        """
         hub = self._hubs.get((merge, itemsize))
         if hub is None:
             all_nbytes = self._nbytes[merge, itemsize]
@@ -448,8 +461,8 @@ class SharedMessages:
             rough = [unit * -(-size // unit) for size in (ends[0], *SAMPLES, ends[1])]
             rough = sorted({size for size in rough if rough[0] <= size <= rough[-1]})
             sizes = sorted({*rough, *self._jumps(merge, copies, itemsize, rough, unit)})
-            straight = add_lower_lines(price, lines(price, rough, unit), sizes)
-            self.share = max(self.share, excess(price, straight, sizes, unit))
+            straight = add_lower_lines(price, fit_lines(price, rough, unit), sizes)
+            self.share = max(self.share, largest_excess(price, straight, sizes, unit))
             for line in straight:
                 if not any(
                     earlier.copies < {*copies} and equal_lines(line, earlier[:2]) for earlier in message_lines
@@ -460,8 +473,9 @@ class SharedMessages:
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
         """Return the sets of axes along which all gradients of a message can be replicas.
 
-        The smallest set comes first. Only on a real machine can replicas share the work; other cost models have the
-        empty set only.
+        The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a machine;
+        other cost models have the empty
+        set only.
         """
         other_axes = [a for a in merge.mesh.axes if a not in merge.axes and merge.mesh.size_of[a] > 1]
         if not isinstance(self.moves.machine, Machine):
@@ -476,10 +490,13 @@ class SharedMessages:
     def _jumps(
         self, merge: Merge, copies: Sequence[str], itemsize: int, sizes: Sequence[float], unit: float
     ) -> Iterator[float]:
-        """Yield the sizes on both sides of points where the price of messages may not be concave."""
+        """Yield the sizes in bytes on both sides of each point where the price of messages may not be concave.
+
+        Sizes are multiples of ``unit``, strictly between the first and the last of ``sizes``.
+        """
         for size in sizes if has_limits(self.moves.machine) else ():
             steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)
-            for times in limits_of(self.moves.machine, steps, itemsize):
+            for times in list_limits(self.moves.machine, steps, itemsize):
                 edge = unit * (times * size // unit)
                 yield from (side for side in (edge, edge + unit) if sizes[0] < side < sizes[-1])
 
@@ -504,10 +521,11 @@ class MessageLines(NamedTuple):
         return min(1.0, nbytes / BUCKET_BYTES) if self.full_buckets else 0.0
 
     def prices_along(self, nbytes: int, copies: frozenset[str], alone_seconds: float) -> list[float]:
-        """Return the price of one gradient along each line, with its share of the bucket's start.
+        """Return the seconds of one gradient along each line, including its share of a full bucket's start.
 
-        Gradients of other buckets may have fewer replicas, or be as large as a bucket and go alone. So with several
-        buckets, no line costs more than the gradient alone.
+        A line is :data:`IMPOSSIBLE` if its message needs replicas that the gradient does not have. If the gradients
+        fill several buckets, no line costs more than the gradient alone, because the gradient may be in a bucket of
+        another kind.
 
         Args:
             nbytes: bytes of the gradient on a rank.

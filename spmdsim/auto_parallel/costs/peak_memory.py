@@ -188,7 +188,7 @@ class StepMemory:
     # -- forward --------------------------------------------------------------------------------------
 
     def forward(self, operator: Operator) -> None:
-        """Run an operator and update the peak.
+        """Account for an operator's forward pass, and update the peak.
 
         Its operands are redistributed, its results are computed and redistributed, and unused values are freed.
         """
@@ -213,9 +213,9 @@ class StepMemory:
         self._free(operator)
 
     def _free(self, operator: Operator) -> None:
-        """Free operands and results without further readers.
+        """Free an operator's operands and results that no later operator reads.
 
-        Inputs and results of the program stay.
+        Inputs, parameters and results of the program stay.
         """
         for value in {*operator.inputs, *operator.outputs}:
             readers = self.graph.consumers[value]  # in program order
@@ -224,9 +224,9 @@ class StepMemory:
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
-        """Store the arrays that the tape needs for an operator's gradients.
+        """Let the tape store the arrays that an operator's gradients need, in the operator's own layouts.
 
-        They have the operator's own layouts.
+        With ``recompute``, only tensors that enter a layer are stored.
         """
         for key, nbytes in self._stored_arrays(operator, recompute):
             self.living.drop(key)
@@ -261,7 +261,7 @@ class StepMemory:
                 self.underway += _nbytes(value, layout)
 
     def backward(self, operator: Operator) -> None:
-        """Run an operator's backward pass and update the peak.
+        """Account for an operator's backward pass, and update the peak; nothing if no gradient reaches it.
 
         The gradients of its results are added, and those of its operands are computed. Arrays that the tape stored
         for the operator are freed. Gradients of parameters that are complete are reduced.
@@ -295,7 +295,10 @@ class StepMemory:
                 self._complete_gradient(value, name)
 
     def _recompute(self, operator: Operator) -> None:
-        """Compute the layer of an operator again when the backward pass reaches its last operator."""
+        """Store the arrays of an operator's layer at the layer's last operator.
+
+        The backward pass reaches that operator first. They were not stored in the forward pass and are computed again.
+        """
         operators = self.graph.operators
         for recomputed in reversed(operators[: operator.index + 1]):
             if recomputed.layer != operator.layer or recomputed.index in self._recomputed:
@@ -304,9 +307,16 @@ class StepMemory:
             self._keep(recomputed, False)
 
     def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
-        """Add a tensor's gradients in one layout; return the bytes of the sum, 0 without gradients.
+        """Add up the gradients of a tensor that have arrived, and update the peak.
 
-        ``more`` are further bytes that are alive meanwhile.
+        Args:
+            value: the tensor.
+            layout: the layout of the sum, to which the gradients move first.
+            where: the name of the operator, for the peak.
+            more: further bytes that are alive meanwhile.
+
+        Returns:
+            The bytes of the sum; 0 if no gradient has arrived.
         """
         arrived = self.arrived.pop(value.index, [])
         if not arrived:
@@ -329,7 +339,10 @@ class StepMemory:
                 self.stored.drop(key)
 
     def _complete_gradient(self, value: Value, where: str) -> None:
-        """Reduce a parameter's complete gradient, or let it wait for a message that gradients share."""
+        """Reduce a parameter's complete gradient, or let it wait for a shared message.
+
+        The message is sent when its gradients reach :data:`BUCKET_BYTES`.
+        """
         target = self.choice.layouts[value.index].dual()
         layouts = {src.canonical: src for src in self.arrived[value.index]}
         src = next(iter(layouts.values()))
@@ -361,7 +374,7 @@ class StepMemory:
         self.gradients += sum(stored_bytes(self.choice, value.index) for value, _ in bucket)
 
     def update(self) -> None:
-        """Send the remaining shared messages; then compute the next value of each parameter."""
+        """Send the remaining shared messages, then account for the update of the largest parameter."""
         first = next((o.name for o in self.graph.operators if o.index in self.graph.reached), "")
         for key in [*self.buckets]:
             self._send(key, first)

@@ -130,7 +130,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def places(self) -> tuple[tuple[str, int] | None, ...]:
-        """Layer name and position in the repeat of each operator; None outside of layers."""
+        """Layer's name and position in its repeat for each operator; None outside of layers."""
         counts: dict[tuple[str, int], int] = {}
         places: list[tuple[str, int] | None] = []
         for operator in self.operators:
@@ -180,7 +180,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
-        """Flags per operator and operand: True if a gradient depends on the operand's values."""
+        """Flags per operator and operand: True if the backward pass reads the operand's values."""
         read_operands: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
         for operator, gradients in zip(self.operators, self.operand_gradients):
@@ -248,7 +248,9 @@ class Graph(ShortRepr):
 
     @cached_property
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
-        """Factors of each operator that come from dim 0 of an input.
+        """Batch factors of each operator: their dims come from dim 0 of an input.
+
+        They come directly or through other operators.
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors

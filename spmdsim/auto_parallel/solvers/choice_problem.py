@@ -71,9 +71,9 @@ class SharedPrice(NamedTuple):
         return tuple(size[v] for v in self.around)
 
     def table(self) -> np.ndarray:
-        """Return the price of every combination of states.
+        """Return the price of every combination of states, as an array with a dimension per variable.
 
-        The array has a dimension per variable of :attr:`around`.
+        The dimensions are in the order of :attr:`around`.
         """
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
         selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))
@@ -181,7 +181,10 @@ class ChoiceProblem:
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.pairs.items())
 
     def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
-        """Return the seconds that depend on some variables in an assignment."""
+        """Return the part of an assignment's seconds that depends on ``variables``.
+
+        ``states`` has the state of each variable of the problem.
+        """
         touched = set(variables)
         total = sum(float(self.seconds[v][states[v]]) for v in touched)
         for (i, j), m in self._touching(touched):
@@ -209,10 +212,7 @@ class ChoiceProblem:
         return best
 
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
-        """Return the pairs that contain at least one of some variables, with their prices, sorted.
-
-        The index of pairs by variable is rebuilt if pairs were added.
-        """
+        """Return the pairs that contain at least one of ``variables``, with their prices, sorted by pair."""
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
             index: dict[int, list[Pair]] = {}
             for i, j in self.pairs:

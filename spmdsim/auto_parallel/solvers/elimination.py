@@ -50,7 +50,7 @@ class TooWideError(SpmdError):
 def eliminate(
     problem: ChoiceProblem, remaining: Sequence[np.ndarray] | None = None, largest: int = LARGEST_TABLE
 ) -> Solution:
-    """Return the cheapest assignment.
+    """Return the cheapest assignment of a problem, which is proven optimal.
 
     Args:
         problem: the problem.
@@ -80,13 +80,14 @@ def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceP
 
 
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
-    """Return for each variable the states that may be part of an optimum.
+    """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
-    Of equally good states the first one is returned.
+    A state is left out if another state of its variable is at least as good whatever the other variables choose. Of
+    equally good states the first one stays.
 
     Args:
         problem: the problem.
-        rounds: most rounds; after a removal, neighbours are checked again.
+        rounds: the largest number of rounds; in each, variables are checked whose neighbours lost a state.
         memory: also keep states that are better in bytes, so the remaining states contain the optimum for every limit.
     """
     remaining = [np.arange(n) for n in problem.sizes]
@@ -103,7 +104,7 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
         changed: set[int] = set()
         for i in sorted(waiting):
             count_before = len(remaining[i])
-            shared_rows = [_rows_of(shared.restrict(remaining), i) for shared in shared_of.get(i, ())]
+            shared_rows = [_list_rows(shared.restrict(remaining), i) for shared in shared_of.get(i, ())]
             remaining[i] = _unbeaten_states(
                 [(rows[i], around[i]) for rows, around in measures], remaining, i, shared_rows
             )
@@ -116,11 +117,11 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     return remaining
 
 
-def _rows_of(shared: SharedPrice, i: int) -> np.ndarray:
-    """Return a shared price as ``[state of i, combination of the other variables]``.
+def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
+    """Return a shared price as an array ``[state of i, combination of the other variables]``.
 
-    If that is too large, return instead prices between which all differences are as large as they can be. These remove
-    no state that may be part of an optimum.
+    If it would have more than :data:`LARGEST_COMPARED` entries, return prices whose differences are as large as any
+    of the shared price can be. They are safe: no state that may be part of an optimum is removed because of them.
     """
     n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
     if n * combinations > LARGEST_COMPARED:
@@ -141,7 +142,7 @@ def _unbeaten_states(
         measures: seconds, and bytes if they count, each with the prices of the states and the neighbours of ``i``.
         remaining: for each variable, the states that remain.
         i: the variable.
-        shared: its shared prices (see :func:`_rows_of`), which count as seconds.
+        shared: its shared prices (see :func:`_list_rows`), which count as seconds.
     """
     states = remaining[i]
     if len(states) == 1:
@@ -152,7 +153,7 @@ def _unbeaten_states(
     for k, (prices, neighbours) in enumerate(measures):
         rows = [(remaining[j], pair_prices[states]) for j, pair_prices in neighbours]
         rows += [(np.arange(table.shape[1]), table) for table in shared if k == 0]
-        worse, slack = _worse(prices[states], rows)
+        worse, slack = _least_excess(prices[states], rows)
         beaten &= worse >= -slack
         strictly |= worse > slack
     np.fill_diagonal(beaten, False)
@@ -164,8 +165,12 @@ def _unbeaten_states(
     return states[alive]
 
 
-def _worse(row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, float]:
-    """Return ``[a, b]``, the least by which state a exceeds b, and the rounding error.
+def _least_excess(
+    row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, float]:
+    """Return an array ``[a, b]``: the least by which state a is dearer than b; and its rounding error.
+
+    "Least" is over all states of the neighbours that remain.
 
     Args:
         row: the prices of the states.
@@ -223,14 +228,14 @@ class _Elimination:
             elif self.sizes[j] == 1:
                 rows[i] += m[:, 0]
             else:
-                self._add((i, j), m)
+                self._add_table((i, j), m)
         for i, row in enumerate(rows):
-            self._add((i,), row)
+            self._add_table((i,), row)
         for shared in problem.shared:
             if math.prod(shared.sizes) > largest:
                 raise _too_wide(math.prod(shared.sizes))
             undecided = tuple(v for v in shared.around if self.sizes[v] > 1)
-            self._add(undecided, shared.table().reshape([self.sizes[v] for v in undecided]))
+            self._add_table(undecided, shared.table().reshape([self.sizes[v] for v in undecided]))
 
     def copy(self) -> _Elimination:
         """Return an independent elimination in the current state."""
@@ -239,7 +244,7 @@ class _Elimination:
         duplicate.order = [*self.order]
         return duplicate
 
-    def _add(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
+    def _add_table(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
         """Add a table of some variables."""
         self.tables[self.number] = _Table(variables, prices)
         for v in variables:
@@ -248,7 +253,7 @@ class _Elimination:
 
     def add_row(self, variable: int, prices: np.ndarray) -> None:
         """Add prices of one variable's states."""
-        self._add((variable,), prices)
+        self._add_table((variable,), prices)
 
     def simplify(self, candidates: Sequence[int]) -> None:
         """Remove the candidates whose neighbours have a common table already.
@@ -256,28 +261,28 @@ class _Elimination:
         No table grows then.
         """
         for v in candidates:
-            around = {*self._around(v)}
+            around = {*self._list_neighbours(v)}
             if any(around <= {*self.tables[n].variables} for u in around for n in self.of[u] - self.of[v]):
-                self._replace(v, self._width(v))
+                self._remove_variable(v, self._count_entries(v))
 
     def run(self) -> list[int]:
         """Remove all variables, those with small tables first, and return the states of the optimum."""
         removed = [False] * len(self.sizes)
         for v, _ in self.order:
             removed[v] = True
-        waiting = [(self._width(v), v) for v in range(len(self.sizes)) if not removed[v]]
+        waiting = [(self._count_entries(v), v) for v in range(len(self.sizes)) if not removed[v]]
         heapq.heapify(waiting)
         while waiting:
             width, v = heapq.heappop(waiting)
             if removed[v]:
                 continue
-            current_width = self._width(v)
+            current_width = self._count_entries(v)
             if current_width > width:
                 heapq.heappush(waiting, (current_width, v))
                 continue
             removed[v] = True
-            for u in self._replace(v, current_width):
-                heapq.heappush(waiting, (self._width(u), u))
+            for u in self._remove_variable(v, current_width):
+                heapq.heappush(waiting, (self._count_entries(u), u))
         states = [0] * len(self.sizes)
         for v, tables in reversed(self.order):
             prices = np.zeros(self.sizes[v])
@@ -286,8 +291,10 @@ class _Elimination:
             states[v] = int(prices.argmin())
         return states
 
-    def _replace(self, v: int, width: int) -> tuple[int, ...]:
-        """Remove a variable and add a table over its neighbours; return the neighbours.
+    def _remove_variable(self, v: int, width: int) -> tuple[int, ...]:
+        """Replace a variable by a table over its neighbours, with the least price over its states.
+
+        Returns the neighbours; without any, no table is added.
 
         ``width`` is the number of entries of the sum of the variable's tables.
 
@@ -296,7 +303,7 @@ class _Elimination:
         """
         if width > self.largest:
             raise _too_wide(width)
-        around = self._around(v)
+        around = self._list_neighbours(v)
         numbers = sorted(self.of[v], key=lambda n: self.tables[n].prices.ndim)
         tables = [self.tables.pop(number) for number in numbers]
         self.order.append((v, tables))
@@ -309,17 +316,17 @@ class _Elimination:
         for u in around:
             self.of[u].difference_update(numbers)
         if around:
-            self._add(around, total.min(axis=0))
+            self._add_table(around, total.min(axis=0))
         return around
 
-    def _around(self, v: int) -> tuple[int, ...]:
+    def _list_neighbours(self, v: int) -> tuple[int, ...]:
         """Return the variables that have a table in common with a variable, sorted."""
         variables = {u for number in self.of[v] for u in self.tables[number].variables}
         return tuple(sorted(variables - {v}))
 
-    def _width(self, v: int) -> int:
+    def _count_entries(self, v: int) -> int:
         """Return the number of entries of the table of a variable and its neighbours."""
-        return self.sizes[v] * math.prod(self.sizes[u] for u in self._around(v))
+        return self.sizes[v] * math.prod(self.sizes[u] for u in self._list_neighbours(v))
 
 
 def _too_wide(width: int) -> TooWideError:
@@ -375,10 +382,10 @@ class _Branches:
         waiting: list[dict[int, int]] = [{}]
         while waiting:
             decided = waiting.pop()
-            bound, states = self._relaxed(decided)
+            bound, states = self._solve_relaxed(decided)
             if best is not None and bound >= best[0] * (1 - 1e-12):
                 continue
-            slack, hub = self._finish(states, decided)
+            slack, hub = self._decide_hubs(states, decided)
             price = self.problem.price(states)
             if best is None or price < best[0]:
                 best = (price, states)
@@ -388,7 +395,7 @@ class _Branches:
         assert best is not None
         return best[1]
 
-    def _relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
+    def _solve_relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
         """Return a lower bound with some hubs decided, and the states that attain it.
 
         ``decided`` maps hubs to states. The states of hubs in the result are 0.
@@ -409,12 +416,12 @@ class _Branches:
             states[v] = state
         return fixed + small.price(chosen), states
 
-    def _finish(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
-        """Set every hub in ``states`` to its best state, or its decided one.
+    def _decide_hubs(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
+        """Set each hub in ``states`` to its decided state, or to its cheapest one beside the other variables.
 
         Returns:
-            The largest distance of an undecided hub's price from its lower bound, and this hub; None if all are
-            decided.
+            ``(distance, hub)`` of the undecided hub whose price is farthest above its lower bound; ``(0.0, None)`` if
+            no price is above its bound.
         """
         worst: tuple[float, int | None] = (0.0, None)
         for hub in self.hubs:
@@ -432,9 +439,10 @@ class _Branches:
 def improve(
     problem: ChoiceProblem, states: Sequence[int], remaining: Sequence[np.ndarray] | None = None
 ) -> Solution:
-    """Return a solution that is at least as good as given states, by a local search.
+    """Improve an assignment by a local search; return a solution that is at least as good.
 
-    States that cannot be part of an optimum are left out, so that windows have few states.
+    Windows of neighbouring variables are decided again while the other variables stay. States that cannot be part of an
+    optimum are left out, so that windows have few states.
 
     Args:
         problem: the problem.
@@ -449,16 +457,16 @@ def improve(
             prices = [problem.price_of_states(start, v, int(s)) for s in allowed]
             start[v] = int(allowed[int(np.argmin(prices))])
     inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(remaining, start)]
-    inside = _rounds(small, inside)
+    inside = _decide_all_windows(small, inside)
     states_now = [int(remaining[v][s]) for v, s in enumerate(inside)]
     best = states_now if problem.price(states_now) < problem.price(states) else list(states)
     return Solution.of(problem, best, "local search", False)
 
 
-def _rounds(problem: ChoiceProblem, states: list[int]) -> list[int]:
-    """Decide all windows again until a round does not improve the price.
+def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
+    """Decide all windows again, round by round, until a round does not lower the price.
 
-    There are at most :data:`ROUNDS` rounds.
+    There are at most :data:`ROUNDS` (3) rounds, and one if all variables fit into one window.
     """
     current, price = states, problem.price(states)
     around, hubs = problem.neighbours(), set(problem.hubs)
@@ -467,17 +475,17 @@ def _rounds(problem: ChoiceProblem, states: list[int]) -> list[int]:
         others = [v for v in range(len(problem)) if v not in hubs]
         single_window = len(others) <= WINDOW
         if single_window:
-            current = _decide(problem, around, current, others)
+            current = _decide_window(problem, around, current, others)
         for centre in () if single_window else range(0, len(problem), WINDOW // 2):
             if centre not in hubs:
-                current = _decide(problem, around, current, _window(around, centre, hubs))
+                current = _decide_window(problem, around, current, _nearest_variables(around, centre, hubs))
         price = problem.price(current)
         if single_window or price >= price_before * (1 - 1e-12):
             break
     return current
 
 
-def _window(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
+def _nearest_variables(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
     """Return the :data:`WINDOW` variables nearest to one, by the number of pairs between them.
 
     Paths through hubs do not count, because hubs pair with nearly all variables.
@@ -491,12 +499,12 @@ def _window(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
     return sorted(window)
 
 
-def _decide(
+def _decide_window(
     problem: ChoiceProblem, around: list[Neighbours], current: list[int], chosen: list[int]
 ) -> list[int]:
-    """Decide some variables and all hubs again; return the better states.
+    """Decide some variables and all hubs again while the others stay; return the better states.
 
-    The other variables stay. A window that is too large for elimination is decided in halves.
+    If the variables are too many for elimination, each half of them is decided after the other.
 
     Args:
         problem: the problem.
@@ -519,16 +527,13 @@ def _decide(
         answer = eliminate(small)
     except TooWideError:
         for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
-            current = _decide(problem, around, current, half)
+            current = _decide_window(problem, around, current, half)
         return current
     improved = list(current)
     for v, state in zip(window, answer.states):
         improved[v] = state
-    return (
-        improved
-        if problem.price_around(improved, window) < problem.price_around(current, window)
-        else current
-    )
+    is_better = problem.price_around(improved, window) < problem.price_around(current, window)
+    return improved if is_better else current
 
 
 def _add_shared(

@@ -60,9 +60,9 @@ class DoesNotFitError(SpmdError, ValueError):
 def solve_integer(
     problem: ChoiceProblem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
 ) -> Solution:
-    """Return the cheapest assignment with at most ``limit`` bytes.
+    """Return the cheapest assignment that stores at most ``limit`` bytes, by the solver HiGHS.
 
-    It may be more expensive than the optimum by ``gap``.
+    Its price may be above the optimum by the share ``gap``.
 
     Args:
         problem: the problem.
@@ -75,14 +75,14 @@ def solve_integer(
         InputError: If scipy is not installed.
         DoesNotFitError: If nothing fits; the message names the smallest limit that would.
     """
-    _need_scipy()
+    _require_scipy()
     bound, remaining = limit, reduce_domains(problem, memory=limit is not None)
     small = restrict(problem, remaining)
     for _ in range(6):
-        inside = _solve(small, bound, seconds_allowed, gap)
+        inside = _run_solver(small, bound, seconds_allowed, gap)
         if inside is None and (bound is None or smallest_memory(problem) <= bound):
             # The presolve of some versions of HiGHS (scipy 1.15) finds problems infeasible that are not.
-            inside = _solve(small, bound, seconds_allowed, gap, presolve=False)
+            inside = _run_solver(small, bound, seconds_allowed, gap, presolve=False)
         if inside is None:
             break
         states = [int(remaining[v][s]) for v, s in enumerate(inside.states)]
@@ -91,16 +91,16 @@ def solve_integer(
             return solution
         # The solver allows a small violation of the limit, so lower the limit by the violation.
         bound -= max(solution.memory - limit, 0.5)
-    raise _too_small(problem, limit)
+    raise _too_small_error(problem, limit)
 
 
-def lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed: float = 60.0) -> Solution:
+def find_lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed: float = 60.0) -> Solution:
     """Return the assignment with the least memory among those that are as fast as a solution.
 
     HiGHS returns an arbitrary one of equally fast assignments.
     """
     remaining = reduce_domains(problem, memory=True)
-    lighter = _solve(
+    lighter = _run_solver(
         restrict(problem, remaining),
         solution.memory,
         seconds_allowed,
@@ -116,7 +116,7 @@ def lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed: flo
     return candidate if as_fast and candidate.memory < solution.memory else solution
 
 
-def _need_scipy() -> None:
+def _require_scipy() -> None:
     """Raise InputError if scipy is not installed."""
     try:
         import scipy.optimize  # noqa: F401
@@ -126,7 +126,7 @@ def _need_scipy() -> None:
         ) from None
 
 
-def _solve(
+def _run_solver(
     problem: ChoiceProblem,
     limit: float | None,
     seconds_allowed: float,
@@ -134,7 +134,7 @@ def _solve(
     presolve: bool = True,
     most_seconds: float | None = None,
 ) -> Solution | None:
-    """Return the cheapest assignment with at most ``limit`` bytes, or None if HiGHS finds none.
+    """Run HiGHS once; return the cheapest assignment with at most ``limit`` bytes, or None.
 
     Args:
         problem: the problem.
@@ -142,7 +142,10 @@ def _solve(
         seconds_allowed: time limit of the first run; doubled while HiGHS has no assignment.
         gap: relative gap at which HiGHS stops.
         presolve: let HiGHS simplify the program first.
-        most_seconds: if set, return the assignment with the least memory among those with at most this price.
+        most_seconds: if given, return the assignment with the least memory among those with at most this price.
+
+    Returns:
+        The assignment; None if HiGHS reports that there is none, or fails.
     """
     from scipy.optimize import LinearConstraint, milp
 
@@ -176,10 +179,10 @@ def _solve(
     return Solution.of(problem, states, "integer programme", answer.status == 0)
 
 
-def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
-    """Return the error that no assignment fits into ``limit`` bytes.
+def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
+    """Return the error for a limit that no assignment keeps.
 
-    It names the smallest possible limit.
+    It names the smallest possible limit, unless that is below ``limit``: then the solver found no assignment.
     """
     least = smallest_memory(problem)
     if limit is not None and least > limit:
