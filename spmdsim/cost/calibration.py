@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import median
 
-from spmdsim.cost.closed_forms import Link, at_size
+from spmdsim.cost.closed_forms import Link, link_at_size
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
@@ -55,7 +55,7 @@ class Fit:
     def seconds(self, nbytes: float) -> float:
         """Return the fitted time of a size in bytes."""
         # The last piece has no limit, so the last argument is never used.
-        return at_size(self.pieces, nbytes, Link(0.0, 0.0)).seconds(nbytes)
+        return link_at_size(self.pieces, nbytes, Link(0.0, 0.0)).seconds(nbytes)
 
     @property
     def median_error(self) -> float:
@@ -69,7 +69,9 @@ class Fit:
 
 
 def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Fit alpha and beta, both at least 0, with the least squared relative error.
+    """Fit a line to samples by the least squared relative error; return ``(alpha, beta)``.
+
+    The line is ``seconds = alpha + beta * bytes``. Both are at least 0. ``samples`` are pairs of bytes and seconds.
 
     >>> alpha, beta = fit_line([(0, 2e-6), (1000, 3e-6), (4000, 6e-6)])
     >>> f"{alpha:.1e} {beta:.1e}"
@@ -103,12 +105,12 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
     >>> len(fit.pieces), f"{fit.pieces[0].alpha:.2e}"
     (1, '1.00e-06')
     """
-    data = _medians(samples)
+    data = _median_times(samples)
     if len(data) < _LEAST:
         raise InputError(
             f"{many(len(data), 'size is', 'sizes are')} too few to fit a line; at least {_LEAST} are needed"
         )
-    best = _best_cut(data, most)
+    best = _cut_best(data, most)
     pieces = []
     for index, (start, stop) in enumerate(best):
         alpha, beta = fit_line(data[start:stop])
@@ -131,14 +133,18 @@ def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
     """
     envelope: list[Sample] = []
     least = inf
-    for size, seconds in sorted(_medians(samples), reverse=True):
+    for size, seconds in sorted(_median_times(samples), reverse=True):
         least = min(least, seconds)
         envelope.append((size, least))
     return envelope[::-1]
 
 
-def _medians(samples: Iterable[Sample]) -> list[Sample]:
-    """Return the sizes in ascending order and the median time of each."""
+def _median_times(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the sizes in ascending order, each with its median time.
+
+    Raises:
+        InputError: If a size is negative, or a time is not greater than 0 and finite.
+    """
     times: dict[float, list[float]] = {}
     for size, seconds in samples:
         if not 0 < seconds < inf or size < 0:
@@ -149,10 +155,11 @@ def _medians(samples: Iterable[Sample]) -> list[Sample]:
     return [(size, median(times[size])) for size in sorted(times)]
 
 
-def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
-    """Divide samples into at most ``most`` ranges with the least criterion.
+def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
+    """Divide samples into at most ``most`` ranges; return ``(start, stop)`` of each range.
 
-    The result has (start, stop) of each range. The division is found by dynamic programming.
+    A line is fitted to each range. The division has the least criterion, which weighs errors against the number of
+    ranges; dynamic programming finds it.
     """
     count = len(data)
     # The last line has no limit, so it must grow: a flat one would predict one time for all larger sizes.
@@ -208,7 +215,7 @@ class CalibrationCheck:
     measured: float
 
 
-def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
+def error_interval(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     """Return the 5th and 95th percentile of measured / predicted.
 
     Nine of ten predictions lie between. All errors of predictions count, such as noise, a bad fit or effects outside
@@ -219,7 +226,7 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
         InputError: If there are fewer than ten checks.
 
     >>> checks = [CalibrationCheck("ring", 8, 1.0, 0.5 + k / 10) for k in range(11)]
-    >>> [round(factor, 2) for factor in interval_of(checks)]
+    >>> [round(factor, 2) for factor in error_interval(checks)]
     [0.55, 1.45]
     """
     if len(checks) < 10:

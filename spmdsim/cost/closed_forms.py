@@ -90,7 +90,7 @@ class Rate(Pictured):
     per_byte: float
 
 
-def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
+def link_at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
     """Return the link of the first range that includes this size.
 
     It is ``otherwise`` beyond the last range.
@@ -112,7 +112,7 @@ def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
     return min([otherwise.beta, *(piece.alpha / piece.limit + piece.beta for piece in pieces)])
 
 
-def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float) -> tuple[Piece, ...]:
+def scale_pieces(pieces: tuple[Piece, ...], alpha: float, beta: float) -> tuple[Piece, ...]:
     """Return the ranges with their alpha and beta multiplied by factors."""
     return tuple(Piece(piece.limit, piece.alpha * alpha, piece.beta * beta) for piece in pieces)
 
@@ -171,10 +171,12 @@ class MeasuredTable:
         return tuple(a for (c, a, n) in self._curves if c == collective and n == group_size)
 
     def seconds(self, collective: str, algorithm: str, group_size: int, nbytes: float) -> float | None:
-        """Interpolate the measured time in seconds; None if this group size was not measured.
+        """Return the time in seconds that measurements give for a message size, or None.
 
-        Below the smallest measured size the time is constant; above the largest one it grows in proportion to the
-        size. None is also returned above measurements of at most one byte, such as those of a barrier.
+        Times are interpolated between measured sizes. Below the smallest one the time is constant; above the largest
+        one it
+        grows in proportion to the size. None if the algorithm was not measured on so many ranks, or if ``nbytes`` is
+        above measurements of at most one byte, such as those of a barrier.
         """
         curve = self._curves.get((collective, algorithm, group_size))
         if curve is None:
@@ -215,8 +217,8 @@ _RECEIVED: dict[str, tuple[float, bool]] = {
 COLLECTIVES: tuple[str, ...] = tuple(_RECEIVED)
 
 
-def _entry(collective: str) -> tuple[float, bool]:
-    """Return the multiplier and the flag of a collective in :data:`_RECEIVED`.
+def _received_entry(collective: str) -> tuple[float, bool]:
+    """Return ``(multiplier, has_fraction)`` of a collective: see :data:`_RECEIVED`.
 
     Raises:
         InputError: If the collective is unknown.
@@ -237,14 +239,17 @@ def received_per_message(collective: str, group_size: int) -> float:
     >>> received_per_message("broadcast", 4)
     1.0
     """
-    multiplier, fraction = _entry(collective)
+    multiplier, fraction = _received_entry(collective)
     return multiplier * (group_size - 1) / group_size if fraction else multiplier
 
 
 def most_received(collective: str, members: int, count: int) -> float:
-    """Return the elements that the busiest rank receives.
+    """Return the elements that the busiest rank receives, with the least traffic and balanced blocks.
 
-    The blocks of ``count`` elements are balanced. ``members`` is the number of ranks.
+    Args:
+        collective: the name of the collective.
+        members: the number of ranks.
+        count: the size of the message in elements, as benchmarks state it.
 
     >>> most_received("all_reduce", 4, 10), most_received("all_gather", 4, 10), most_received("reduce_scatter", 4, 10)
     (16, 8, 9)
@@ -275,7 +280,7 @@ def bus_factor(collective: str, group_size: int) -> float:
     >>> bus_factor("all_reduce", 8), bus_factor("broadcast", 8)
     (1.75, 1.0)
     """
-    multiplier, fraction = _entry(collective)
+    multiplier, fraction = _received_entry(collective)
     return multiplier * (group_size - 1) / group_size if fraction else 1.0
 
 
@@ -310,7 +315,7 @@ def textbook_seconds(
     >>> textbook_seconds("exchange", 8, 100, alpha=1.0, beta=1.0, messages=2)
     102.0
     """
-    _entry(collective)
+    _received_entry(collective)
     n, r = group_size, nbytes
     if n == 1 or collective == "slice":
         return 0.0

@@ -120,12 +120,19 @@ class EventProgram(Pictured):
     ) -> int:
         """Append an operation and return its number.
 
-        It starts when the operations ``after`` have ended and the operations ``started`` have started. ``size`` is the
-        bytes of a message or the duration of a calculation; ``cpu`` and ``card`` are the processor and the network
-        card that it uses.
+        Args:
+            kind: :data:`SEND`, :data:`RECV` or :data:`CALC`.
+            rank: the rank that runs it.
+            peer: the other rank of a message; ``rank`` itself for a calculation.
+            size: the bytes of a message, or the duration of a calculation.
+            tag: the tag of a message.
+            after: the operations that must have ended before.
+            started: the operations that must have started before.
+            cpu: the number of the processor that it uses.
+            card: the number of the network card that it uses.
 
         Raises:
-            ScheduleError: If a rank or a size is invalid.
+            ScheduleError: If a rank does not exist or the size is negative.
         """
         if not 0 <= rank < self.size or not 0 <= peer < self.size:
             raise ScheduleError(
@@ -147,7 +154,7 @@ class EventProgram(Pictured):
         return op
 
     def describe(self, op: int) -> str:
-        """Return one operation in a few words."""
+        """Return a text for operation number ``op``, such as ``rank 0: send 8 bytes to 1, tag 0``."""
         rank, size, kind = self.ranks[op], self.sizes[op], self.kinds[op]
         if kind == CALC:
             return f"rank {rank}: calc {size:g}"
@@ -485,7 +492,8 @@ def _find_rank_ends(program: EventProgram, ends: Sequence[float]) -> tuple[float
 def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
     """Return `(sender, receiver, card, eager)` of a message of this size.
 
-    They are the times for which it occupies the sender's processor, the receiver's processor and each card, and True if it
+    They are the times for which it occupies the sender's processor, the receiver's processor and each card, and True
+    if it
     is sent without waiting for its receiver.
     """
     more = size - 1 if size > 0 else 0
@@ -493,7 +501,15 @@ def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
 
 
 def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list[int]) -> None:
-    """Raise an error that names an operation that never ran, or a message that no rank received."""
+    """Raise ScheduleError if an operation never ran, or a message was never received.
+
+    The error names the first operation that waits for nothing but a message, else one in a circle of requirements.
+
+    Args:
+        program: the operations of all ranks.
+        starts: the start of each operation; negative if it never ran.
+        partners: the matched operation of each send and receive; -1 without one.
+    """
     for op, start in enumerate(starts):
         needed = (*program.needs[op], *program.start_needs.get(op, ()))
         if start >= 0 or any(starts[required] < 0 for required in needed):

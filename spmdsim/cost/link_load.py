@@ -76,9 +76,10 @@ class LinkLoad:
 
 
 def symmetry_of(schedule: Schedule) -> str:
-    """Return the symmetry by which all ranks follow from rank 0.
+    """Return the symmetry by which the messages of all ranks follow from those of rank 0.
 
-    It is ``shift``, ``xor`` or an empty text.
+    It is ``shift`` (rank r does what rank 0 does, with r added to all ranks), ``xor`` (with an exclusive-or instead
+    of a sum), or an empty text.
 
     >>> from spmdsim.collectives import schedule_of
     >>> [symmetry_of(schedule_of("all_reduce", "recursive_doubling", n)) for n in (6, 8)]
@@ -102,9 +103,9 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
     """
     kind = symmetry_of(schedule)
     if kind and schedule.size > EXACT_UP_TO:
-        yield from _from_one_rank(schedule, nbytes, itemsize, kind)
+        yield from _derive_from_rank_0(schedule, nbytes, itemsize, kind)
     else:
-        yield from _from_all_ranks(schedule, nbytes, itemsize)
+        yield from _generate_all_ranks(schedule, nbytes, itemsize)
 
 
 # ------------------------------------------------------------------------------ one rank represents all
@@ -137,10 +138,12 @@ class OwnChunks:
         return np.concatenate(([0.0], np.cumsum(np.concatenate((by_block, by_block)))))
 
     def most_below(self, limit: int) -> int:
-        """Return the largest number of blocks below a limit on any rank.
+        """Return the largest number of chunks that a rank has in blocks below ``limit``.
 
-        Rank r has block b at ``b ^ r``. The blocks are halved repeatedly. Of a half that an exclusive-or swaps or
-        not, all blocks count if the limit is beyond it; the other half has the problem with half as many blocks.
+        This is for the symmetry ``xor``. A chunk in block b of rank 0 is in block ``b ^ r`` of rank r. The number of
+        ranks is a power of two. Blocks are halved repeatedly: a rank either swaps both halves or not. If the limit is
+        in the upper half, all chunks of the lower
+        half count, and the upper half is the same problem with half as many blocks; else only the lower half matters.
         """
         limits = [limit]
         while 2 ** len(limits) <= self._n:
@@ -157,7 +160,9 @@ class OwnChunks:
         return int(most[0])
 
     def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
-        """Return the largest sum of chunk sizes on any rank, if the first blocks have longer chunks.
+        """Return the largest sum of chunk sizes that a rank has, for the symmetry ``shift``.
+
+        The first ``longer`` blocks are long, the others are short.
 
         Args:
             short: sizes of the chunks of a short block.
@@ -192,7 +197,11 @@ class RepeatedRound:
 
 @lru_cache(maxsize=32)
 def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
-    """Return the rounds of rank 0; equal rounds in a row are one entry."""
+    """Return the rounds of rank 0, with one entry for equal rounds in a row.
+
+    Rounds are equal if their messages go to equal peers and have equally many chunks, which begin at one position in
+    a block.
+    """
     # All blocks have chunks of equal sizes, so only the position of a chunk in its block matters.
     inner = max(1, schedule.chunk_count // schedule.size)
     firsts: list[list[Instruction]] = []
@@ -226,8 +235,8 @@ def _levels(schedule: Schedule) -> tuple[int, ...]:
     return (schedule.size,) if by_pairs else schedule.levels
 
 
-def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
-    """Yield the rounds of all ranks, derived from those of rank 0 by a shift or an exclusive-or."""
+def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
+    """Yield the rounds of all ranks, derived from those of rank 0 by the symmetry ``kind``."""
     n = schedule.size
     for entry in compressed_rounds(schedule):
         sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in entry.sends]
@@ -240,14 +249,20 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
             len(peers),
             (kind, peers[0]) if len(peers) == 1 else None,
             n,
-            partial(_everyone, n, kind, peers, sizes),
+            partial(_messages_of_all_ranks, n, kind, peers, sizes),
         )
 
 
-def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[Ints, Ints, Floats]:
-    """Return senders, receivers and sizes of all ranks' messages.
+def _messages_of_all_ranks(
+    n: int, kind: str, peers: list[int], sizes: list[float]
+) -> tuple[Ints, Ints, Floats]:
+    """Return the senders, receivers and sizes of all ranks' messages in a round, as three arrays.
 
-    They are derived from those of rank 0.
+    Args:
+        n: the number of ranks.
+        kind: the symmetry, ``shift`` or ``xor``.
+        peers: the ranks to which rank 0 sends.
+        sizes: the bytes of each message of rank 0.
     """
     ranks = np.arange(n, dtype=np.int64)
     targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
@@ -285,7 +300,7 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
 # ------------------------------------------------------------------------------ all ranks one by one
 
 
-def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
+def _generate_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
     """Yield the rounds of all ranks, generated one by one.
 
     Raises:
@@ -302,11 +317,14 @@ def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[
                 f"{schedule.name} has no symmetry and too many messages to look at each; "
                 "price it without a topology, or on fewer ranks"
             )
-        yield _one_round(moves_of, sizes)
+        yield _sum_round(moves_of, sizes)
 
 
-def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
-    """Return the messages of one round; ``moves_of`` has the instructions of each rank."""
+def _sum_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
+    """Return the messages of one round and its busiest ranks.
+
+    ``moves_of`` has the instructions of each rank, ``sizes`` the bytes of each chunk.
+    """
     k = len(sizes)
     sources: list[int] = []
     targets: list[int] = []

@@ -20,7 +20,7 @@ from spmdsim.cost.closed_forms import (
     Measurement,
     Piece,
     Rate,
-    at_size,
+    link_at_size,
     message_bytes,
     textbook_seconds,
 )
@@ -180,7 +180,7 @@ class Machine(ShortRepr):
 
     def piece(self, nbytes: float) -> Link:
         """Return the alpha and beta of one message of this size outside of nodes and axis links."""
-        return at_size(self.pieces, nbytes, Link(self.alpha, self.beta))
+        return link_at_size(self.pieces, nbytes, Link(self.alpha, self.beta))
 
     def message_seconds(self, nbytes: float) -> float:
         """Return the seconds of one message outside of nodes and axis links."""
@@ -188,16 +188,16 @@ class Machine(ShortRepr):
 
     def still_seconds(self, nbytes: float) -> float:
         """Return the seconds of one message of bytes that have not changed since they were sent."""
-        return at_size(self.still_pieces, nbytes, self.piece(nbytes)).seconds(nbytes)
+        return link_at_size(self.still_pieces, nbytes, self.piece(nbytes)).seconds(nbytes)
 
     def reduce_seconds(self, nbytes: float) -> float:
         """Return the seconds to reduce this many bytes at once; 0 for no bytes."""
-        link = at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma))
+        link = link_at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma))
         return link.seconds(nbytes) if nbytes > 0 else 0.0
 
     def copy_seconds(self, nbytes: float) -> float:
         """Return the seconds to copy this many bytes at once; 0 for no bytes."""
-        link = at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
+        link = link_at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
         return link.seconds(nbytes) if nbytes > 0 else 0.0
 
     def message_parts(
@@ -334,7 +334,7 @@ def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
 
 
 def _check_numbers(machine: Machine) -> None:
-    """Raise InputError if a number is impossible for a machine."""
+    """Raise InputError if a number of a machine is negative or infinite, or sizes of pieces do not ascend."""
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
     ]

@@ -150,7 +150,7 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
             raise InputError(f"{where}: {key!r} is missing; it is needed, in seconds")
     for key in (*_NUMBERS, *_WHOLE):
         if key in data:
-            values[key] = _number(data[key], key, where, integer=key in _WHOLE)
+            values[key] = _parse_number(data[key], key, where, integer=key in _WHOLE)
     values |= {key: read(data[key], key, where) for key, read in _READERS.items() if key in data}
     try:
         return Machine(**values)
@@ -158,7 +158,7 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
         raise InputError(f"{where}: {error.message}") from None
 
 
-def _number(value: Any, key: str, where: str, integer: bool = False) -> Any:
+def _parse_number(value: Any, key: str, where: str, integer: bool = False) -> Any:
     """Return a number of a machine file.
 
     With ``integer`` it must be an integer, else it becomes a float.
@@ -180,7 +180,7 @@ def _link(value: Any, key: str, where: str) -> Link:
     """Parse an object of alpha and beta."""
     if not isinstance(value, dict) or set(value) != {"alpha", "beta"}:
         raise InputError(f'{where}: {key!r} is {value!r}; it has to be {{"alpha": seconds, "beta": seconds}}')
-    return Link(*(_number(value[name], f"{key} {name}", where) for name in ("alpha", "beta")))
+    return Link(*(_parse_number(value[name], f"{key} {name}", where) for name in ("alpha", "beta")))
 
 
 def _axis_links(value: Any, key: str, where: str) -> tuple[tuple[str, Link], ...]:
@@ -200,7 +200,7 @@ def _rows(value: Any, key: str, where: str, wanted: str) -> list[Any]:
     return value
 
 
-def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
+def _parse_pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
     """Parse rows [largest bytes or null, alpha, beta]; null stands for no limit."""
     wanted = "[largest bytes or null, alpha, beta]"
     pieces: list[Piece] = []
@@ -208,11 +208,13 @@ def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
         if not isinstance(row, list) or len(row) != 3:
             raise InputError(f"{where}: {key} {index} is {row!r}; it has to be {wanted}")
         limit = float("inf") if row[0] is None else row[0]
-        pieces.append(Piece(*(_number(number, f"{key} {index}", where) for number in (limit, *row[1:]))))
+        pieces.append(
+            Piece(*(_parse_number(number, f"{key} {index}", where) for number in (limit, *row[1:])))
+        )
     return tuple(pieces)
 
 
-def _rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
+def _parse_rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
     """Parse a map of classes of operators to [seconds per operation, seconds per byte]."""
     wanted = "classes of operators to [seconds per operation, seconds per byte]"
     if not isinstance(value, dict):
@@ -223,7 +225,7 @@ def _rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
             raise unknown(f"{where}: {key!r} has an unknown class {kind!r}", kind, KINDS, listed="known are")
         if not isinstance(row, list) or len(row) != 2:
             raise InputError(f"{where}: {key!r} {kind!r} is {row!r}; it has to map {wanted}")
-        rates.append(Rate(kind, *(_number(number, f"{key} {kind}", where) for number in row)))
+        rates.append(Rate(kind, *(_parse_number(number, f"{key} {kind}", where) for number in row)))
     return tuple(rates)
 
 
@@ -231,11 +233,11 @@ def _interval(value: Any, key: str, where: str) -> tuple[float, float]:
     """Parse [lowest factor, highest factor]."""
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{where}: {key!r} is {value!r}; it has to be [lowest factor, highest factor]")
-    low, high = (_number(number, key, where) for number in value)
+    low, high = (_parse_number(number, key, where) for number in value)
     return low, high
 
 
-def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
+def _parse_measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
     """Parse rows [collective, algorithm, ranks, bytes, seconds] of measured times."""
     wanted = "[collective, algorithm, ranks, bytes, seconds]"
     kinds: tuple[Any, ...] = (str, str, int, int, (int, float))
@@ -244,7 +246,9 @@ def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
         right = isinstance(row, list) and len(row) == 5 and not any(isinstance(x, bool) for x in row)
         if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
             raise InputError(f"{where}: {key} row {index} is {row!r}; it has to be {wanted}")
-    measured = tuple(Measurement(row[0], row[1], row[2], row[3], _number(row[4], key, where)) for row in rows)
+    measured = tuple(
+        Measurement(row[0], row[1], row[2], row[3], _parse_number(row[4], key, where)) for row in rows
+    )
     for index, measurement in enumerate(measured):
         if measurement.collective not in COLLECTIVES:  # No price would use it.
             sentence = f"{where}: {key} row {index} is of an unknown collective {measurement.collective!r}"
@@ -256,8 +260,8 @@ def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
 _READERS: dict[str, Callable[[Any, str, str], Any]] = {
     "intra": _link,
     "axis_links": _axis_links,
-    **dict.fromkeys(_PIECES, _pieces),
-    "rates": _rates,
+    **dict.fromkeys(_PIECES, _parse_pieces),
+    "rates": _parse_rates,
     "interval": _interval,
-    "measured": _measured,
+    "measured": _parse_measured,
 }

@@ -157,23 +157,18 @@ def predict(
     for n in ranks:
         network = parse_topology(topology, n, machine) if topology else None
         pricers: dict[str, Callable[[int], float]] = {}
-        for name in names or by_name:
-            if name not in by_name:
-                continue
-            chosen = by_name[name]
-            own_options = {
-                key: value for key, value in (options or {}).items() if key in dict(chosen.options)
-            }
+        for chosen in [by_name[name] for name in names or by_name if name in by_name]:
+            own_options = {k: value for k, value in (options or {}).items() if k in dict(chosen.options)}
             reason = f"needs {chosen.condition_words}, not"
             if chosen.fits(n, own_options):
                 schedule = make_schedule(chosen, n, **own_options)
-                if _affordable(schedule, machine, network is not None, events is not None, len(sizes)):
-                    pricers[name] = _pricer(schedule, machine, network, itemsize, events)
+                if _is_quick(schedule, machine, network is not None, events is not None, len(sizes)):
+                    pricers[chosen.name] = _price_function(schedule, machine, network, itemsize, events)
                     continue
                 reason = "too many messages to look at each on"
-            skipped.setdefault(name, {}).setdefault(reason, []).append(n)
+            skipped.setdefault(chosen.name, {}).setdefault(reason, []).append(n)
         if not names or "native" in names:
-            pricers |= _native(collective, machine, n)
+            pricers |= _native_price_function(collective, machine, n)
         row = [
             PredictedPoint(
                 n,
@@ -187,7 +182,7 @@ def predict(
             for size in sizes
         ]
         points += row
-        crossovers += _crossovers(row, pricers)
+        crossovers += _find_crossovers(row, pricers)
     left_out = {
         name: "; ".join(f"{reason} {_rank_words(counts)}" for reason, counts in reasons.items())
         for name, reasons in skipped.items()
@@ -209,10 +204,13 @@ def _rank_words(counts: Sequence[int]) -> str:
     return f"{', '.join(words)} {'rank' if {*counts} == {1} else 'ranks'}"
 
 
-def _pricer(
+def _price_function(
     schedule: Schedule, machine: Machine, network: Topology | None, itemsize: int, events: LogGOPS | None
 ) -> Callable[[int], float]:
-    """Return a function from message size in bytes to the seconds of a schedule."""
+    """Return the function that computes the seconds of a schedule for a message size in bytes.
+
+    With ``events``, it simulates events; else it prices synchronous rounds, on ``network`` if that is not None.
+    """
     if events is None:
         return lambda nbytes: price(schedule, machine, nbytes, network, itemsize).seconds
 
@@ -224,11 +222,17 @@ def _pricer(
     return simulated
 
 
-def _affordable(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
-    """Return True if pricing ``sizes`` sizes is quick.
+def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
+    """Return True if a schedule can be priced at several sizes in a short time.
 
-    It is quick with a closed form, a symmetry, or few messages. ``network`` is True with a topology, and ``events``
-    is True for an event simulation.
+    That is so with a closed form, or with few messages. If all ranks behave like rank 0, only its messages count.
+
+    Args:
+        schedule: the schedule.
+        machine: the machine.
+        network: True if messages share the links of a topology.
+        events: True if events are simulated.
+        sizes: the number of sizes.
     """
     n = schedule.size
     form = closed_form_of(schedule)
@@ -249,7 +253,7 @@ def _affordable(schedule: Schedule, machine: Machine, network: bool, events: boo
     return rounds <= _AFFORDABLE and len(compressed_rounds(schedule)) * n * each * sizes <= _AFFORDABLE_ARRAYS
 
 
-def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
+def _native_price_function(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
     """Return a function from message size to the measured seconds of the library's own call.
 
     It is the value of the key ``"native"``. The dict is empty if the machine has no measurement on ``n`` ranks.
@@ -260,11 +264,14 @@ def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[in
     return {"native": lambda nbytes: machine.measured_seconds(collective, "native", n, nbytes) or 0.0}
 
 
-def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
-    """Find the sizes at which the fastest algorithm changes, by bisection.
+def _find_crossovers(
+    row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]
+) -> list[Crossover]:
+    """Find the sizes at which the fastest algorithm changes, by bisection between neighbouring points.
 
-    They lie between neighbouring sizes. ``row`` has the points of one rank count, and ``pricers`` the price of each
-    algorithm by size.
+    Args:
+        row: the points of one rank count, by ascending size.
+        pricers: for each algorithm, the function from bytes to seconds.
     """
     crossovers = []
     for low, high in pairwise(row):

@@ -17,7 +17,7 @@ import numpy as np
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.facts import lower_bound
 from spmdsim.collectives.rank_program import INPUT, program_for
-from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte, scaled
+from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte, scale_pieces
 from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.topology import Topology, round_seconds
@@ -127,7 +127,10 @@ def price(
 
 
 def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) -> float:
-    """Return the seconds of one round."""
+    """Return the seconds of one round: its slowest message and its largest reduction.
+
+    Without a topology, a rank's messages of a round follow one another. With one, messages share its links.
+    """
     extra = machine.reduce_seconds(load.reduced)
     if not load.count:
         return extra
@@ -143,17 +146,17 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
     alpha, moving = machine.message_parts(load.nbytes, load.sources, load.targets)
     extra += (load.ports - 1) * float(alpha.max()) / 2
     if topology is not None:
-        return _on_links(load, machine, topology) + extra
+        return _shared_link_seconds(load, machine, topology) + extra
     sent = np.bincount(load.sources, moving)
     received = np.bincount(load.targets, moving)
     busy = np.maximum(sent[load.sources], received[load.targets])
     return float((alpha + busy).max()) + extra
 
 
-def _on_links(load: LinkLoad, machine: Machine, topology: Topology) -> float:
-    """Return the seconds of a round on shared links.
+def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -> float:
+    """Return the seconds of a round whose messages share the links of a topology, without reductions.
 
-    Latency and time per byte are those of the machine for each size.
+    If the machine has ranges of sizes, a message counts with the bytes and the latency of its range.
     """
     if not machine.pieces:
         return round_seconds(topology, load.sources, load.targets, load.nbytes)
@@ -166,23 +169,26 @@ def _on_links(load: LinkLoad, machine: Machine, topology: Topology) -> float:
 
 
 def _uniform_seconds(load: LinkLoad, machine: Machine) -> float:
-    """Return the seconds of a round in which all ranks send equally far, on a machine with nodes."""
+    """Return the seconds of a round in which each rank sends one message, all equally far.
+
+    The machine may have nodes: the slower one of the links that are used counts.
+    """
     far = machine.piece(load.largest)
     near = machine.intra or far
     kind, peer = load.uniform_shift or ("shift", 0)
-    inside, outside = reaches(kind, peer, load.ranks, machine.ranks_per_node)
+    inside, outside = crosses_nodes(kind, peer, load.ranks, machine.ranks_per_node)
     links = [link for link, used in ((near, inside), (far, outside)) if used]
     return max(link.alpha + load.largest * link.beta for link in links)
 
 
 @lru_cache(maxsize=4096)
-def reaches(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
-    """Return two bools: True if a message stays inside its node, and True if one leaves it.
+def crosses_nodes(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
+    """Return ``(inside, outside)``: True if a message stays inside its node, and True if one leaves it.
 
-    ``peer`` is the rank that rank 0 of ``n`` sends to; the others send equally far by ``shift`` or ``xor``. Messages are not
-    visited one by one if the size of a node allows it.
+    ``peer`` is the rank that rank 0 of ``n`` sends to; the others send equally far by ``shift`` or ``xor``. Messages
+    are not visited one by one if the size of a node allows it.
 
-    >>> reaches("shift", 1, 16, 4), reaches("shift", 8, 16, 4), reaches("xor", 2, 16, 4)
+    >>> crosses_nodes("shift", 1, 16, 4), crosses_nodes("shift", 8, 16, 4), crosses_nodes("xor", 2, 16, 4)
     ((True, True), (False, True), (True, False))
     """
     if n <= per_node:
@@ -210,7 +216,7 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
     near = machine.intra or outside
     latency = _least_alphas(n) * min(outside.alpha, near.alpha, *(piece.alpha for piece in machine.pieces))
     # Each of several messages in one round adds half of its alpha.
-    per_byte = min(least_per_byte(scaled(machine.pieces, 0.5, 1.0), outside), near.beta)
+    per_byte = min(least_per_byte(scale_pieces(machine.pieces, 0.5, 1.0), outside), near.beta)
     reducing = least_per_byte(machine.reduce_pieces, Link(0.0, machine.gamma))
     return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing)
 
@@ -251,7 +257,7 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
     """
     seconds = price(schedule, machine, count * itemsize, itemsize=itemsize, rounds=True).seconds
     seconds += machine.call_seconds + max(
-        sum(machine.copy_seconds(items * itemsize) for items in _copied(schedule, rank, count))
+        sum(machine.copy_seconds(items * itemsize) for items in _count_copied(schedule, rank, count))
         for rank in range(min(schedule.size, _LOOKED_AT))
     )
     if machine.still_pieces:
@@ -263,9 +269,10 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
 
 @lru_cache(maxsize=1024)
 def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
-    """Return the elements of the largest message of each round that sends only input.
+    """Return the elements of the largest message of each round in which ranks send only their input.
 
-    These bytes have not changed since they were last sent.
+    The bytes of these messages have not changed since an earlier call sent them. Only the first ranks
+    (:data:`_LOOKED_AT`) are examined.
     """
     resting: dict[int, int] = {}
     written: set[int] = set()
@@ -281,7 +288,7 @@ def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _copied(schedule: Schedule, rank: int, count: int) -> tuple[int, ...]:
+def _count_copied(schedule: Schedule, rank: int, count: int) -> tuple[int, ...]:
     """Return the elements of each local copy of a rank: packing, unpacking, and input to output."""
     program = program_for(schedule, rank, count)
     actions = [action for step in program.steps for action in (*step.packs, *step.actions)]

@@ -126,9 +126,13 @@ def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]
 
 
 def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables: bool) -> Work:
-    """Return the work of the busiest rank for one run of an operator.
+    """Return the operations and bytes of the busiest rank for one run of an operator.
 
-    With ``tables``, the bytes of look-up tables count as well.
+    Args:
+        bound: the operator's rule.
+        strategy: its strategy.
+        itemsizes: bytes per element of each operand.
+        tables: True to count the bytes of look-up tables, too.
     """
     sizes = {f: largest_block(size, strategy.parts(f)) for f, size in bound.sizes.items()}
     looked_up = [not bound.rule.indexed.isdisjoint(members(term)) for term in bound.inputs]

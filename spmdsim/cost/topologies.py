@@ -48,10 +48,11 @@ class Torus(Topology):
         self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
 
     def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return `(position, coordinate, hops, backwards)` of each message along a dim.
+        """Return the part of each message's way along a dim, as four arrays.
 
-        ``position`` is the rank where it is before it moves along the dim, ``coordinate`` its coordinate in the dim, and
-        ``backwards`` is 1 for the negative direction.
+        They are ``(position, coordinate, hops, backwards)``. ``position`` is the rank at which the part begins,
+        ``coordinate`` that rank's coordinate in the dim, ``hops`` the number of links, and ``backwards`` 1 for the
+        negative direction, else 0.
         """
         at = np.zeros_like(sources)
         for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
@@ -119,7 +120,16 @@ class Torus(Topology):
     def _ring_sums(
         self, line: Ints, first: Ints, hops: Ints, weights: Floats, size: int, stride: int
     ) -> Floats:
-        """Sum weights over ``hops`` positions from ``first``, wrapping around each ring."""
+        """Return the load of each link in one direction of a dim, by running sums along its rings.
+
+        Args:
+            line: for each message, the first rank of its ring.
+            first: the position in the ring at which it begins.
+            hops: the number of positions that it passes; it may wrap around.
+            weights: what it adds to each of them.
+            size: the number of positions of a ring.
+            stride: the distance between neighbouring ranks of a ring.
+        """
         wide = 2 * size
         # Number the rings consecutively: remove the dim's coordinate from the number of the ring's first rank.
         ring = line // (stride * size) * stride + line % stride
@@ -406,7 +416,7 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     return topology
 
 
-def _number(options: Options, key: str, default: float | None = None) -> float:
+def _parse_number(options: Options, key: str, default: float | None = None) -> float:
     """Return an option as a number; ``default`` if it is missing.
 
     Raises:
@@ -428,13 +438,13 @@ def _number(options: Options, key: str, default: float | None = None) -> float:
 
 def _whole_number(options: Options, key: str, default: int | None = None) -> int:
     """Return an option as a whole number from 1 on; ``default`` if it is missing."""
-    value = _number(options, key, default)
+    value = _parse_number(options, key, default)
     if value != int(value) or value < 1:
         raise InputError(f"topology option {key}={value:g} has to be a whole number >= 1")
     return int(value)
 
 
-def _shape(options: Options, key: str) -> tuple[int, ...]:
+def _parse_shape(options: Options, key: str) -> tuple[int, ...]:
     """Return an option such as "4x4" as a tuple of sizes.
 
     Raises:
@@ -462,7 +472,7 @@ def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
     return Flat(ranks, _bandwidth(machine), machine.alpha)
 
 
-def _nodes(options: Options, ranks: int, machine: Machine) -> Topology:
+def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
     """Build a network of nodes."""
     per_node = _whole_number(options, "shape", machine.ranks_per_node or None)
     rails = _whole_number(options, "rails", 1)
@@ -475,24 +485,24 @@ def _nodes(options: Options, ranks: int, machine: Machine) -> Topology:
 
 def _torus(options: Options, ranks: int, machine: Machine) -> Topology:
     """Build a torus, or a ring over all ranks without a shape."""
-    shape = _shape(options, "shape") if "shape" in options else (ranks,)
-    hop = _number(options, "hop", HOP_SECONDS)
+    shape = _parse_shape(options, "shape") if "shape" in options else (ranks,)
+    hop = _parse_number(options, "hop", HOP_SECONDS)
     return Torus(shape, _bandwidth(machine), machine.alpha, hop)
 
 
-def _fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
+def _build_fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
     """Build a fat tree, by ``down`` and ``up``, or by ``leaf`` and ``over``."""
-    hop = _number(options, "hop", HOP_SECONDS)
+    hop = _parse_number(options, "hop", HOP_SECONDS)
     if "down" in options or "up" in options:
-        down, up = _shape(options, "down"), _shape(options, "up")
+        down, up = _parse_shape(options, "down"), _parse_shape(options, "up")
         return FatTree(down, up, _bandwidth(machine), machine.alpha, hop)
-    leaf, over = _whole_number(options, "leaf", min(16, ranks)), _number(options, "over", 1.0)
+    leaf, over = _whole_number(options, "leaf", min(16, ranks)), _parse_number(options, "over", 1.0)
     return FatTree.two_level(ranks, leaf, over, _bandwidth(machine), machine.alpha, hop)
 
 
 def _dragonfly(options: Options, ranks: int, machine: Machine) -> Topology:
     """Build a dragonfly."""
-    hop = _number(options, "hop", HOP_SECONDS)
+    hop = _parse_number(options, "hop", HOP_SECONDS)
     routers, hosts = _whole_number(options, "routers", 4), _whole_number(options, "hosts", 2)
     groups = _whole_number(options, "groups", max(1, ranks // (routers * hosts)))
     return Dragonfly(groups, routers, hosts, _bandwidth(machine), machine.alpha, hop)
@@ -503,10 +513,10 @@ TOPOLOGIES: Registry[Callable[[Options, int, Machine], Topology]] = Registry(
     "topology",
     {
         "flat": _flat,
-        "nodes": _nodes,
+        "nodes": _build_nodes,
         "ring": _torus,
         "torus": _torus,
-        "fat_tree": _fat_tree,
+        "fat_tree": _build_fat_tree,
         "dragonfly": _dragonfly,
     },
 )

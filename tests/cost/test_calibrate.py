@@ -14,7 +14,7 @@ from spmdsim.cli.collective import bench, measure
 from spmdsim.cli.collective.bench import BenchRow, footer
 from spmdsim.cli.collective.samples import Pace
 from spmdsim.cost import Machine, load_machine
-from spmdsim.cost.calibration import CalibrationCheck, calibrate, fit_line, fit_pieces, interval_of
+from spmdsim.cost.calibration import CalibrationCheck, calibrate, error_interval, fit_line, fit_pieces
 from spmdsim.cost.machine_file import machine_from_json, save_machine
 from spmdsim.errors import InputError
 
@@ -126,15 +126,15 @@ def checks(ratios):
 @pytest.mark.parametrize("seed", range(3))
 def test_nine_of_ten_checks_lie_in_the_interval(seed: int) -> None:
     ratios = np.exp(np.random.default_rng(seed).normal(0.2, 0.5, size=400))
-    low, high = interval_of(checks(ratios))
+    low, high = error_interval(checks(ratios))
     assert np.mean((ratios >= low) & (ratios <= high)) == pytest.approx(0.9, abs=0.01)
     assert np.mean(ratios < low) == pytest.approx(0.05, abs=0.01)
-    assert interval_of(checks(ratios[::-1])) == (low, high)
+    assert error_interval(checks(ratios[::-1])) == (low, high)
 
 
 def test_few_checks_say_nothing() -> None:
     with pytest.raises(InputError, match="9 checks are too few"):
-        interval_of(checks([1.0] * 9))
+        error_interval(checks([1.0] * 9))
 
 
 def test_the_interval_is_kept_in_the_file_and_scales_times(tmp_path) -> None:

@@ -14,7 +14,7 @@ from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
 from spmdsim.cli.main import main
 from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import run_lock_step
-from spmdsim.collectives.reduction_order import candidates, emulate, matching_schedules
+from spmdsim.collectives.reduction_order import emulate, list_candidates, matching_schedules
 from spmdsim.cost import load_machine
 
 real_ranks = pytest.mark.usefixtures("launcher")
@@ -57,7 +57,7 @@ def test_bits_tell_the_algorithm(name: str) -> None:
     n = 6
     vectors = [wide_range((0, rank), 2048, np.dtype(np.float32)) for rank in range(n)]
     observed = emulate(schedule_of("all_reduce", name, n), vectors)
-    names = labels(matching_schedules(observed, vectors, candidates("all_reduce", n)))
+    names = labels(matching_schedules(observed, vectors, list_candidates("all_reduce", n)))
     assert name in names
     others = {"ring", "ring_openmpi", "linear", "rabenseifner"} - {name}
     assert not others & set(names)

@@ -13,7 +13,7 @@ from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine, Piece
 from spmdsim.cost.closed_forms import closed_form
 from spmdsim.cost.link_load import link_loads, symmetry_of
-from spmdsim.cost.pricing import price, reaches
+from spmdsim.cost.pricing import crosses_nodes, price
 from spmdsim.cost.topology import Flat
 from spmdsim.errors import InputError
 
@@ -127,7 +127,10 @@ def test_which_messages_leave_their_node(n: int, per_node: int) -> None:
         for peer in range(1, n):
             targets = ranks ^ peer if kind == "xor" else (ranks + peer) % n
             crossing = ranks // per_node != targets // per_node
-            assert reaches(kind, peer, n, per_node) == (not crossing.all(), crossing.any()), (kind, peer)
+            assert crosses_nodes(kind, peer, n, per_node) == (not crossing.all(), crossing.any()), (
+                kind,
+                peer,
+            )
 
 
 def test_inside_a_node_is_cheaper() -> None:

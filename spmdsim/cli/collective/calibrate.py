@@ -145,11 +145,11 @@ def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
     """Return the calibration with the interval of errors of whole collectives."""
     from spmdsim.cli.collective.samples import checks
-    from spmdsim.cost.calibration import interval_of
+    from spmdsim.cost.calibration import error_interval
 
     rows = checks(pace, largest, calibration.machine)
     return replace(
-        calibration, checks=tuple(rows), machine=replace(calibration.machine, interval=interval_of(rows))
+        calibration, checks=tuple(rows), machine=replace(calibration.machine, interval=error_interval(rows))
     )
 
 
