@@ -44,9 +44,13 @@ NAMES: dict[str, str] = {
 
 @lru_cache(maxsize=1024)
 def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
-    """Compute the values of all names of :data:`NAMES` as fractions.
+    """Return the value of each name that expressions may use (:data:`NAMES`), as a fraction.
 
-    They depend on the rank count, the options, and on the root: ``elsewhere`` is True if it is not 0.
+    Args:
+        size: the number of ranks.
+        segments: the option ``segments``.
+        group: the option ``group``.
+        elsewhere: True if the root is not rank 0.
     """
     floor, groups = size.bit_length() - 1, -(-size // group)
     power = 1 << floor
@@ -208,7 +212,10 @@ class Algorithm(ShortRepr):
         return f"{self.collective.name} {self.name}"
 
     def fits(self, size: int, options: Mapping[str, object] | None = None) -> bool:
-        """Return True if the algorithm works for this rank count."""
+        """Return True if the algorithm works for ``size`` ranks.
+
+        ``options`` replace its default options.
+        """
         if size < 1:
             return False
         return not self.condition or bool(
@@ -268,9 +275,9 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 
 
 def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
-    """Return the largest chunk number that a rank uses.
+    """Return the largest chunk number in the rounds of a rank.
 
-    Errors of the rounds are left to verification.
+    If generating the rounds fails, the rounds before the failure count; verification reports the error.
     """
     largest = 0
     try:
@@ -422,7 +429,10 @@ def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
 
 
 def _check_expression(expression: str, label: str, what: str) -> None:
-    """Raise ScheduleError if a text is not an expression of the rank count."""
+    """Raise ScheduleError if a text is not an expression of the rank count, such as ``2*n``.
+
+    For the message, ``label`` names the algorithm and ``what`` the quantity.
+    """
     try:
         evaluate(expression, 4)
     except (ValueError, ZeroDivisionError):

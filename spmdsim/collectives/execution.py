@@ -63,7 +63,7 @@ def execute(
         tag: tag of all messages; one is enough, because messages of a pair keep their order.
         work: memory of an earlier call to use again.
     """
-    for receives, sends in rounds_of(program, source, result, op, work):
+    for receives, sends in run_rounds(program, source, result, op, work):
         requests = [transport.irecv(buffer, peer, tag) for peer, buffer in receives]
         requests += [transport.isend(buffer, peer, tag) for peer, buffer in sends]
         transport.wait_all(requests)
@@ -86,7 +86,7 @@ def check_arrays(program: RankProgram, operand: Array | None, result: Array | No
     return source, _check_array(result, program.output_count, kind, "output")
 
 
-def rounds_of(
+def run_rounds(
     program: RankProgram, operand: Array | None, result: Array | None, op: ReduceOp, work: Array | None = None
 ) -> Iterator[Post]:
     """Run a rank's program; yield the messages of each round that has messages.
@@ -101,23 +101,26 @@ def rounds_of(
         op: the reduction.
         work: memory of an earlier call to use again; new memory if it is None or too small.
     """
-    arrays = _bind(program, operand, result, work)
+    arrays = _bind_arrays(program, operand, result, work)
     for step in program.steps:
         for action in step.packs:
-            _act(action, arrays, op)
+            _apply_action(action, arrays, op)
         if step.receives or step.sends:
             yield (
                 [(peer, arrays[p.array][p.start : p.stop]) for peer, p in step.receives],
                 [(peer, arrays[p.array][p.start : p.stop]) for peer, p in step.sends],
             )
         for action in step.actions:
-            _act(action, arrays, op)
+            _apply_action(action, arrays, op)
     for action in program.finish:
-        _act(action, arrays, op)
+        _apply_action(action, arrays, op)
 
 
-def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
-    """Apply one action to the three arrays: copy or reduce."""
+def _apply_action(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
+    """Copy or reduce the elements that an action names.
+
+    ``arrays`` are the input, output and work arrays in the order of their numbers; ``op`` is the reduction.
+    """
     (a, start, stop), first, second = action
     target = arrays[a][start:stop]
     first_operand = arrays[first.array][first.start : first.stop]
@@ -131,18 +134,20 @@ def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
         target[...] = op(first_operand, second_operand)
 
 
-def _bind(
+def _bind_arrays(
     program: RankProgram, operand: Array | None, result: Array | None, work: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Check and return the input, output and work arrays.
+    """Return the input, output and work arrays of a run, after checks.
 
-    The input is copied if the output would overwrite it too early.
+    The input is copied if it shares memory with the output, unless each element has the address of its result. The
+    work array is ``work`` if that is large enough and of the right type, else new memory. The checks are those of
+    :func:`check_arrays`.
     """
     source, target = check_arrays(program, operand, result)
     kind = (source.dtype, source.shape[1:])
     if work is None or len(work) < program.work_count or (work.dtype, work.shape[1:]) != kind:
         work = np.empty((program.work_count, *kind[1]), kind[0])
-    if np.may_share_memory(source, target) and not _same_place(program, source, target):
+    if np.may_share_memory(source, target) and not _is_in_place(program, source, target):
         source = source.copy()
     arrays = [source, target, work]
     return arrays[INPUT], arrays[OUTPUT], arrays[WORK]
@@ -172,8 +177,8 @@ def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[in
     return array
 
 
-def _same_place(program: RankProgram, source: Array, target: Array) -> bool:
-    """Return True if each input element has the memory address of its output."""
+def _is_in_place(program: RankProgram, source: Array, target: Array) -> bool:
+    """Return True if each element of the input has the memory address of its place in the output."""
     if not program.same_places:
         return False
     first = target[program.input_shift :]
@@ -223,10 +228,10 @@ def run_lock_step(
         shape = (program.output_count, *like.shape[1:])
         outputs.append(np.empty(shape, like.dtype) if wanted else None)
     runs = [
-        rounds_of(p, a if len(schedule.starts_with(r)) else None, b, op)
+        run_rounds(p, a if len(schedule.starts_with(r)) else None, b, op)
         for r, (p, a, b) in enumerate(zip(programs, inputs, outputs))
     ]
-    exchange(runs)
+    pass_messages(runs)
     return outputs
 
 
@@ -249,8 +254,11 @@ def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[in
     return list(schedule.chunk_elements(chosen))
 
 
-def exchange(runs: Sequence[Iterator[Post]]) -> None:
-    """Advance all ranks round by round until each has finished, and pass messages between them.
+def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
+    """Run all ranks to their end in this process, and copy the messages between them.
+
+    A rank continues when all messages of its round have been copied. ``runs`` has, by rank, what :func:`run_rounds`
+    returns.
 
     Raises:
         ScheduleError: If ranks wait for messages that never come.

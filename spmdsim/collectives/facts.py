@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spmdsim.collectives.algorithm import Algorithm, evaluate
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.promises import collective
-from spmdsim.collectives.round_table import Matching, collector_paused, matched
+from spmdsim.collectives.round_table import Matching, checked_matching, collector_paused
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
 from spmdsim.errors import InputError, many
@@ -161,8 +161,8 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
     (10, 1201200, 1201200)
     """
     if sizes is None:
-        sizes = [e * itemsize for e in schedule.chunk_elements(elements(nbytes, itemsize))]
-    table, matching = matched(schedule)
+        sizes = [e * itemsize for e in schedule.chunk_elements(count_elements(nbytes, itemsize))]
+    table, matching = checked_matching(schedule)
     tally = _Tally(schedule, sizes, matching)
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):
@@ -170,8 +170,12 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
     return tally.result(matching.steps)
 
 
-def elements(nbytes: int, itemsize: int) -> int:
-    """Return the number of elements in a message; raise InputError if ``nbytes`` is no multiple."""
+def count_elements(nbytes: int, itemsize: int) -> int:
+    """Return the number of elements of ``itemsize`` bytes in a message of ``nbytes`` bytes.
+
+    Raises:
+        InputError: If ``nbytes`` is negative or no multiple of ``itemsize``.
+    """
     if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
         raise InputError(
             f"{many(nbytes, 'byte is', 'bytes are')} no whole number of {itemsize}-byte elements"
@@ -207,7 +211,7 @@ class _Tally:
         return sum(sizes[c % count] for c in move.chunks)
 
     def add_round(self, rank: int, number: int, moves: list[Instruction]) -> None:
-        """Add the instructions of one round of a rank."""
+        """Add the instructions of round ``number`` of a rank to the totals."""
         per_rank, reduced = self.per_rank, 0
         for move in moves:
             size = self.size_of(move)

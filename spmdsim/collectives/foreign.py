@@ -233,7 +233,7 @@ def _append_answer(received: _RankRounds, answer: Any) -> None:
 
 
 def _unpack_round(data: Any) -> Any:
-    """Convert plain data back to a round."""
+    """Convert the data that :func:`_pack_round` returned back to a round."""
     if isinstance(data, list):
         return [_unpack_move(packed) for packed in data]
     if "one" in data:
@@ -242,7 +242,7 @@ def _unpack_round(data: Any) -> Any:
 
 
 def _unpack_move(data: Any) -> Any:
-    """Convert plain data back to an instruction."""
+    """Convert the data that :func:`_pack_move` returned back to an instruction."""
     if isinstance(data, dict):
         return Other(str(data["other"]))
     kind, peer, chunks, *more = data

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spmdsim.collectives.instructions import REDUCE, SEND
-from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, by_pair, match
+from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, group_by_pair, match_messages
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import SymbolicRun, Symbols, members
 from spmdsim.pictured import ShortRepr
@@ -76,9 +76,9 @@ def unroll(schedule: Schedule) -> History:
     [[(0, 2)], [(0, 1), (2, 3)]]
     """
     table = RoundTable(schedule)
-    matching = match(table)
+    matching = match_messages(table)
     form_findings = [*table.findings, *matching.findings]
-    steps = _messages(table, matching.travels)
+    steps = _list_messages(table, matching.travels)
     if form_findings:
         return History(schedule, Symbols(), steps, (), tuple(form_findings))
     run = SymbolicRun(table, matching, log=True)
@@ -86,17 +86,21 @@ def unroll(schedule: Schedule) -> History:
         run.check_end()
     last = max((change.step for change in run.changes or ()), default=-1)
     steps += ((),) * (last + 1 - len(steps))
-    return History(schedule, run.symbols, steps, _states(run, len(steps)), tuple(run.findings))
+    return History(schedule, run.symbols, steps, _list_states(run, len(steps)), tuple(run.findings))
 
 
-def _messages(
+def _list_messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
-    """Return the messages of each step; unmatched messages count in their sender's own round.
+    """Return the messages of each step, from the first step on.
 
-    ``travels`` has the step of each message by pair of ranks; pairs with unmatched messages are missing.
+    Args:
+        table: the rounds of all ranks.
+        travels: by ``(sender, receiver)``, the step of each message between them, in order. Messages of other pairs,
+        some
+            of which have no partner, count in their sender's own round.
     """
-    _, receives = by_pair(table)
+    _, receives = group_by_pair(table)
     sent_counts: dict[tuple[int, int], int] = defaultdict(int)
     by_step: dict[int, list[RoundMessage]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -113,7 +117,7 @@ def _messages(
     return tuple(tuple(by_step[step]) for step in range(max(by_step, default=-1) + 1))
 
 
-def _states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:
+def _list_states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:
     """Return the state before the first step and after each of ``steps`` steps."""
     schedule = run.schedule
     holds = [

@@ -98,7 +98,7 @@ def send(peer: int, chunks: int | Iterable[int]) -> Instruction:
     >>> send(2, [0, 1]).chunks
     (0, 1)
     """
-    return Instruction(SEND, peer, _chunks(chunks))
+    return Instruction(SEND, peer, _convert_chunks(chunks))
 
 
 def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
@@ -107,7 +107,7 @@ def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
     >>> recv(2, [0, 1]).chunks
     (0, 1)
     """
-    return Instruction(RECV, peer, _chunks(chunks))
+    return Instruction(RECV, peer, _convert_chunks(chunks))
 
 
 def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None) -> Instruction:
@@ -122,7 +122,7 @@ def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None
     >>> recv_reduce(2, 0).peer
     2
     """
-    return Instruction(REDUCE, peer, _chunks(chunks), (), left)
+    return Instruction(REDUCE, peer, _convert_chunks(chunks), (), left)
 
 
 def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instruction:
@@ -131,7 +131,7 @@ def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instructio
     >>> copy(1, 0).kind
     'copy'
     """
-    return Instruction(COPY, LOCAL, _chunks(target), _chunks(source))
+    return Instruction(COPY, LOCAL, _convert_chunks(target), _convert_chunks(source))
 
 
 def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Instruction:
@@ -147,10 +147,10 @@ def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool
     >>> combine(1, 0, left=True).kind
     'combine'
     """
-    return Instruction(COMBINE, LOCAL, _chunks(target), _chunks(source), left)
+    return Instruction(COMBINE, LOCAL, _convert_chunks(target), _convert_chunks(source), left)
 
 
-def _chunks(chunks: int | Iterable[int]) -> Chunks:
+def _convert_chunks(chunks: int | Iterable[int]) -> Chunks:
     """Convert chunk numbers to a range or a tuple of ints."""
     if type(chunks) is int:
         return (chunks,)
@@ -161,10 +161,10 @@ def _chunks(chunks: int | Iterable[int]) -> Chunks:
     return (index(chunks),)  # an integer of another type, such as numpy's
 
 
-def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def find_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and last number of each run of consecutive numbers.
 
-    >>> runs([1, 2, 3, 7])
+    >>> find_runs([1, 2, 3, 7])
     [(1, 3), (7, 7)]
     """
     ends: list[tuple[int, int]] = []
@@ -183,7 +183,7 @@ def name_runs(numbers: Iterable[int]) -> list[str]:
     ['0..2', '5', '6']
     """
     words: list[str] = []
-    for first, last in runs(numbers):
+    for first, last in find_runs(numbers):
         words += [f"{first}..{last}"] if last - first > 1 else map(str, range(first, last + 1))
     return words
 

@@ -55,16 +55,24 @@ class Collective(Pictured):
 
     def starts_with(self, rank: int, size: int, chunk_count: int, root: int = 0) -> Chunks:
         """Return the chunks of which a rank has input."""
-        return _holds(self.before, rank, size, chunk_count, root)
+        return _owned_chunks(self.before, rank, size, chunk_count, root)
 
     def ends_with(self, rank: int, size: int, chunk_count: int, root: int = 0) -> Chunks:
         """Return the chunks that a rank must have at the end."""
         if self.value == "earlier" and rank == 0:
             return range(0)
-        return _holds(self.after, rank, size, chunk_count, root)
+        return _owned_chunks(self.after, rank, size, chunk_count, root)
 
     def contributors(self, rank: int, size: int, chunk: int, chunk_count: int, root: int) -> range:
-        """Return the ranks whose input makes up the output ``chunk`` of a rank."""
+        """Return the ranks whose inputs are combined, or copied, into chunk ``chunk`` of a rank's output.
+
+        Args:
+            rank: the rank that has the output.
+            size: the number of ranks.
+            chunk: the number of the chunk.
+            chunk_count: the number of chunks.
+            root: the root; used by collectives that start at a root.
+        """
         if self.value == "prefix":
             return range(rank + 1)
         if self.value == "earlier":
@@ -95,8 +103,18 @@ class Collective(Pictured):
             )
 
 
-def _holds(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunks:
-    """Return the chunks of a rank for one word of ``before`` or ``after``."""
+def _owned_chunks(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunks:
+    """Return the chunks of a rank before or after a collective.
+
+    Args:
+        who: the word of ``Collective.before`` or ``Collective.after``: "everyone", "root", "owner", "row" or
+        "column". Other
+            words mean no chunks.
+        rank: the rank.
+        size: the number of ranks.
+        chunk_count: the number of chunks.
+        root: the root.
+    """
     if who == "everyone" or (who == "root" and rank == root):
         return range(chunk_count)
     if who == "owner":

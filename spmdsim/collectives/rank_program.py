@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from spmdsim.collectives.instructions import COMBINE, COPY, RECV, SEND, Chunks, Instruction, runs
+from spmdsim.collectives.instructions import COMBINE, COPY, RECV, SEND, Chunks, Instruction, find_runs
 from spmdsim.collectives.round_table import collector_paused
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
@@ -131,9 +131,9 @@ class _Compiler:
         cells = 1 + max(self.count - 1, max(written | read, default=0))
         self.now, self.home = bytearray([NOWHERE]) * cells, bytearray([NOWHERE]) * cells
         self.offsets: list[dict[int, int]] = [{}, {}, {}]
-        self.input_count = self._lay_out(INPUT, starts, self.now)
-        self.output_count = self._lay_out(OUTPUT, ends, self.home)
-        self.work_count = self.cells_end = self._lay_out(WORK, others, self.home)
+        self.input_count = self._assign_positions(INPUT, starts, self.now)
+        self.output_count = self._assign_positions(OUTPUT, ends, self.home)
+        self.work_count = self.cells_end = self._assign_positions(WORK, others, self.home)
         self.ends = ends
         first, second = self.offsets[INPUT], self.offsets[OUTPUT]
         shifts = {second[c] - start for c, start in first.items() if c in second}
@@ -144,10 +144,13 @@ class _Compiler:
         """Return the number of elements of a chunk or of a scratch copy of it."""
         return self.sizes[cell % self.count]
 
-    def _lay_out(self, array: int, cells: Sequence[int], kinds: bytearray) -> int:
-        """Assign consecutive positions in an array to chunks.
+    def _assign_positions(self, array: int, cells: Sequence[int], kinds: bytearray) -> int:
+        """Assign consecutive positions in an array to chunks; return the number of elements that they occupy.
 
-        The number of elements that they occupy is returned.
+        Args:
+            array: the number of the array.
+            cells: the numbers of the chunks.
+            kinds: the number of the array of each chunk; changed for ``cells``.
         """
         position, offsets = 0, self.offsets[array]
         for cell in cells:
@@ -159,10 +162,10 @@ class _Compiler:
     @collector_paused()
     def program(self) -> RankProgram:
         """Translate all rounds and return the program."""
-        steps = tuple(self._step(moves) for moves in self.rounds if moves)
+        steps = tuple(self._translate_round(moves) for moves in self.rounds if moves)
         ends = (
             Action(self._span(self.home, first, stop), self._current_span(first, stop))
-            for first, stop in self._runs(self.ends)
+            for first, stop in self._list_runs(self.ends)
         )
         return RankProgram(
             steps,
@@ -174,8 +177,11 @@ class _Compiler:
             self.shift,
         )
 
-    def _runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
-        """Yield ``(first, stop)`` of runs of consecutive chunks with one current and one final array."""
+    def _list_runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
+        """Cut chunks into runs of consecutive numbers, as ``(first, stop)``.
+
+        All chunks of a run are now in one array, and all have their final position in one array.
+        """
         if len(chunks) == 1:
             yield chunks[0], chunks[0] + 1
             return
@@ -206,21 +212,21 @@ class _Compiler:
             raise ScheduleError(text, schedule=self.schedule.name)
         return self._span(self.now, first, stop)
 
-    def _step(self, moves: list[Instruction]) -> RankStep:
-        """Translate one round."""
+    def _translate_round(self, moves: list[Instruction]) -> RankStep:
+        """Return the step of a round: what to pack, receive and send, and what to do after the messages."""
         self.aside = self.cells_end
         packs: list[Action] = []
         sends = []
         busy: set[int] = set()
         for move in moves:
             if move.kind == SEND:
-                sends.append((move.peer, self._outgoing(move.chunks, packs)))
+                sends.append((move.peer, self._plan_send(move.chunks, packs)))
                 busy.update(move.chunks)
         receives: list[tuple[int, ArraySpan]] = []
         actions: list[Action] = []
         for move in moves:
             if move.receives:
-                receives.append((move.peer, self._incoming(move, busy, actions)))
+                receives.append((move.peer, self._plan_receive(move, busy, actions)))
                 # A later message to these chunks must not be received into them directly.
                 if move.kind != RECV or not busy.isdisjoint(move.chunks):
                     busy.update(move.chunks)
@@ -236,9 +242,12 @@ class _Compiler:
         self.aside += size
         return ArraySpan(WORK, self.aside - size, self.aside)
 
-    def _outgoing(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
-        """Return the span to send; add copies to ``packs`` if the chunks are not contiguous."""
-        places = [self._current_span(first, stop) for first, stop in self._runs(chunks)]
+    def _plan_send(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
+        """Return the span of memory that has the chunks to send.
+
+        If they are not contiguous, it is a span of the work array, and the copies into it are added to ``packs``.
+        """
+        places = [self._current_span(first, stop) for first, stop in self._list_runs(chunks)]
         contiguous = _join_spans(places)
         if contiguous is not None:
             return contiguous
@@ -246,26 +255,26 @@ class _Compiler:
         packs += [Action(t, f) for t, f in zip(_split_span(packed, places), places)]
         return packed
 
-    def _incoming(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
+    def _plan_receive(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
         """Return the span to receive into.
 
         It is the final position, or a span of the work array if a copy or a reduction must follow; these are added to
         ``actions``. ``busy`` are the chunks that other messages of the round use.
         """
-        runs = list(self._runs(move.chunks))
-        targets = [self._span(self.home, first, stop) for first, stop in runs]
+        find_runs = list(self._list_runs(move.chunks))
+        targets = [self._span(self.home, first, stop) for first, stop in find_runs]
         reducing = move.kind != RECV
         # Input and output may be one memory, so never receive directly into a chunk that is being sent.
         clash = not busy.isdisjoint(move.chunks)
         contiguous = None if reducing or clash else _join_spans(targets)
         if contiguous is not None:
-            for first, stop in runs:
+            for first, stop in find_runs:
                 self.now[first:stop] = self.home[first:stop]
             return contiguous
         arrived = self._set_aside(sum(p.stop - p.start for p in targets))
         left = move.incoming_left(self.rank)
-        for (first, stop), piece in zip(runs, _split_span(arrived, targets)):
-            actions.append(self._action(first, stop, piece, reducing, left))
+        for (first, stop), piece in zip(find_runs, _split_span(arrived, targets)):
+            actions.append(self._plan_store(first, stop, piece, reducing, left))
         return arrived
 
     def _local(self, move: Instruction, actions: list[Action]) -> None:
@@ -273,12 +282,13 @@ class _Compiler:
         reducing, left = move.kind == COMBINE, bool(move.left)
         for source, cell in zip(move.source, move.chunks):
             value = self._current_span(source, source + 1)
-            actions.append(self._action(cell, cell + 1, value, reducing, left))
+            actions.append(self._plan_store(cell, cell + 1, value, reducing, left))
 
-    def _action(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
-        """Return the action that stores or reduces a value into chunks.
+    def _plan_store(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
+        """Return the action that stores a value into chunks, or reduces it into them.
 
-        The current positions of the chunks are updated.
+        The chunks are ``first`` to ``stop - 1``. The chunks are at their final positions afterwards. With ``left``,
+        the value is the left operand of a reduction.
         """
         target = self._span(self.home, first, stop)
         if reducing:
@@ -296,13 +306,13 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
         if chunks:
             yield chunks.start, chunks.stop
         return
-    yield from ((first, last + 1) for first, last in runs(chunks))
+    yield from ((first, last + 1) for first, last in find_runs(chunks))
 
 
 def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
-    """Return adjacent spans as one span, or None if they are not adjacent.
+    """Return one span for spans that follow one another in one array, else None.
 
-    The result for an empty list is an empty span.
+    For no spans, it is an empty span.
     """
     if len(places) == 1:
         return places[0]

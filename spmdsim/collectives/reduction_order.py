@@ -18,7 +18,7 @@ from spmdsim.collectives.verification import reduction_trees
 from spmdsim.errors import ScheduleError
 from spmdsim.wrong_calls import explained
 
-__all__ = ["candidates", "emulate", "matching_schedules", "reduction_trees", "same_bits"]
+__all__ = ["emulate", "list_candidates", "matching_schedules", "reduction_trees", "same_bits"]
 
 
 @explained
@@ -60,8 +60,8 @@ def same_bits(first: Array, second: Array) -> bool:
     )
 
 
-def candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
-    """Return the schedules that a library may have used.
+def list_candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
+    """Return the schedules by which a library may have run a collective.
 
     There is one per algorithm that supports ``size`` ranks. An algorithm with several chunks has a second schedule,
     whose chunk rounding is ``"ceiling"``.

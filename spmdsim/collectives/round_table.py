@@ -105,7 +105,7 @@ class RoundTable:
             )
         self._most_moves = 4 * (schedule.size + schedule.chunk_count) + 1024
         self._limit = 64 * schedule.size + 8 * schedule.chunk_count + 4096
-        self.rounds = [self._collect(0)]
+        self.rounds = [self._collect_rounds(0)]
         if schedule.size * len(self.rounds[0]) > MOST_RANK_ROUNDS and not self.findings:
             raise InputError(
                 f"{schedule.size} ranks x {len(self.rounds[0])} rounds are too many to follow one by one (at most"
@@ -113,10 +113,13 @@ class RoundTable:
                 schedule=schedule.name,
             )
         for rank in range(1, schedule.size):
-            self.rounds.append(self._collect(rank) if len(self.findings) < MOST_FINDINGS else [])
+            self.rounds.append(self._collect_rounds(rank) if len(self.findings) < MOST_FINDINGS else [])
 
-    def _collect(self, rank: int) -> list[list[Instruction]]:
-        """Generate and check all rounds of one rank."""
+    def _collect_rounds(self, rank: int) -> list[list[Instruction]]:
+        """Return all rounds of one rank, without their wrong instructions.
+
+        A wrong instruction, an error of the generator, and more rounds than the limit are recorded as findings.
+        """
         collected: list[list[Instruction]] = []
         try:
             rounds = self.schedule.rounds(rank)
@@ -168,7 +171,7 @@ class RoundTable:
             ):
                 good.append(move)  # by far the most frequent case, without further calls
                 continue
-            fault = self._fault(move, rank)
+            fault = self._find_fault(move, rank)
             if fault is None:
                 good.append(move)
             else:
@@ -187,7 +190,7 @@ class RoundTable:
                 )
         return good
 
-    def _fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
+    def _find_fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
         """Return `(text, chunk)` if an instruction is wrong, else None.
 
         The text continues a sentence that begins with the rank; the chunk is None if no chunk is concerned.
@@ -258,15 +261,19 @@ class Matching:
     aligned: bool = True
 
 
-def match(table: RoundTable) -> Matching:
-    """Match all messages of a table and put its rounds in an order that can happen."""
-    sends, receives = by_pair(table)
+def match_messages(table: RoundTable) -> Matching:
+    """Match each send with its receive, and put the rounds of all ranks in an order in which they can run.
+
+    Messages without a partner, other chunks than expected, and ranks that wait for each other are findings of the
+    result.
+    """
+    sends, receives = group_by_pair(table)
     result = Matching()
     links: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for pair in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(pair, []), receives.get(pair, [])
         if len(sent) != len(received):
-            result.findings += _unmatched(pair, sent, received)
+            result.findings += _report_unmatched(pair, sent, received)
             continue
         for (i, out), (j, into) in zip(sent, received):
             if i != j:
@@ -278,9 +285,9 @@ def match(table: RoundTable) -> Matching:
         result.findings.sort(key=lambda f: (f.round or 0, f.rank or 0))
         return result
     if result.aligned:
-        _in_lock_step(table, result)
+        _order_in_lock_step(table, result)
     else:
-        _by_dependency(table, links, result)
+        _order_by_dependency(table, links, result)
     if not result.findings:
         starts = result.starts
         for (source, target), sent in sends.items():
@@ -291,21 +298,24 @@ def match(table: RoundTable) -> Matching:
     return result
 
 
-def matched(schedule: Schedule) -> tuple[RoundTable, Matching]:
+def checked_matching(schedule: Schedule) -> tuple[RoundTable, Matching]:
     """Return the rounds of a schedule and the matching of their messages.
 
     Raises:
         ScheduleError: If a round has a wrong form, messages do not match, or ranks wait for each other.
     """
     table = RoundTable(schedule)
-    matching = match(table)
+    matching = match_messages(table)
     for finding in (*table.findings, *matching.findings):
         raise ScheduleError(finding.text, schedule=schedule.name)
     return table, matching
 
 
-def by_pair(table: RoundTable) -> tuple[Places, Places]:
-    """Return all sends and all receives, in order, by their pair of ranks."""
+def group_by_pair(table: RoundTable) -> tuple[Places, Places]:
+    """Return all sends and all receives by ``(sender, receiver)``, in order.
+
+    Each is ``(round number, instruction)``.
+    """
     sends: Places = defaultdict(list)
     receives: Places = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -318,12 +328,14 @@ def by_pair(table: RoundTable) -> tuple[Places, Places]:
     return sends, receives
 
 
-def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) -> Iterator[ScheduleFinding]:
-    """Yield a finding for each message of one pair that has no partner."""
+def _report_unmatched(
+    pair: tuple[int, int], sent: list[Place], received: list[Place]
+) -> Iterator[ScheduleFinding]:
+    """Yield a finding for each send and each receive of a pair of ranks that has no partner."""
     source, target = pair
     sides = (
-        (source, "sends {} to", target, "receives", _surplus(sent, received)),
-        (target, "waits for {} from", source, "sends", _surplus(received, sent)),
+        (source, "sends {} to", target, "receives", _find_unpaired(sent, received)),
+        (target, "waits for {} from", source, "sends", _find_unpaired(received, sent)),
     )
     for rank, does, peer, lacks, surplus in sides:
         for number, move in surplus:
@@ -332,10 +344,11 @@ def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) 
             yield ScheduleFinding(text, number, rank, _first(move.chunks))
 
 
-def _surplus(these: list[Place], those: list[Place]) -> list[Place]:
-    """Return the entries of ``these`` that have no partner in ``those``.
+def _find_unpaired(these: list[Place], those: list[Place]) -> list[Place]:
+    """Return the messages of ``these`` that have no partner in ``those``.
 
-    These are the entries in rounds without a partner if that explains the difference, else the last ones.
+    Both are the messages of one pair of ranks: its sends and its receives. The messages without a partner in their own
+    round are returned if their number is the difference of the lengths, else the last ones.
     """
     rounds = Counter(number for number, _ in those)
     extra = []
@@ -355,9 +368,16 @@ def _first(chunks: Chunks) -> int | None:
 def _compare_chunks(
     table: RoundTable, pair: tuple[int, int], out: Place, into: Place, findings: list[ScheduleFinding]
 ) -> None:
-    """Record a finding if the receiver expects other chunks than the sender sends.
+    """Record a finding if the receiver of a message expects other chunks than the sender sends.
 
-    Scratch copies count as their original chunks.
+    Chunk numbers beyond the chunk count are scratch copies, and count as their original chunks.
+
+    Args:
+        table: the rounds.
+        pair: the sender and the receiver.
+        out: the round and the instruction of the sender.
+        into: the round and the instruction of the receiver.
+        findings: the list to which a finding is appended.
     """
     sent, expected = out[1].chunks, into[1].chunks
     if sent == expected:
@@ -373,8 +393,11 @@ def _compare_chunks(
     findings.append(ScheduleFinding(text, out[0], pair[0], next(different, _first(sent))))
 
 
-def _in_lock_step(table: RoundTable, result: Matching) -> None:
-    """Order the rounds of ranks whose rounds with equal numbers are one step."""
+def _order_in_lock_step(table: RoundTable, result: Matching) -> None:
+    """Fill ``result`` if each message is sent and received in rounds of one number.
+
+    Each number is a step.
+    """
     ranks = range(len(table.rounds))
     result.starts = [list(range(len(rounds))) for rounds in table.rounds]
     result.ends = result.starts
@@ -385,13 +408,14 @@ def _in_lock_step(table: RoundTable, result: Matching) -> None:
         result.steps += any(move.peer >= 0 for r in active for move in table.rounds[r][number])
 
 
-def _by_dependency(
+def _order_by_dependency(
     table: RoundTable, links: dict[tuple[int, int], list[tuple[int, int]]], result: Matching
 ) -> None:
-    """Order rounds by their messages.
+    """Fill ``result`` with the earliest order of the rounds in which each message is possible.
 
-    A round starts early and ends when its partners have started theirs. ``links`` has the partners' (rank, round)
-    pairs of each (rank, round).
+    A round starts when the rank's previous round has ended, and ends when the partners of its messages have started
+    theirs. If ranks wait for each other, a finding is added. ``links`` has, for each ``(rank, round)``, those of its
+    partners.
     """
     size = len(table.rounds)
     result.starts, result.ends = [[] for _ in range(size)], [[] for _ in range(size)]
@@ -421,10 +445,12 @@ def _by_dependency(
     result.steps = max(clock)
     stuck = {rank: awaited for awaited, ranks in waiting.items() for rank in ranks}
     if stuck:
-        result.findings.append(_deadlock(table, stuck, result))
+        result.findings.append(_report_deadlock(table, stuck, result))
 
 
-def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching) -> ScheduleFinding:
+def _report_deadlock(
+    table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching
+) -> ScheduleFinding:
     """Return a finding about one cycle of ranks that wait for each other.
 
     ``stuck`` has, for each rank that waits, the rank and round that it waits for.

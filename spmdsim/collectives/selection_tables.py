@@ -49,7 +49,7 @@ def libraries() -> tuple[str, ...]:
     return tuple(_tables())
 
 
-def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
+def list_rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
     """Return the rows of a library's table, in order.
 
     A row has conditions, and ``use``, the library's name of the algorithm. Conditions are ``ranks`` and ``bytes``
@@ -59,20 +59,23 @@ def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
     Raises:
         InputError: If the library or its table for the collective is unknown.
     """
-    table = _library(library)
+    table = _load_library(library)
     name = collective(collective_name).name
     with readable(TABLES, KIND):
         by_rules, by_ranks = table.get("rules", {}), table.get("tables", {})
         if name in by_rules:
             return iter(by_rules[name])
         if name in by_ranks:
-            return _rows(by_ranks[name])
+            return _list_rows(by_ranks[name])
         names = ", ".join(by_rules or by_ranks)
     raise InputError(f"no selection table of {library} for {name}; there are tables for {names}")
 
 
-def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield rules from a table of rank counts and sizes."""
+def _list_rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a compact table as dicts, in the form of :func:`list_rules`.
+
+    The table maps "any", "commutative" or "noncommutative" to rows ``[ranks, [bytes, use], ...]``.
+    """
     for kind, rows in table.items():
         extra = {} if kind == "any" else {"commutative": kind == "commutative"}
         for ranks, *sizes in rows:
@@ -80,7 +83,7 @@ def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {**extra, "ranks": ranks, "bytes": nbytes, "use": use}
 
 
-def _library(library: str) -> dict[str, Any]:
+def _load_library(library: str) -> dict[str, Any]:
     """Return the tables of a library.
 
     Raises:
@@ -123,9 +126,9 @@ def choose(
     >>> choose("openmpi", "allreduce", 3, 6000).name, choose("mpich", "allreduce", 6, 6000).algorithm.name
     ('ring', 'rabenseifner')
     """
-    table = _library(library)
+    table = _load_library(library)
     name = collective(collective_name).name
-    rows = rules(library, name)
+    rows = list_rules(library, name)
     with readable(TABLES, KIND):
         variables = {
             "ranks": size,
@@ -138,14 +141,14 @@ def choose(
             "equal_blocks": facts.get("equal_blocks", True),
         }
         for rule in rows:
-            if all(_holds(rule[key], variables[key]) for key in rule if key != "use"):
-                return _choice(library, name, rule, size, table["instead"].get(name, {}))
+            if all(_fulfils(rule[key], variables[key]) for key in rule if key != "use"):
+                return _build_choice(library, name, rule, size, table["instead"].get(name, {}))
     raise InputError(
         f"the table of {library} for {name} has no row for {many(size, 'rank')}, {many(nbytes, 'byte')}"
     )
 
 
-def _holds(wanted: object, value: int | bool) -> bool:
+def _fulfils(wanted: object, value: int | bool) -> bool:
     """Return True if a value fulfils a condition of a table.
 
     A condition is a bool, "any", "else", or a comparison such as "<4096".
@@ -159,12 +162,18 @@ def _holds(wanted: object, value: int | bool) -> bool:
     return bool(_COMPARE[sign](value, int(words[len(sign) :])))
 
 
-def _choice(
+def _build_choice(
     library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, Mapping[str, str]]
 ) -> AlgorithmChoice:
-    """Return the choice of a matching rule.
+    """Return the choice that a matching row of a table makes.
 
-    ``instead`` maps names of the library to the algorithm that it runs unless a condition on the rank count holds.
+    Args:
+        library: the library.
+        name: the collective.
+        rule: the row, as :func:`list_rules` yields it.
+        size: the number of ranks.
+        instead: by the library's name of an algorithm, ``use``, the algorithm that it runs instead, and ``unless``, the
+            condition on the rank count under which it does not.
     """
     replacement = instead.get(rule["use"])
     used = rule["use"] if replacement is None or evaluate(replacement["unless"], size) else replacement["use"]

@@ -17,9 +17,9 @@ from spmdsim.collectives.round_table import (
     Matching,
     RoundTable,
     ScheduleFinding,
+    checked_matching,
     collector_paused,
-    match,
-    matched,
+    match_messages,
 )
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
@@ -89,7 +89,7 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
     table = RoundTable(schedule)
     if table.findings:
         return ScheduleVerdict(schedule, tuple(table.findings))
-    matching = match(table)
+    matching = match_messages(table)
     if matching.findings:
         return ScheduleVerdict(schedule, tuple(matching.findings), aligned=matching.aligned)
     run = SymbolicRun(table, matching)
@@ -100,12 +100,15 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
     facts = run.facts() if not run.findings else (False, False, 0)
     findings = list(run.findings)
     if run.reduces and not findings:
-        findings += _warnings(schedule, facts[0], facts[1])
+        findings += _list_warnings(schedule, facts[0], facts[1])
     return ScheduleVerdict(schedule, tuple(findings), *facts, matching.steps, matching.aligned)
 
 
-def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[ScheduleFinding]:
-    """Yield findings about the order and the trees in which operands are combined."""
+def _list_warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[ScheduleFinding]:
+    """Yield a finding if operands are not in the declared order, and a warning if ranks' trees differ.
+
+    The order is compared only for root 0 and algorithms that declare rank order.
+    """
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"
         yield ScheduleFinding(text)
@@ -150,12 +153,15 @@ class SymbolicRun:
         self._mail: dict[tuple[int, int], deque[tuple[list[int | None], int]]] = defaultdict(deque)
         for rank, number, starts in matching.order:
             if starts:
-                self._start(rank, number)
+                self._start_round(rank, number)
             else:
-                self._end(rank, number)
+                self._end_round(rank, number)
 
-    def _start(self, rank: int, number: int) -> None:
-        """Send the messages of a round with the values from before it."""
+    def _start_round(self, rank: int, number: int) -> None:
+        """Send the messages of a rank's round, with the values from before the round.
+
+        A chunk that the rank does not own is a finding.
+        """
         holds = self.holds[rank]
         for move in self.table.rounds[rank][number]:
             if move.kind != SEND:
@@ -167,22 +173,30 @@ class SymbolicRun:
                         self._add_finding(number, rank, chunk, f"sends chunk {chunk}, which it does not hold")
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
-    def _end(self, rank: int, number: int) -> None:
-        """Receive the messages of a round and run its local instructions."""
+    def _end_round(self, rank: int, number: int) -> None:
+        """Receive the messages of a rank's round, and run its copies and reductions.
+
+        A chunk that the rank uses but does not own is a finding.
+        """
         holds = self.holds[rank]
         for move in self.table.rounds[rank][number]:
             if move.receives:
                 values, heard = self._mail[move.peer, rank].popleft()
                 self.heard[rank] |= heard
-                self._store(rank, number, move, values)
+                self._store_values(rank, number, move, values)
             elif move.kind in (COPY, COMBINE):
                 for chunk in move.source:
                     if chunk not in holds:
                         self._add_finding(number, rank, chunk, f"uses chunk {chunk}, which it does not hold")
-                self._store(rank, number, move, [holds.get(chunk) for chunk in move.source])
+                self._store_values(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
-    def _store(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
-        """Store or reduce values into chunks; record a finding for each impossible reduction."""
+    def _store_values(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
+        """Store or reduce values into the chunks of a move, by its kind.
+
+        A value of None, for a chunk that the sender did not have, is skipped. Findings are: a reduction into a chunk
+        that the
+        rank does not own, of data of another chunk, or of a contribution that is in the chunk already.
+        """
         holds, symbols = self.holds[rank], self.symbols
         reducing = move.kind in (REDUCE, COMBINE)
         left = move.incoming_left(rank)
@@ -225,7 +239,10 @@ class SymbolicRun:
         self.findings.append(ScheduleFinding(f"{moment}: rank {rank} {text}", number, rank, chunk))
 
     def check_end(self) -> None:
-        """Compare the final values of each rank with the specification of the collective."""
+        """Record a finding for each final value that is not what the collective specifies.
+
+        For a barrier, each rank must have heard from all others.
+        """
         schedule, promise = self.schedule, self.schedule.collective
         if promise.value == "nothing":
             for rank, heard in enumerate(self.heard):
@@ -322,7 +339,7 @@ def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tr
     >>> reduction_trees(schedule_of("all_reduce", "recursive_doubling", 4))
     {0: ((0, 1), (2, 3))}
     """
-    run = SymbolicRun(*matched(schedule))
+    run = SymbolicRun(*checked_matching(schedule))
     for finding in run.findings:
         raise ScheduleError(finding.text, schedule=schedule.name)
     trees: dict[int, Tree] = {}
@@ -365,7 +382,7 @@ class Symbols:
         """Return the number of rank ``rank``'s input of ``chunk``."""
         number = self._leaves.get((rank, chunk))
         if number is None:
-            number = self._add(chunk, 1 << rank, 0, True, None)
+            number = self._add_value(chunk, 1 << rank, 0, True, None)
             self._leaves[rank, chunk] = number
             self.shape.append(number)
         return number
@@ -377,16 +394,24 @@ class Symbols:
             a, b = self.ranks[left], self.ranks[right]
             ordered = self.sorted[left] and self.sorted[right] and a.bit_length() < (b & -b).bit_length()
             depth = 1 + max(self.depth[left], self.depth[right])
-            number = self._add(self.chunk[left], a | b, depth, ordered, (left, right))
+            number = self._add_value(self.chunk[left], a | b, depth, ordered, (left, right))
             self._pairs[left, right] = number
             first, second = sorted((self.shape[left], self.shape[right]))
             self.shape.append(self._shapes.setdefault((first, second), number))
         return number
 
-    def _add(
+    def _add_value(
         self, chunk: int, ranks: int, depth: int, ordered: bool, operands: tuple[int, int] | None
     ) -> int:
-        """Append the attributes of a new value and return its number."""
+        """Add a value and return its number.
+
+        Args:
+            chunk: the chunk of its data.
+            ranks: the contributing ranks, as a bit set.
+            depth: the longest chain of operators.
+            ordered: True if its operands are in rank order.
+            operands: the numbers of the two combined values; None for an input.
+        """
         self.chunk.append(chunk)
         self.ranks.append(ranks)
         self.depth.append(depth)
@@ -395,7 +420,7 @@ class Symbols:
         return len(self.chunk) - 1
 
     def tree(self, value: int) -> Tree:
-        """Return the value as a nested pair of ranks."""
+        """Return how a value was combined, as nested pairs of ranks; a rank for an input."""
         done: dict[int, Tree] = {}
         stack = [value]
         while stack:

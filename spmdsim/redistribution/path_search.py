@@ -174,7 +174,8 @@ class Target:
     def _placements(self, state: State) -> list[StateStep]:
         """Return the all_to_all and all_gather steps from a state without pending axes.
 
-        Surplus axes split a dimension of the state, but not there in the target. An all_to_all moves the last of them to a
+        Surplus axes split a dimension of the state, but not there in the target. An all_to_all moves the last of them
+        to a
         dimension that needs them next; an all_gather gathers them, in one dimension or in all of them.
         """
         dims = state.dims

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.execution import exchange, execute, rounds_of
+from spmdsim.collectives.execution import execute, pass_messages, run_rounds
 from spmdsim.collectives.rank_program import compile_program, program_for
 from spmdsim.errors import ScheduleError
 
@@ -107,7 +107,7 @@ def test_receives_are_posted_before_sends() -> None:
     net, inputs = Rendezvous(2), [np.arange(4), np.arange(4)]
     program = program_for(schedule_of("all_reduce", "ring", 2), 0, 4)
     end = net.end(0)
-    for receives, sends in rounds_of(program, inputs[0], np.empty(4, int), np.add):
+    for receives, sends in run_rounds(program, inputs[0], np.empty(4, int), np.add):
         requests = [end.irecv(b, p, 0) for p, b in receives] + [end.isend(b, p, 0) for p, b in sends]
         assert end.posted[-2:] == ["recv", "send"] and len(requests) == 2
 
@@ -118,8 +118,8 @@ def run_in_place(schedule: Schedule, buffers: list[Any], views: Any) -> None:
         count = len(buffers[rank])
         program = compile_program(schedule, rank, schedule.chunk_elements(count))
         operand, result = views(rank, program)
-        runs.append(rounds_of(program, operand, result, np.add))
-    exchange(runs)
+        runs.append(run_rounds(program, operand, result, np.add))
+    pass_messages(runs)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 8])
@@ -189,8 +189,8 @@ def test_work_memory_is_used_again() -> None:
     schedule = schedule_of("all_reduce", "ring", 2)
     work = [np.full(8, -7), np.full(8, -7)]
     outputs = [np.empty(6, int), np.empty(6, int)]
-    exchange(
-        [rounds_of(program_for(schedule, r, 6), np.arange(6), outputs[r], np.add, work[r]) for r in range(2)]
+    pass_messages(
+        [run_rounds(program_for(schedule, r, 6), np.arange(6), outputs[r], np.add, work[r]) for r in range(2)]
     )
     np.testing.assert_array_equal(outputs[1], 2 * np.arange(6))
     assert (work[0] != -7).any()
@@ -199,8 +199,8 @@ def test_work_memory_is_used_again() -> None:
 def test_wrong_lengths_are_named() -> None:
     program = program_for(schedule_of("all_reduce", "ring", 2), 0, 6)
     with pytest.raises(ScheduleError, match=r"the input has 5 elements of int64.*needed are 6"):
-        next(iter(rounds_of(program, np.arange(5), np.empty(6, int), np.add)))
+        next(iter(run_rounds(program, np.arange(5), np.empty(6, int), np.add)))
     with pytest.raises(ScheduleError, match=r"the output has 6 elements of float64.*needed are 6 of int64"):
-        next(iter(rounds_of(program, np.arange(6), np.empty(6), np.add)))
+        next(iter(run_rounds(program, np.arange(6), np.empty(6), np.add)))
     with pytest.raises(ScheduleError, match="the input is missing; 6 elements are needed"):
-        next(iter(rounds_of(program, None, np.empty(6), np.add)))
+        next(iter(run_rounds(program, None, np.empty(6), np.add)))

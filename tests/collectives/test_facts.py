@@ -25,9 +25,9 @@ from spmdsim.collectives import (
     schedule_of,
 )
 from spmdsim.collectives.algorithm import NAMES, evaluate
-from spmdsim.collectives.facts import as_share, count, elements, facts_of, lower_bound
+from spmdsim.collectives.facts import as_share, count, count_elements, facts_of, lower_bound
 from spmdsim.collectives.instructions import chunk_sizes, cut
-from spmdsim.collectives.selection_tables import choose, libraries, rules
+from spmdsim.collectives.selection_tables import choose, libraries, list_rules
 from spmdsim.collectives.verification import verify
 from spmdsim.errors import InputError, ScheduleError, SpmdError
 
@@ -264,7 +264,7 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
     ):
         choose("gmpi", "allreduce", 2, 2)
     with pytest.raises(InputError, match="no selection table of openmpi for scan"):
-        list(rules("openmpi", "scan"))
+        list(list_rules("openmpi", "scan"))
 
 
 def test_library_names_lead_to_algorithms() -> None:
@@ -344,5 +344,5 @@ def test_facts_as_json() -> None:
 @pytest.mark.parametrize(("nbytes", "itemsize"), [(8, 0), (-4, 4), (-4, 3), (7, 4)])
 def test_no_whole_number_of_elements(nbytes: int, itemsize: int) -> None:
     with pytest.raises(InputError, match="no whole number"):
-        elements(nbytes, itemsize)
-    assert (elements(12, 4), elements(0, 4), elements(3, 1)) == (3, 0, 3)
+        count_elements(nbytes, itemsize)
+    assert (count_elements(12, 4), count_elements(0, 4), count_elements(3, 1)) == (3, 0, 3)

@@ -12,8 +12,8 @@ from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import Array
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.reduction_order import (
-    candidates,
     emulate,
+    list_candidates,
     matching_schedules,
     reduction_trees,
     same_bits,
@@ -117,11 +117,11 @@ def test_the_tree_is_what_runs() -> None:
 def test_bits_tell_the_algorithm() -> None:
     inputs = wide_range(3, 1100)
     observed = ring_by_hand(inputs, 0)
-    schedules = matching_schedules(observed, inputs, candidates("all_reduce", 3))
+    schedules = matching_schedules(observed, inputs, list_candidates("all_reduce", 3))
     assert {s.algorithm.name for s in schedules} == {"ring_openmpi", "segmented_ring"}
     inputs = wide_range(8, 100)
     observed = emulate(schedule_of("all_reduce", "ring", 8, rounding="ceiling"), inputs)
-    schedules = matching_schedules(observed, inputs, candidates("all_reduce", 8))
+    schedules = matching_schedules(observed, inputs, list_candidates("all_reduce", 8))
     assert [(s.algorithm.name, s.rounding) for s in schedules] == [("ring", "ceiling")]
 
 

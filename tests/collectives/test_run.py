@@ -181,7 +181,7 @@ def test_options_change_the_schedule_not_the_result() -> None:
 @by_name
 def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
     """Messages of a real run, recorded between the ranks, against the counts."""
-    from spmdsim.collectives.execution import exchange, rounds_of
+    from spmdsim.collectives.execution import pass_messages, run_rounds
     from spmdsim.collectives.rank_program import compile_program
 
     for size in filter(chosen.fits, (2, 5, 6, 8)):
@@ -201,8 +201,8 @@ def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
             program = compile_program(schedule, rank, sizes)
             result = np.empty(program.output_count, np.uint8)
             operand = inputs[rank] if program.input_count else None
-            runs.append(recorded(rounds_of(program, operand, result, np.add), rank))
-        exchange(runs)
+            runs.append(recorded(run_rounds(program, operand, result, np.add), rank))
+        pass_messages(runs)
         counted = count(schedule, sum(sizes), sizes=sizes)
         assert sent.tolist() == counted.bytes_sent.tolist()
         assert messages.tolist() == counted.messages_sent.tolist()

@@ -13,7 +13,7 @@ from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives.algorithms.all_reduce import bit_tree_depth
 from spmdsim.collectives.facts import count
 from spmdsim.collectives.instructions import SEND
-from spmdsim.collectives.round_table import RoundTable, match
+from spmdsim.collectives.round_table import RoundTable, match_messages
 from spmdsim.collectives.verification import verify
 
 DATA = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())
@@ -98,7 +98,7 @@ def test_traffic_inside_and_between_groups(row: Row) -> None:
     inside, between = [0] * row["n"], [0] * row["n"]
     largest: dict[bool, dict[int, int]] = {True: {}, False: {}}
     table = RoundTable(schedule)
-    assert not match(table).findings
+    assert not match_messages(table).findings
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):
             for move in moves:

@@ -29,7 +29,7 @@ from spmdsim.collectives import (
 )
 from spmdsim.collectives.execution import run_lock_step
 from spmdsim.collectives.history import unroll
-from spmdsim.collectives.round_table import RoundTable, match
+from spmdsim.collectives.round_table import RoundTable, match_messages
 from spmdsim.collectives.selection_tables import choose
 from spmdsim.collectives.verification import Symbols, members, reduction_trees, verify
 from spmdsim.errors import InputError, ScheduleError
@@ -609,19 +609,23 @@ def test_messages_without_partners_and_ranks_that_wait(
 ) -> None:
     """In the order of rounds, then of ranks; a scratch chunk stands for its original."""
     schedule = make_schedule(from_function(by_rank(rounds), "all_reduce", chunks="4"), 4)
-    faults = match(RoundTable(schedule)).findings
+    faults = match_messages(RoundTable(schedule)).findings
     assert [(str(f), f.round, f.rank, f.chunk) for f in faults] == says
 
 
 def test_when_rounds_begin_and_end() -> None:
     """A round ends in the step in which its last partner's begins; local ones take no step."""
     late = {0: [[copy(0, 1)], [send(1, 0)], [recv(2, 0)]], 1: [[recv(0, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(0, 0)]]}  # fmt: skip
-    matching = match(RoundTable(make_schedule(from_function(by_rank(late), "all_reduce", chunks="4"), 3)))
+    matching = match_messages(
+        RoundTable(make_schedule(from_function(by_rank(late), "all_reduce", chunks="4"), 3))
+    )
     assert not matching.aligned and matching.steps == 3
     assert matching.starts == [[0, 0, 1], [0, 1], [0, 2]] and matching.ends == [[0, 0, 2], [0, 1], [1, 2]]
     assert matching.travels == {(0, 1): [0], (1, 2): [1], (2, 0): [2]}
     equal = {0: [[send(1, 0)], [copy(0, 1)], [recv(1, 0)]], 1: [[recv(0, 0)], [], [send(0, 0)], [copy(0, 1)]]}
-    matching = match(RoundTable(make_schedule(from_function(by_rank(equal), "all_reduce", chunks="4"), 2)))
+    matching = match_messages(
+        RoundTable(make_schedule(from_function(by_rank(equal), "all_reduce", chunks="4"), 2))
+    )
     assert matching.aligned and matching.steps == 2 and matching.starts == [[0, 1, 2], [0, 1, 2, 3]]
     assert matching.order[-2:] == [(1, 3, True), (1, 3, False)] and len(matching.order) == 14
 

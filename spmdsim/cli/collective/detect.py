@@ -117,12 +117,12 @@ def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) ->
     import numpy as np
 
     from spmdsim.cli.collective.measure import case_for, native_call
-    from spmdsim.collectives.reduction_order import candidates, matching_schedules
+    from spmdsim.collectives.reduction_order import list_candidates, matching_schedules
 
     case = case_for(name, comm, nbytes, np.dtype(dtype_name))
     # The last rank of a scan has the sum of all inputs; in other collectives rank 0 has it.
     judge = case.size - 1 if name == "scan" else 0
-    remaining = candidates(name, case.size)
+    remaining = list_candidates(name, case.size)
     identical = True
     for draw in range(max(1, ENOUGH // case.count)):
         vectors = [wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]

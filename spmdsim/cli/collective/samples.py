@@ -26,7 +26,7 @@ from spmdsim.cli.collective.measure import (
     seconds_per_call,
 )
 from spmdsim.collectives import schedule_of
-from spmdsim.collectives.execution import execute, rounds_of
+from spmdsim.collectives.execution import execute, run_rounds
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
 from spmdsim.core import ELEMENTS, FUNCTIONS, PASSES, Mesh, Strategy
 from spmdsim.cost import Machine, Measurement, Rate
@@ -224,7 +224,7 @@ def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
 def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
     """Run a program without messages on ``[result, source, work]``."""
     result, source, work = arrays
-    list(rounds_of(program, source, result, np.add, work))
+    list(run_rounds(program, source, result, np.add, work))
 
 
 def call_seconds(comm: Any) -> float:

@@ -84,16 +84,16 @@ def neighbor_exchange(rank: int, size: int) -> Rounds:
     fold = Fold(size - size % 2, size % 2)
     yield from _before(rank, fold)
     if fold.survives(rank):
-        yield from _swaps(fold.new(rank), fold)
+        yield from _swap_with_neighbours(fold.new(rank), fold)
     else:
         yield from ([] for _ in range(fold.power // 2))
     yield from _after(rank, size, fold)
 
 
-def _swaps(new: int, fold: Fold) -> Rounds:
-    """Yield the rounds of a survivor in neighbor_exchange on an even number of ranks.
+def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
+    """Yield the rounds of one survivor of a fold in :func:`neighbor_exchange`; their number is even.
 
-    ``new`` is the survivor's number.
+    ``new`` is the number of the rank among the survivors.
     """
     size, sign = fold.power, 1 if new % 2 == 0 else -1
     neighbours = ((new + sign) % size, (new - sign) % size)

@@ -69,9 +69,10 @@ class Fold(NamedTuple):
             yield [] if not self.is_paired(rank) else survivor if self.survives(rank) else dropped
 
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
-        """Yield rounds in which survivors meet at given distances between their new numbers.
+        """Yield one round per distance, in which survivors exchange with the survivor at that distance.
 
-        Other ranks are idle.
+        The distance is the exclusive-or of their new numbers. Ranks that dropped out are idle. ``exchange`` returns the
+        instructions of a round from the peer's rank, the own and the peer's new number, and the distance.
         """
         for distance in distances:
             if self.survives(rank):
@@ -156,9 +157,9 @@ def tree_rounds(
     radix: int = 2,
     down: bool = False,
 ) -> Rounds:
-    """Yield rounds up or down a tree with radix-1 children per level.
+    """Yield the rounds of a rank up or down a tree with radix-1 children per level.
 
-    Radix 2 gives the binomial tree.
+    Radix 2 gives the binomial tree. A rank is idle in the rounds of other ranks.
 
     Args:
         v: the rank as counted from the root.
@@ -166,7 +167,7 @@ def tree_rounds(
         parent: returns a parent's instruction for a child and their distance.
         child: returns a child's instruction for its parent and their distance.
         radix: the radix.
-        down: start at the root.
+        down: True to start at the root, False to end there.
     """
     masks = [1]
     while masks[-1] < size:

@@ -19,7 +19,10 @@ def linear(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def tree_reduction(rank: int, size: int, chunks: int | Chunks, root: int = 0, radix: int = 2) -> Rounds:
-    """Yield the rounds of a reduction of any chunks up a tree."""
+    """Yield the rounds of a rank in a reduction up a tree to ``root``; see :func:`tree_rounds`.
+
+    ``chunks`` are the chunks that are reduced; ``radix`` 2 gives the binomial tree.
+    """
     return tree_rounds(
         (rank - root) % size,
         size,
@@ -99,7 +102,10 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """
     top = size // 2
     for level in reversed(range((size).bit_length())):
-        first, second = _join(rank, size, level, left=True), _join(rank, size, level, left=False)
+        first, second = (
+            _join_children(rank, size, level, left=True),
+            _join_children(rank, size, level, left=False),
+        )
         yield first
         yield second
     if root != top:
@@ -107,9 +113,12 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
-    """Return the runs ``(start, middle, stop)`` that contain a rank, from all ranks down.
+    """Return the runs of ranks ``(start, middle, stop)`` around a rank, from the run of all ranks down.
 
-    The rank is the middle of the last one.
+    The middle of a run is the parent of the middles of its two halves. The rank is the middle of the last run.
+
+    >>> _runs_around(1, 6)
+    [(0, 3, 6), (0, 1, 3)]
     """
     start, stop, runs = 0, size, list[tuple[int, int, int]]()
     while True:
@@ -120,8 +129,11 @@ def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
         start, stop = (start, middle) if rank < middle else (middle + 1, stop)
 
 
-def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
-    """Return a rank's messages between depth ``level`` and the left or right children below it."""
+def _join_children(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
+    """Return the messages of a rank in the round in which depth ``level`` receives from its children.
+
+    Only the left children send if ``left``, else only the right ones. Empty for ranks of other depths.
+    """
     *above, (start, middle, stop) = _runs_around(rank, size)
     if len(above) == level:
         low, high = (start, middle) if left else (middle + 1, stop)

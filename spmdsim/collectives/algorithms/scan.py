@@ -23,15 +23,16 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
 
     The result starts with the own vector.
     """
-    return _doubling(rank, size, started=True)
+    return _run_doubling(rank, size, includes_own=True)
 
 
-def _doubling(rank: int, size: int, started: bool) -> Rounds:
-    """Yield the rounds of scan or exscan with partners r^k that exist.
+def _run_doubling(rank: int, size: int, includes_own: bool) -> Rounds:
+    """Yield the rounds of a scan or exscan that exchanges with partners at distance 1, 2, 4, ... (r^k).
 
-    ``started`` is True for scan, whose result starts with the own vector. For exscan the first sum from a lower partner
-    starts the result.
+    ``includes_own`` is True for scan, whose result starts with the own vector. The result of exscan starts with the
+    first sum from a lower partner. Without a partner a rank is idle.
     """
+    started = includes_own
     if size > 1:
         yield [copy(0, 1)]
     for k in doublings(size):
@@ -59,7 +60,7 @@ def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
 
     The first sum that arrives from below starts the result.
     """
-    return _doubling(rank, size, started=False)
+    return _run_doubling(rank, size, includes_own=False)
 
 
 @built_in("scan", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spmdsim.collectives.facts import elements
+from spmdsim.collectives.facts import count_elements
 from spmdsim.collectives.instructions import COMBINE, REDUCE, SEND
-from spmdsim.collectives.round_table import matched
+from spmdsim.collectives.round_table import checked_matching
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import InputError, many
 from spmdsim.reading import one_line
@@ -65,7 +65,7 @@ class GoalProgram:
         for rank, operations in enumerate(self.ranks):
             lines += ["", f"rank {rank} {{"]
             for number, operation in enumerate(operations, 1):
-                lines.append(f"l{number}: {_words(operation)}")
+                lines.append(f"l{number}: {_operation_text(operation)}")
                 lines += [f"l{number} requires l{required + 1}" for required in operation.requires]
                 lines += [f"l{number} irequires l{required + 1}" for required in operation.irequires]
             lines.append("}")
@@ -99,8 +99,8 @@ class GoalProgram:
         return program
 
 
-def _words(operation: GoalOperation) -> str:
-    """Return an operation in the words of a GOAL file."""
+def _operation_text(operation: GoalOperation) -> str:
+    """Return the statement of an operation in a GOAL file, such as ``send 8b to 1 tag 0``."""
     if operation.kind == "calc":
         return f"calc {operation.amount}" + (f" cpu {operation.cpu}" if operation.cpu else "")
     direction = "to" if operation.kind == "send" else "from"
@@ -126,8 +126,8 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
     Raises:
         ScheduleError: If messages do not match.
     """
-    sizes = [items * itemsize for items in schedule.chunk_elements(elements(nbytes, itemsize))]
-    table, matching = matched(schedule)
+    sizes = [items * itemsize for items in schedule.chunk_elements(count_elements(nbytes, itemsize))]
+    table, matching = checked_matching(schedule)
     steps = [{pair: iter(when) for pair, when in matching.travels.items()} for _ in range(2)]
     program = GoalProgram()
     for rank, rounds in enumerate(table.rounds):
@@ -184,15 +184,19 @@ def read_goal(text: str) -> GoalProgram:
     if len(head[1]) > 9 or not 1 <= int(head[1]) <= MOST_RANKS:
         raise InputError(f"num_ranks is {one_line(head[1], 20)}: a GOAL file has 1 ... {MOST_RANKS} ranks")
     program = GoalProgram([[] for _ in range(int(head[1]))])
-    for rank, start, stop in _blocks(clean, head.end(), len(program.ranks)):
+    for rank, start, stop in _find_blocks(clean, head.end(), len(program.ranks)):
         if program.ranks[rank]:
             raise _wrong(clean, start, f"rank {rank} has a second block")
-        program.ranks[rank] = _operations(clean, start, stop, rank, len(program.ranks))
+        program.ranks[rank] = _parse_operations(clean, start, stop, rank, len(program.ranks))
     return program
 
 
-def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the rank, start and end of each text between braces."""
+def _find_blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
+    """Yield ``(rank, start, end)`` of the text between the braces of each rank, from ``position`` on.
+
+    Raises:
+        InputError: If something else stands there, or the rank is not below ``ranks``.
+    """
     opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
     while _begin(text, position) < len(text):
         opened = opening.match(text, position)
@@ -218,7 +222,7 @@ def _begin(text: str, position: int) -> int:
     return _SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 
-def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
+def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
     """Parse the operations of one rank between two positions of the text.
 
     ``ranks`` is the number of ranks.

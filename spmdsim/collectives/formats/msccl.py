@@ -87,10 +87,13 @@ class _Gpu:
         self.waited: set[At] = set()
         if schedule.collective.name == "all_to_all":
             own_block = rank * schedule.size + rank
-            self._step(self._block("local"), "cpy", [("i", rank)], [self.spot(own_block)])
+            self._add_step(self._threadblock("local"), "cpy", [("i", rank)], [self.spot(own_block)])
 
     def spot(self, cell: int) -> Spot:
-        """Return the buffer and offset of a chunk on this GPU."""
+        """Return the buffer and the offset of a chunk on this GPU.
+
+        The buffer is "i" for the input, "o" for the output, or "s" for scratch memory.
+        """
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         if name == "all_to_all":
             source, target = divmod(cell, size)
@@ -105,10 +108,10 @@ class _Gpu:
         """Return the scratch offset of a chunk; assign the next one to a new chunk."""
         return self.scratch.setdefault(cell, len(self.scratch))
 
-    def _block(self, direction: str, peer: int = -1) -> int:
-        """Return the number of the threadblock for a direction and a peer.
+    def _threadblock(self, direction: str, peer: int = -1) -> int:
+        """Return the number of the threadblock for messages of a direction with a peer.
 
-        The direction is "send", "recv" or "local".
+        A new one is added if needed. The direction is "send", "recv" or "local"; local work has no peer.
         """
         if (direction, peer) not in self.blocks:
             self.blocks[direction, peer] = len(self.threadblocks)
@@ -121,21 +124,29 @@ class _Gpu:
         for move in moves:
             if move.kind == SEND:
                 for spot in map(self.spot, move.chunks):
-                    self._step(self._block("send", move.peer), "s", [spot], [])
+                    self._add_step(self._threadblock("send", move.peer), "s", [spot], [])
         for move in moves:
             if move.receives:
                 kind = "rrc" if move.kind == REDUCE else "r"
                 for spot in map(self.spot, move.chunks):
-                    self._step(self._block("recv", move.peer), kind, [], [spot])
+                    self._add_step(self._threadblock("recv", move.peer), kind, [], [spot])
             elif move.kind != SEND:
                 kind = "cpy" if move.kind == COPY else "re"
                 for source, target in zip(move.source, move.chunks):
-                    self._step(self._block("local"), kind, [self.spot(source)], [self.spot(target)])
+                    self._add_step(self._threadblock("local"), kind, [self.spot(source)], [self.spot(target)])
 
-    def _step(self, block: int, kind: str, sources: list[Spot], targets: list[Spot]) -> None:
-        """Add a step that waits for the last accesses to its spots.
+    def _add_step(self, block: int, kind: str, sources: list[Spot], targets: list[Spot]) -> None:
+        """Add a step that waits for earlier steps of other threadblocks with which it conflicts.
 
-        These are writes to all of them, and reads of its targets.
+        These are the last writes of its sources and targets, and the reads of its targets since. A step can wait for
+        one other
+        step, so a step "nop" is added for each further one.
+
+        Args:
+            block: the number of the threadblock.
+            kind: the type of the step in MSCCL, such as "s", "r" or "cpy".
+            sources: the spots (buffers and offsets) that it reads.
+            targets: the spots that it writes.
         """
         waits = {self.written[s] for s in (*sources, *targets) if s in self.written}
         waits |= {at for target in targets for at in self.read.get(target, ())}
@@ -145,18 +156,20 @@ class _Gpu:
                 latest[waited_block] = max(number, latest.get(waited_block, 0))
         ordered = sorted(latest.items())
         for wait in ordered[1:]:
-            self._append(block, "nop", [], [], wait)
-        at = self._append(block, kind, sources, targets, ordered[0] if ordered else None)
+            self._append_step(block, "nop", [], [], wait)
+        at = self._append_step(block, kind, sources, targets, ordered[0] if ordered else None)
         for source in sources:
             self.read.setdefault(source, []).append(at)
         for target in targets:
             self.written[target] = at
             self.read[target] = []
 
-    def _append(self, block: int, kind: str, sources: list[Spot], targets: list[Spot], wait: At | None) -> At:
-        """Append a step to a threadblock, and return where it is.
+    def _append_step(
+        self, block: int, kind: str, sources: list[Spot], targets: list[Spot], wait: At | None
+    ) -> At:
+        """Append a step to a threadblock; return ``(threadblock, number of the step)``.
 
-        It waits for the step ``wait``, if given.
+        ``wait`` is the step that it waits for, or None. The other arguments are those of :meth:`_add_step`.
         """
         steps = self.threadblocks[block].steps
         at = (block, len(steps))

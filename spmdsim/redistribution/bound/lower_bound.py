@@ -7,7 +7,8 @@
 needs the result.
 * An incomplete sum of 16-bit floats travels as float32 and counts twice.
 
-The busiest rank receives at least its target shard, and at least a weighted average over the ranks. The weights are the dual of a
+The busiest rank receives at least its target shard, and at least a weighted average over the ranks. The weights are
+the dual of a
 linear programme (:mod:`~spmdsim.redistribution.bound.adder_shares`); any weights give a valid bound. On more than
 :data:`MOST_RANKS` ranks per mesh, all weights are equal, and the bound may be too low.
 """

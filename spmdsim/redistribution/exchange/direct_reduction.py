@@ -264,7 +264,8 @@ class Single(NamedTuple):
     def deal(self, load: dict[int, int], count: int) -> None:
         """Assign ``count`` receptions one by one, each to the rank of ``inside`` with the smallest load.
 
-        Ranks that cannot take another reception are skipped. Of equal loads, an adder of the element wins, then the lowest
+        Ranks that cannot take another reception are skipped. Of equal loads, an adder of the element wins, then the
+        lowest
         rank. ``load``, the number of receptions by rank, is updated.
         """
         for _ in range(count):
@@ -374,7 +375,8 @@ def _excess(load: dict[int, int], limit: int) -> int:
 def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
     """Take one reception from the busiest rank; return False if that is impossible.
 
-    The reception moves along a chain: each rank gives a reception of an element to the next rank, and the last rank has a
+    The reception moves along a chain: each rank gives a reception of an element to the next rank, and the last rank
+    has a
     load below ``limit``. The shortest chain is taken. Updates ``singles`` and ``load``.
     """
     busiest = max(load, key=lambda rank: load[rank])

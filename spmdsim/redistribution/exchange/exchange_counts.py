@@ -1,8 +1,10 @@
 """Count elements and messages that ranks receive in a direct exchange, and elements that the busiest rank sends.
 
-The counts follow from the cuts of each dimension, without a list of transfers. A planner prices many exchanges that differ
+The counts follow from the cuts of each dimension, without a list of transfers. A planner prices many exchanges that
+differ
 in the axes of one or two dimensions, so the counts of one dimension are cached. If everything divides, the counts of the
-busiest rank are products of sizes, however many ranks there are: arrays with an entry for each of 65,536 ranks would take
+busiest rank are products of sizes, however many ranks there are: arrays with an entry for each of 65,536 ranks would
+take
 seconds and gigabytes. On up to ``FEW_RANKS`` ranks, where replicas share boxes, the counts come from the arrays.
 """
 

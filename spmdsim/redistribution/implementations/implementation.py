@@ -1,6 +1,7 @@
 """The implementations of a step on MPI: their names, prices and buffers. A plan's peak memory follows from them.
 
-An implementation follows from the step, the element type and the tuning. All members of a group derive equal lists, so a plan
+An implementation follows from the step, the element type and the tuning. All members of a group derive equal lists,
+so a plan
 knows without MPI what a step needs. The model's choice is the first; `worlds/mpi` tries the others when a step repeats.
 All implementations give equal numbers, unless the world has `reproducible=False`.
 """
@@ -86,7 +87,8 @@ def implementations_of(
         dtype: the element type.
         tuning: the choices for the MPI library.
         count: the number of elements that MPI can count in one message.
-        reproducible: True to leave out implementations whose order of operands differs from the first one's, if the order
+        reproducible: True to leave out implementations whose order of operands differs from the first one's, if the
+            order
             can change the result.
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
@@ -151,7 +153,8 @@ def _preference(implementation: Implementation, tuning: Tuning) -> int:
 def _needs_memory(step: Step, rank: int) -> bool:
     """Return True if a local step needs new memory on this rank for its result.
 
-    A reshape needs none. A fill needs none where the rank keeps its values and they are not divided. A slice needs none if
+    A reshape needs none. A fill needs none where the rank keeps its values and they are not divided. A slice needs
+    none if
     the rank's target box is contiguous in its source box, because a view is enough.
     """
     if step.collective == "reshape":
@@ -229,7 +232,8 @@ def find_threshold(table: Thresholds, ranks: int) -> int:
 def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
     """Return the implementations of an all_gather, with prices for the largest shard.
 
-    If the members' blocks are contiguous in the result, MPI gathers into it. Otherwise blocks are gathered in a buffer and
+    If the members' blocks are contiguous in the result, MPI gathers into it. Otherwise blocks are gathered in a
+    buffer and
     copied, or MPI places them by derived types.
     """
     assert traffic.gathered is not None
@@ -317,7 +321,8 @@ def _list_reductions(
     """Return the implementations of an all_reduce or reduce_scatter, the preferred one first.
 
     There is only one, "same", if the group has one rank or the shard is empty. MPI's own reduction ("native") reduces in
-    an order of its own. It is left out if the order can change the result and groups of the mesh could differ in it. With
+    an order of its own. It is left out if the order can change the result and groups of the mesh could differ in it.
+    With
     ``reproducible``, it is also left out if it is not the first one, and the others are left out if it is.
     """
     size = step.src.mesh.axis_size(*step.axes)
@@ -369,7 +374,8 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
 def _choose_scan(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
     """Return the implementation of an exclusive scan on one rank.
 
-    It is "identity" in a group of one rank, and MPI's "scan" if the arrays are large, MPI has the reduction, and the order
+    It is "identity" in a group of one rank, and MPI's "scan" if the arrays are large, MPI has the reduction, and the
+    order
     of its operands is that of the step. Otherwise all arrays are gathered on each rank: "scan gathered".
     """
     order, nbytes = step.order(rank), step.array_elements(rank) * dtype.itemsize

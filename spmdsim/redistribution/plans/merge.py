@@ -1,7 +1,8 @@
 """Merge collectives of several tensors into one message.
 
 Gradients that are reduced along equal mesh axes, or scattered along them over the same dimension, are concatenated and
-sent in one call per bucket. The bytes are equal, and the latency is paid once. Parameters that are gathered after a step of
+sent in one call per bucket. The bytes are equal, and the latency is paid once. Parameters that are gathered after a
+step of
 a split optimiser are merged, too. Training and the strategy search both use this module.
 """
 

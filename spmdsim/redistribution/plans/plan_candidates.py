@@ -3,7 +3,8 @@
 * Collective steps alone (:mod:`~spmdsim.redistribution.path_search`).
 * The direct exchange, after pending values are reduced.
 * Between meshes: an exchange that splits a replicated target over its ranks, and an all_gather there.
-* The direct reduction, if plans are compared by bytes alone and the others exceed the lower bound. It is built on one mesh of
+* The direct reduction, if plans are compared by bytes alone and the others exceed the lower bound. It is built on one
+mesh of
   up to 64 ranks, and between two meshes of up to 512 ranks each.
 """
 

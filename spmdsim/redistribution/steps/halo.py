@@ -470,7 +470,8 @@ def build_halo_steps(
 ) -> list[tuple[HaloStep, ...]]:
     """Return one or two sequences of steps from the blocks of a layout to its windows, or back.
 
-    The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a few
+    The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a
+    few
     more bytes for shifted windows. The second one takes all at once; it exists if several dimensions are split. Unsplit
     dimensions are part of the first step.
     """

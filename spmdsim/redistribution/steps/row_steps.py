@@ -1,7 +1,9 @@
 """Send rows of a split table to the ranks whose ids name them.
 
-Every rank of a group knows the ids of the whole group. So every rank knows, without a message, which rows each other rank
-wants and which rank owns them. Each rank receives every row that it wants and does not own once, and nothing is added up.
+Every rank of a group knows the ids of the whole group. So every rank knows, without a message, which rows each other
+rank
+wants and which rank owns them. Each rank receives every row that it wants and does not own once, and nothing is added
+up.
 This replaces the all_reduce or reduce_scatter of a lookup in which each rank contributes zeros for rows of other ranks.
 """
 
