@@ -21,7 +21,7 @@ from paired import PART, QUICK, Neighbours, estimate, paired, row
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
 from spmdsim.core.step import Step
-from spmdsim.redistribution.grid import all_bounds
+from spmdsim.redistribution.grid import split_bounds
 from spmdsim.worlds import ShapeArray, ShapeOnly
 
 NUMPY = """
@@ -171,9 +171,9 @@ def slices() -> None:
     """Print the time to compute the bounds of shards on a mesh of a million ranks."""
     mesh = Mesh((64, 128, 128), ("x", "y", "z"))
     layout = mesh("x", ("z", "y"))
-    all_bounds(layout, (4096, 4096))
+    split_bounds(mesh, layout.dims, (4096, 4096))
     start = time.perf_counter()
-    all_bounds(layout, (1 << 20, 1 << 20))
+    split_bounds(mesh, layout.dims, (1 << 20, 1 << 20))
     everyone = time.perf_counter() - start
     microseconds = measure_repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
     row("who holds what", f"all of {mesh.size:,} ranks", everyone, "s")

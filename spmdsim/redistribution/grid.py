@@ -17,14 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Bounds, Layout, Mesh
-from spmdsim.core.layout import nested_blocks, split_block
+from spmdsim.core.layout import split_block
 
 #: The axes that split each dim, major first.
 Entries = tuple[tuple[str, ...], ...]
-
-
-#: The largest number of ranks for which the bounds of a layout are cached.
-MOST_CACHED_RANKS = 64
 
 
 class Ends(NamedTuple):
@@ -62,10 +58,6 @@ def idle_axes(ends: Ends) -> tuple[str, ...]:
     return tuple([axis for axis in have.axes if axis not in used])
 
 
-#: The largest number of pieces that are computed in plain Python.
-FEW = 32
-
-
 class Cuts:
     """Dimension of ``size`` elements, cut by nested balanced splits.
 
@@ -77,12 +69,7 @@ class Cuts:
 
     def __init__(self, size: int, parts: Sequence[int]) -> None:
         self.size = size
-        start: np.ndarray
-        length: np.ndarray
-        if math.prod(parts) <= FEW:
-            start, length = (np.array(numbers, np.int64) for numbers in list_pieces(size, tuple(parts)))
-        else:
-            start, length = nested_block_arrays(size, parts)
+        start, length = nested_block_arrays(size, parts)
         self.start, self.stop = start, start + length
 
     @cached_property
@@ -309,7 +296,10 @@ def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid,
 
 
 def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the starts and lengths of :func:`nested_blocks` as int64 arrays."""
+    """Return the starts and the lengths of all blocks of nested balanced splits, as int64 arrays.
+
+    ``size`` elements are cut into ``parts[0]`` blocks, each of these into ``parts[1]`` blocks, and so on.
+    """
     start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
     for count in parts:
         start, length = split_block(start[:, None], length[:, None], count, np.arange(count))
@@ -317,71 +307,34 @@ def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np
     return start, length
 
 
-def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
-    """Return the bounds of all ranks as a read-only int64 array ``[mesh position, dim, start|stop]``.
-
-    Layouts of up to :data:`MOST_CACHED_RANKS` ranks are cached. Raises LayoutError if the shape has another number of
-    dims.
-    """
-    if len(shape) != len(layout.dims):
-        layout.check_shape(shape)
-    return (_few_bounds if layout.mesh.size <= MOST_CACHED_RANKS else _all_bounds)(layout, tuple(shape))
-
-
-def _all_bounds(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the array of :func:`all_bounds`, computed for all ranks at once and not cached."""
-    mesh = layout.mesh
-    coordinates = np.indices(mesh.shape, sparse=True)
-    out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
-    for dim, (size, entry) in enumerate(zip(shape, layout.dims)):
-        start, length = 0, size
-        for axis in entry:
-            start, length = split_block(start, length, mesh.size_of[axis], coordinates[mesh.axis_index(axis)])
-        out[..., dim, 0], out[..., dim, 1] = start, start + length
-    out.flags.writeable = False
-    return out.reshape(mesh.size, len(shape), 2)
-
-
-_few_bounds = lru_cache(maxsize=1024)(_all_bounds)
-
-
 @lru_cache(maxsize=4096)
-def list_pieces(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the starts and the lengths of all pieces of a dimension of ``size`` elements, as two lists.
+def split_bounds(mesh: Mesh, dims: Entries, shape: tuple[int, ...]) -> np.ndarray:
+    """Return where the block of each position starts and stops: integers ``[start|stop, dim, position]``.
 
-    ``parts`` has the number of blocks of each nested cut.
-
-    >>> list_pieces(5, (2, 2))
-    ([0, 2, 3, 4], [2, 1, 1, 1])
+    The array is cached, so it is read-only.
     """
-    count = math.prod(parts)
-    if size % count == 0:
-        length = size // count
-        return [k * length for k in range(count)], [length] * count
-    blocks = nested_blocks(size, parts)
-    return [start for start, _ in blocks], [length for _, length in blocks]
+    bounds = np.empty((2, len(shape), mesh.size), np.int64)
+    for dim, (size, entry) in enumerate(zip(shape, dims)):
+        cut, numbers = cuts(size, block_counts(mesh, entry)), piece_numbers(mesh, entry)
+        bounds[0, dim], bounds[1, dim] = cut.start[numbers], cut.stop[numbers]
+    bounds.flags.writeable = False
+    return bounds
 
 
 @lru_cache(maxsize=1024)
 def list_boxes(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
     """Return the bounds of every rank's shard by mesh position, as Python integers."""
-    mesh, sides = layout.mesh, []
-    for size, entry in zip(shape, layout.dims):
-        spans = [
-            (start, start + length) for start, length in zip(*list_pieces(size, block_counts(mesh, entry)))
-        ]
-        sides.append([spans[piece] for piece in piece_numbers(mesh, entry).tolist()])
-    return [*zip(*sides)] if sides else [()] * mesh.size
+    bounds = split_bounds(layout.mesh, layout.dims, shape)
+    return [tuple(map(tuple, box)) for box in bounds.transpose(2, 1, 0).tolist()]
 
 
 @lru_cache(maxsize=512)
-def positions_in(have: Mesh, want: Mesh) -> list[int]:
-    """Return, for each position of ``want``, the position of the rank in ``have``.
+def source_positions(have: Mesh, want: Mesh) -> np.ndarray:
+    """Return, for each target position, the source position of its rank.
 
-    It is -1 if the rank is not in ``have``.
+    It is -1 if the rank is not in the source mesh.
     """
-    result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
-    return result
+    return ranks_of(have).positions(ranks_of(want).rank)
 
 
 def count_common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:

@@ -25,7 +25,7 @@ from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import parse_entries, split_entries
-from spmdsim.redistribution.grid import all_bounds
+from spmdsim.redistribution.grid import split_bounds
 
 
 @st.composite
@@ -77,12 +77,12 @@ def test_bounds_equal_cutting_lists_axis_by_axis(case):
 
 
 @given(layouts())
-def test_all_bounds_equal_bounds_of_each_rank(case):
+def test_split_bounds_equal_bounds_of_each_rank(case):
     layout, shape = case
-    everything = all_bounds(layout, shape)
-    assert everything.shape == (layout.mesh.size, len(shape), 2)
+    bounds = split_bounds(layout.mesh, layout.dims, tuple(shape))
+    assert bounds.shape == (2, len(shape), layout.mesh.size) and not bounds.flags.writeable
     for position, rank in enumerate(layout.mesh.rank_list):
-        assert tuple(map(tuple, everything[position].tolist())) == layout.bounds(shape, rank)
+        assert tuple(map(tuple, bounds[..., position].T.tolist())) == layout.bounds(shape, rank)
         assert layout.local_shape(shape, rank) == tuple(b - a for a, b in layout.bounds(shape, rank))
 
 
@@ -259,14 +259,6 @@ def test_brackets_are_about_dims_or_about_the_axes_of_one(text, ndim, entries):
     assert parse_entries(text, ndim) == entries
 
 
-def test_bounds_of_few_ranks_are_remembered_and_all_are_read_only():
-    few, many = Mesh((64,), ("x",))("x"), Mesh((65,), ("x",))("x")
-    assert all_bounds(few, (7,)) is all_bounds(few, (7,)) and all_bounds(many, (7,)) is not all_bounds(
-        many, (7,)
-    )
-    assert not all_bounds(few, (7,)).flags.writeable and not all_bounds(many, (7,)).flags.writeable
-
-
 def test_meshes_and_layouts_that_cannot_be():
     mesh = Mesh((2, 2), ("a", "b"))
     for make, error, words in (
@@ -287,7 +279,6 @@ def test_meshes_and_layouts_that_cannot_be():
         (lambda: mesh("zz"), LayoutError, "'zz' is not found"),
         (lambda: mesh("a").bounds((4, 4), 0), LayoutError, "is for tensors of 1 dim, but the shape is"),
         (lambda: mesh("a").is_even((4, 4)), LayoutError, "is for tensors of 1 dim, but the shape is"),
-        (lambda: all_bounds(mesh("a"), (4, 4)), LayoutError, "is for tensors of 1 dim, but the shape is"),
     ):
         with pytest.raises(error, match=words):
             make()

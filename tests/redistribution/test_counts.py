@@ -6,6 +6,7 @@ import pytest
 
 from spmdsim.auto_parallel.costs.even_moves import price_move
 from spmdsim.core import Mesh
+from spmdsim.core.layout import nested_blocks
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
@@ -87,13 +88,14 @@ def test_reductions_of_one_dim_are_priced_as_they_are_planned(sizes):
 
 
 @pytest.mark.parametrize("parts", [(2, 3), (4,), (3, 2, 2)], ids=str)
-def test_many_cuts_are_found_as_few_are(parts, monkeypatch):
-    few = [Cuts(size, parts) for size in range(14)]
-    monkeypatch.setattr("spmdsim.redistribution.grid.FEW", 0)
-    for size, one in enumerate(few):
-        many = Cuts(size, parts)
-        for name in ("start", "stop", "piece", "cell", "edges"):
-            assert list(getattr(many, name)) == list(getattr(one, name)), (size, name)
+def test_cuts_are_those_of_nested_blocks(parts):
+    for size in range(14):
+        cut, blocks = Cuts(size, parts), nested_blocks(size, parts)
+        assert list(zip(cut.start, cut.stop - cut.start)) == blocks, size
+        assert cut.edges == [start for start, length in blocks if length] + [size], size
+        assert [cut.piece[cell] for cell in cut.cell if cell >= 0] == [
+            k for k, (_, n) in enumerate(blocks) if n
+        ]
 
 
 def test_ranks_of_two_meshes_are_not_busy_one_after_the_other():

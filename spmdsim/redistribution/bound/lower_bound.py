@@ -25,10 +25,10 @@ import numpy as np
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
 from spmdsim.redistribution.bound.adder_shares import balance_loads, level_shares
-from spmdsim.redistribution.grid import all_bounds, list_boxes, piece_numbers, positions_in, ranks_of
+from spmdsim.redistribution.grid import list_boxes, piece_numbers, ranks_of, source_positions, split_bounds
 
-#: The largest number of ranks per mesh for which the bound weighs the ranks, and for which it is computed without arrays.
-MOST_RANKS, FEW = 16, 32
+#: The largest number of ranks per mesh for which the bound weighs the ranks.
+MOST_RANKS = 16
 
 
 class ReceptionBound(NamedTuple):
@@ -116,79 +116,52 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: in
     mesh, common_partial = dst.mesh, kept_axes(src, dst)
     terms = count_addends(src, dst)
     new_partial = tuple(axis for axis in dst.partial_axes if axis not in common_partial)
-    if terms > 1 and not new_partial and max(src.mesh.size, mesh.size) <= FEW:
-        return _least_of_few(src, dst, shape, common_partial, (terms - 1) * parts)
-    source_positions = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
-    is_in_source = source_positions >= 0
-    want = all_bounds(dst, shape)
-    have = all_bounds(src, shape)[source_positions]  # Those of position -1 are not used.
-    overlap_lengths = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
-    owned = np.where(is_in_source, np.maximum(overlap_lengths, 0).prod(axis=1), 0)
-    wanted = (want[..., 1] - want[..., 0]).prod(axis=1)
-    # Ranks outside of the source mesh get a piece of their own, 0, of which they own no element.
-    source_pieces = np.where(is_in_source, piece_numbers(src.mesh, src.split_axes)[source_positions] + 1, 0)
+    owned, wanted, source_pieces = _compare_shards(src, dst, shape)
     # Along new pending axes, an element may arrive on any one rank.
     sharing_ranks = mesh.axis_size(*new_partial)
     if terms == 1 or (new_partial and src.mesh != mesh):
         missing = wanted - owned
         if new_partial:
             lines = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new_partial))
-            missing = wanted - _sum_distinct(lines, source_pieces, owned)[lines]
+            first = _first_of_each(lines, source_pieces)
+            missing = wanted - np.bincount(lines[first], owned[first], len(lines)).astype(np.int64)[lines]
         return ReceptionBound.of_each(-(-missing // sharing_ranks), int(missing.sum()) // sharing_ranks)
     # Overlaps of different source or target pieces share no element, so their sizes add up.
     target_pieces = piece_numbers(mesh, (*dst.split_axes, *common_partial))
-    covered = int(_sum_distinct(target_pieces, source_pieces, owned).sum())
+    covered = int(owned[_first_of_each(target_pieces, source_pieces)].sum())
     elements = math.prod(shape) * mesh.axis_size(*common_partial)
     replicas = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial, *new_partial)
     total = elements * ((terms - 1) * parts + replicas) - covered
-    average = -(-total // (mesh.size + src.mesh.size - int(is_in_source.sum())))
+    all_ranks = mesh.size + int((source_positions(mesh, src.mesh) < 0).sum())
+    average = -(-total // all_ranks)
     return ReceptionBound.of_each(np.maximum(-(-wanted // sharing_ranks), average), total)
 
 
-def _least_of_few(
-    src: Layout, dst: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...], adding: int
-) -> ReceptionBound:
-    """Return :func:`least_on_average` of a reduction on few ranks without new pending axes.
+def _compare_shards(
+    src: Layout, dst: Layout, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``(owned, wanted, source_pieces)``, arrays with an entry per position of the target mesh.
 
-    It counts in plain Python: the planning of a program with reductions takes 10 to 40 % longer with arrays.
-
-    Args:
-        src: the layout before.
-        dst: the layout after.
-        shape: the global shape.
-        common_partial: the axes that stay pending.
-        adding: the number of receptions per element that add up its addends.
+    They are the elements of the target shard that the rank owns before, all elements of the target shard, and the number of
+    the rank's shard before. Ranks outside of the source mesh own no element; their number is 0.
     """
-    mesh = dst.mesh
-    source_positions, want, have = (
-        positions_in(src.mesh, mesh),
-        list_boxes(dst, shape),
-        list_boxes(src, shape),
-    )
-    source_pieces = piece_numbers(src.mesh, src.split_axes).tolist()
-    target_pieces = piece_numbers(mesh, (*dst.split_axes, *common_partial)).tolist()
-    # Overlaps of different source or target pieces share no element, so their sizes add up.
-    covered = {
-        (piece, source_pieces[position]): volume(common)
-        for box, position, piece in zip(want, source_positions, target_pieces)
-        if position >= 0 and (common := overlap(box, have[position])) is not None
-    }
-    elements = math.prod(shape) * mesh.axis_size(*common_partial)
-    replicas = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial)
-    total = elements * (adding + replicas) - sum(covered.values())
-    common_ranks = len(source_positions) - source_positions.count(-1)
-    average = -(-total // (mesh.size + src.mesh.size - common_ranks))
-    return ReceptionBound.of_each(np.array([max(volume(box), average) for box in want]), total)
+    positions = source_positions(src.mesh, dst.mesh)
+    is_in_source = positions >= 0
+    want = split_bounds(dst.mesh, dst.dims, shape)
+    have = split_bounds(src.mesh, src.dims, shape)[..., positions]  # Those of position -1 are not used.
+    overlap_lengths = np.minimum(want[1], have[1]) - np.maximum(want[0], have[0])
+    owned = np.where(is_in_source, np.maximum(overlap_lengths, 0).prod(axis=0), 0)
+    source_pieces = np.where(is_in_source, piece_numbers(src.mesh, src.split_axes)[positions] + 1, 0)
+    return owned, (want[1] - want[0]).prod(axis=0), source_pieces
 
 
-def _sum_distinct(groups: np.ndarray, pieces: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """Return, for each group, the total number of elements of its distinct pieces.
+def _first_of_each(groups: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+    """Return one position for each pair of a group and a piece.
 
-    ``groups``, ``pieces`` and ``elements`` have one entry per position; positions of one group with equal pieces
-    count once.
+    ``groups`` and ``pieces`` have the group and the piece of each position.
     """
-    _, first = np.unique(groups * (pieces.max(initial=0) + 1) + pieces, return_index=True)
-    return np.bincount(groups[first], weights=elements[first], minlength=len(groups)).astype(np.int64)
+    first: np.ndarray = np.unique(groups * (pieces.max(initial=0) + 1) + pieces, return_index=True)[1]
+    return first
 
 
 class SumCell(NamedTuple):

@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.core import Mesh
 from spmdsim.redistribution.exchange.replica_shares import FEW_RANKS
 from spmdsim.redistribution.grid import (
     Ends,
-    Entries,
     block_counts,
     count_common_axes,
     cuts,
     idle_axes,
     piece_numbers,
-    ranks_of,
+    source_positions,
+    split_bounds,
 )
 
 
@@ -37,6 +36,7 @@ class ExchangeCounts:
     price then depends only on shares of the tensor's size. On up to ``FEW_RANKS`` ranks per mesh, replicas share the
     boxes that they send, so a receiver gets messages from several of them. On more ranks, one replica sends a box.
 
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> counts = exchange_counts(Ends(mesh, (("a",), ()), mesh, ((), ("a",)), (4, 8)))
     >>> counts.received.tolist(), counts.messages.tolist(), counts.most_sent
@@ -149,16 +149,6 @@ class SourceBlocks(NamedTuple):
     owned: np.ndarray
 
 
-@lru_cache(maxsize=4096)
-def split_bounds(mesh: Mesh, dims: Entries, shape: tuple[int, ...]) -> np.ndarray:
-    """Return where the block of each position starts and stops: integers ``[start|stop, dim, position]``."""
-    bounds = np.empty((2, len(shape), mesh.size), np.int64)
-    for dim, (size, entry) in enumerate(zip(shape, dims)):
-        cut, numbers = cuts(size, block_counts(mesh, entry)), piece_numbers(mesh, entry)
-        bounds[0, dim], bounds[1, dim] = cut.start[numbers], cut.stop[numbers]
-    return bounds
-
-
 def _intersect(bounds: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the lengths that blocks have in common in each dimension.
 
@@ -172,15 +162,6 @@ def _volumes(lengths: np.ndarray) -> np.ndarray:
     """Return the number of elements of blocks from their lengths ``[dim, position]``."""
     elements: np.ndarray = np.multiply.reduce(lengths, axis=0)
     return elements
-
-
-@lru_cache(maxsize=512)
-def source_positions(have: Mesh, want: Mesh) -> np.ndarray:
-    """Return, for each target position, the source position of its rank.
-
-    It is -1 if the rank is not in the source mesh.
-    """
-    return ranks_of(have).positions(ranks_of(want).rank)
 
 
 class BusiestCounts(NamedTuple):
