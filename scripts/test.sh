@@ -38,9 +38,12 @@ run_here() { # the tests in one process; all of them in two for each core, since
 
 failed=0
 if [ $# -eq 0 ]; then
+    # Compile the tests once in a new clone, meanwhile: each process that runs them would do so.
+    [ -d tests/__pycache__ ] || "$PYTHON" -m pytest --collect-only -m "not mpi" >/dev/null 2>&1 & compiling=$!
     echo "spmdsim: examples in the documentation of functions"
     # --with-mpi, since pytest-mpi otherwise leaves out whatever lies in a folder called mpi.
     "$PYTHON" -m pytest --doctest-modules --with-mpi --color=$colour -n "$(getconf _NPROCESSORS_ONLN)" spmdsim || failed=1
+    wait $compiling || true
 fi
 echo "spmdsim: tests in one process"
 run_here "$@" || failed=1

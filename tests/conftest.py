@@ -74,7 +74,8 @@ def pytest_configure(config):
 @cache
 def is_among(path: Path, names: tuple[str, ...]) -> bool:
     """Return True if a file of tests is one of ``names`` or in such a folder. Cached: thousands of tests ask for it."""
-    return any(path == TESTS / name or TESTS / name in path.parents for name in names)
+    place = os.path.relpath(path, TESTS)
+    return any(place == name or place.startswith(f"{name}/") for name in names)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -29,10 +29,10 @@ PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
 #: Heuristics cut into equal pieces, so they are compared with the optimum of these.
 EQUAL = Settings(machine=Machine.laptop(), partial=True, even=True)
 #: Each rank count with one of the published variants.
-VERSIONS = {6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
+VERSIONS = {4: "2.x", 6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
 #: Powers of two and not, the many where there are few operators.
 RANKS = {
-    "tutorial": 16, "wide mlp": 6, "deep batch": 8, "chain": 12, "convolutions": 6, "moe": 6,
+    "tutorial": 16, "wide mlp": 6, "deep batch": 8, "chain": 12, "convolutions": 6, "moe": 4,
 }  # fmt: skip
 
 

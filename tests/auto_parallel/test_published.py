@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -286,6 +287,7 @@ def test_experts_are_split() -> None:
     assert not result.layout("l0.qkv.w").split_axes and not result.layout("l0.gate.w").split_axes
 
 
+@cache
 def experts_on_two_axes(**options: object) -> SearchResult:
     case = ALPA["test_moe.py layer_2d"]
     sizes = {"experts": case["E"], "group": case["S"], "heads": case["heads"]}

@@ -206,7 +206,7 @@ def nothing_learnt(shard):
 
 
 FAULTS = {
-    "rate": faster, "loss": scaled_loss, "reduction": lost_contribution,
+    "loss": scaled_loss, "reduction": lost_contribution,
     "element": once(one_element), "rows": once(nothing_learnt),
 }  # fmt: skip
 

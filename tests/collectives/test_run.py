@@ -51,7 +51,7 @@ def test_against_numpy(chosen: Algorithm) -> None:
 @by_name
 def test_verified_at_every_rank_count_and_root(chosen: Algorithm) -> None:
     for size in filter(chosen.fits, range(1, 18)):
-        for root in roots(chosen, size) if size < 10 else some_roots(chosen, size):
+        for root in roots(chosen, size) if size < 7 else some_roots(chosen, size):
             verdict = verify(make_schedule(chosen, size, root))
             assert verdict.ok, str(verdict)
             assert verdict.aligned

@@ -13,7 +13,6 @@ QUICK = (
     ("SIGSTOP at call 3", MPIRUN),
     ("layout, late", LAUNCH),
     ("other array, copied", MPIRUN),
-    ("saves another name", LAUNCH),
     ("element type of the same size, emulated, late", EMULATED),
     ("pairs work at their own pace", MPIRUN),
 )

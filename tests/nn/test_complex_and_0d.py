@@ -79,7 +79,7 @@ def train(kind, options, layout, state, values, gradients, world, compiled=False
     return history
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", [*OPTIMISERS, *MORE])
 @pytest.mark.parametrize("dtype", ["complex128", "float64"])

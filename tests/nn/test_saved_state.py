@@ -25,6 +25,8 @@ OPTIMISERS = {
     "AdamW": (nn.Adam, {"weight_decay": 0.1}),
     "amsgrad": (nn.Adam, {"amsgrad": True, "betas": (0.5, 0.6)}),
 }
+#: Optimisers that keep different tensors; the others keep the same as one of them.
+STATES = ("SGD", "momentum", "Adam", "amsgrad")
 
 
 class Network(nn.Module):
@@ -117,7 +119,7 @@ def folder(world, tmp_path) -> Path:
     ],
     ids=["eager-f32", "eager-ZeRO-bf16", "compiled-ZeRO-f32", "compiled-bf16"],
 )
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", STATES)
 def test_a_loaded_training_has_the_bits_of_one_that_did_not_stop(world, folder, name, compiled, zero, dtype):
     kind, options = OPTIMISERS[name]
     mesh, state = meshes(world.size)[0], nn.sharded_over("dp") if zero else None
