@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from processes import run_python
 
 from spmdsim import Mesh, Tensor, record
+from spmdsim.cli.main import main
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.redistribution.implementations.implementation import (
@@ -242,7 +243,7 @@ def test_what_was_found_before_is_not_tried_again():
     assert Trial(("a", "b"), 2, 1, TrialRecord("gone", {})).pause == 1
 
 
-def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
+def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path, capfd):
     path, here = tmp_path / "here.json", TrialRecords({"m": {"s": TrialRecord("a", {"a": 1.0, "b": 2.0})}})
     path.write_text('{"MPICH": {"chunk": [[2, 64]]}}')
     save_tuning(path, "MPICH", here)
@@ -261,22 +262,21 @@ def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
     assert repr(settings.implementations) != repr(here) and hash(settings.implementations) == hash(
         TrialRecords.parse(settings.implementations.to_dict())
     )
-    assert (
-        run_python("-m", "spmdsim", "tune", "-o", tmp_path / "both.json", "--show", path).stdout.count("m:")
-        == 2
-    )
+    assert main(["tune", "-o", str(tmp_path / "both.json"), "--show", str(path)]) == 0
+    assert capfd.readouterr().out.count("m:") == 2
 
 
-def test_files_that_are_put_together_keep_their_settings(tmp_path):
+def test_files_that_are_put_together_keep_their_settings(tmp_path, capfd):
     """Of one setting the later file's counts."""
     one, two, both = (tmp_path / name for name in ("one.json", "two.json", "both.json"))
     one.write_text('{"MPICH": {"chunk": [[2, 64]], "call": 5}}')
     two.write_text(
         '{"MPICH": {"call": 7, "implementations": {"m": {"s": {"implementation": "a"}}}}, "Open MPI": {"first": ["typed"]}}'
     )
-    merged = run_python("-m", "spmdsim", "tune", "-o", both, one, two)
-    assert merged.returncode == 0 and merged.stderr.startswith(f"wrote {both}: MPICH, 1 step of 1 machine")
-    assert f"wrote {both}: Open MPI, 0 steps of 0 machines" in merged.stderr
+    assert main(["tune", "-o", *map(str, (both, one, two))]) == 0
+    report = capfd.readouterr().err
+    assert report.startswith(f"wrote {both}: MPICH, 1 step of 1 machine")
+    assert f"wrote {both}: Open MPI, 0 steps of 0 machines" in report
     tuning.cache_clear()
     settings = tuning("MPICH", str(both))
     assert (settings.chunk, settings.call, settings.implementations.of("m", "s")) == (
@@ -286,8 +286,8 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
     )
     assert load_tuning(both)["Open MPI"] == {"first": ["typed"]}
     one.write_text("{}")
-    empty = run_python("-m", "spmdsim", "tune", "-o", tmp_path / "none.json", one)
-    assert empty.returncode == 2 and "no choices for any MPI library" in empty.stderr
+    assert main(["tune", "-o", str(tmp_path / "none.json"), str(one)]) == 2
+    assert "no choices for any MPI library" in capfd.readouterr().err
     assert not (tmp_path / "none.json").exists()
 
 
@@ -340,14 +340,14 @@ def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, data):
         tuning("MPICH", str(path))
 
 
-def test_wrong_words_get_the_right_ones(tmp_path):
+def test_wrong_words_get_the_right_ones(tmp_path, capfd):
     for wrong in (None, 1, "perhaps"):
         with pytest.raises(UsageTypeError, match=f"reproducible must be True or False, got {wrong!r}"):
             require_reproducible(wrong)
     assert require_reproducible(False) is False
     for options in (["-o", "x.json"], ["-o", tmp_path / "x.json", "no.json"], ["-o", tmp_path, "-n", "2"]):
-        result = run_python("-m", "spmdsim", "tune", *options)
-        assert result.returncode != 0 and len(result.stderr.strip().splitlines()) <= 3, result.stderr
+        assert main(["tune", *map(str, options)]) != 0
+        assert len(capfd.readouterr().err.strip().splitlines()) <= 3
 
 
 JOB = """\
