@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from spmdsim import (
     check,
     check_replicas,
     compile,
+    dialects,
     fft,
     linalg,
     local,
@@ -105,7 +107,7 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
         (lambda: nn.Linear(in_features=3), "Linear has no argument 'in_features'; did you mean 'n_in'?"),
         (
             lambda: nn.clip([]),
-            "clip: argument 'largest' is missing; it is called as clip(parameters, largest)",
+            "clip: argument 'largest' is missing (the largest norm that the gradients may have afterwards)",
         ),
         (lambda: nn.Parameter((4, 4)), "Parameter: argument 'layout' is missing"),
         (
@@ -190,7 +192,6 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
         (lambda: Shard(dimm=0), "Shard has no argument 'dimm'; did you mean 'dim'? it takes dim"),
         (lambda: Shard(), "Shard: argument 'dim' is missing; it is called as Shard(dim)"),
         (lambda: Replicate(dim=0), "Replicate has no argument 'dim'; it is called as Replicate()"),
-        (lambda: Partial(reduce_op="sum"), "Partial has no argument 'reduce_op'; it takes op"),
         (
             lambda: Layout(MESH, dim=("dp",)),
             "Layout has no argument 'dim'; did you mean 'dims'? it takes mesh, dims, partial",
@@ -203,6 +204,17 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
         ),
         (lambda: Rule.parse(), "Rule.parse: argument 'text' is missing"),
         (lambda: make_schedule(size=4), "make_schedule: argument 'chosen' is missing"),
+        (
+            lambda: make_schedule("ring", 4),
+            "make_schedule: chosen must be an Algorithm, got 'ring'; take one from algorithm(collective, name)",
+        ),
+        (
+            lambda: schedule_of("all_reduce", "ring", "4"),
+            "make_schedule: size and root are integers, but got ('4', 0)",
+        ),
+        (lambda: Shard(dimension=0), "Shard has no argument 'dimension'; did you mean 'dim'? it takes dim"),
+        (lambda: Partial(reduce_op="sum"), "Partial has no argument 'reduce_op'; did you mean 'op'?"),
+        (lambda: Layout(MESH, dimensions=()), "Layout has no argument 'dimensions'; did you mean 'dims'?"),
         (lambda: schedule_of("all_reduce", nme="ring"), "schedule_of: argument 'algorithm_name' is missing"),
         (lambda: predict(machin=1), "predict has no argument 'machin'; did you mean 'machine'?"),
     ],
@@ -283,6 +295,34 @@ def test_operators_name_their_arguments(x: Tensor) -> None:
         ops.softmax(x, 1, 2, 3)
     with pytest.raises(UsageTypeError, match=r"^linear has no argument 'biass'; did you mean 'bias'"):
         ops.linear(x, x, biass=3)
+
+
+@pytest.mark.parametrize(
+    ("path", "argument"),
+    [
+        ("torch.layout", "mesh"),
+        ("jax.parse", "text"),
+        ("oneflow.tensor", "data"),
+        ("oneflow.ones_like", "x"),
+        ("oneflow.placement", "type"),
+        ("oneflow.sbp.parse", "text"),
+        ("mindspore.grad", "fn"),
+        ("mindspore.mint.zeros", "size"),
+        ("mindspore.communication.create_group", "group"),
+        ("mindspore.dataset.vision.Rescale", "rescale"),
+        ("paddle.to_tensor", "data"),
+        ("paddle.distributed.shard_tensor", "data"),
+        ("paddle.static.program_guard", "main_program"),
+        ("paddle.nn.ClipGradByNorm", "clip_norm"),
+    ],
+)
+def test_functions_of_dialects_name_the_missing_argument(path: str, argument: str) -> None:
+    function = attrgetter(path)(dialects)
+    name = path.rpartition(".")[2]
+    with pytest.raises(
+        UsageTypeError, match=rf"^{name}: argument '{argument}' is missing.*it is called as {name}\("
+    ):
+        function()
 
 
 def test_operators_of_elements_name_their_operands(x: Tensor) -> None:

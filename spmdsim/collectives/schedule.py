@@ -11,7 +11,8 @@ from typing import Any
 from spmdsim.collectives.algorithm import Algorithm, algorithm
 from spmdsim.collectives.instructions import Chunks, Instruction, chunk_sizes
 from spmdsim.collectives.promises import Collective
-from spmdsim.errors import ScheduleError, many
+from spmdsim.core.notation.layouts import as_integers
+from spmdsim.errors import ScheduleError, UsageTypeError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
 
@@ -128,11 +129,18 @@ def make_schedule(
     Raises:
         ScheduleError: If the algorithm does not support the rank count, an option is unknown, or the root is out of
             range.
+        UsageTypeError: If ``chosen`` is no algorithm, or the size or root is no integer.
 
     >>> from spmdsim.collectives import algorithm
     >>> make_schedule(algorithm("all_gather", "ring"), 6).size
     6
     """
+    if not isinstance(chosen, Algorithm):
+        raise UsageTypeError(
+            f"make_schedule: chosen must be an Algorithm, got {chosen!r}; take one from algorithm(collective, name), "
+            "or call schedule_of(collective, name, size)"
+        )
+    size, root = as_integers((size, root), "make_schedule: size and root")
     if size < 1:
         raise ScheduleError(f"{chosen.full_name} needs at least 1 rank, got {size}")
     defaults = dict(chosen.options)

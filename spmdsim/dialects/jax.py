@@ -18,6 +18,7 @@ from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules
 from spmdsim.errors import LayoutError, UsageTypeError, many
 from spmdsim.reading import literal_call
+from spmdsim.wrong_calls import explained
 
 #: Unsupported names -> suggestion: this dialect has only the notation of ``jax.sharding``.
 _NEAREST = {
@@ -70,6 +71,7 @@ class PartitionSpec(DialectObject, tuple[Any, ...]):
 P = PartitionSpec
 
 
+@explained
 def parse(text: str) -> PartitionSpec:
     """Parse a spec such as ``P('data', None)``, ``PartitionSpec(('x', 'y'),)`` or ``P()``.
 
@@ -91,6 +93,7 @@ def parse(text: str) -> PartitionSpec:
     return PartitionSpec(*entries, unreduced=unreduced)
 
 
+@explained
 def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> Layout:
     """Return the layout of a spec on ``mesh`` for a tensor with ``ndim`` dims.
 
@@ -112,6 +115,7 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
     return Layout(mesh, entries + [None] * (ndim - len(entries)), unreduced)
 
 
+@explained
 def spec_of(layout: Layout) -> PartitionSpec:
     """Return the spec of a layout, one entry per dim.
 
@@ -124,6 +128,7 @@ def spec_of(layout: Layout) -> PartitionSpec:
     return PartitionSpec(*entries, unreduced=layout.partial_axes)
 
 
+@explained
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") -> None:
     """Raise LayoutError if the layout does not split the shape evenly, like ``jax.device_put``.
 

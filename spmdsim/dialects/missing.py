@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from spmdsim.errors import InputError, SpmdError
@@ -170,6 +170,18 @@ def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callabl
     return add_words(dialect)
 
 
+def _explain_arguments(value: Any, name: str) -> Any:
+    """Return a dialect's function or class with errors for wrong arguments; other values stay. See `explained`.
+
+    Functions and classes that explain their arguments already stay, too.
+    """
+    if not getattr(value, "__module__", "").startswith(PREFIX):
+        return value
+    function = vars(value).get("__init__") if isinstance(value, type) else value
+    is_plain = isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
+    return explained(value, name) if is_plain else value
+
+
 def add_words(module: str) -> Callable[[str], Any]:
     """Give a module ``__getattr__`` and ``__dir__`` for the names of its table; return ``__getattr__``.
 
@@ -203,7 +215,7 @@ def add_words(module: str) -> Callable[[str], Any]:
         raise not_covered(module, name, [] if name.startswith("_") else names(), words.nearest)
 
     def __getattr__(name: str) -> Any:
-        value = find(name)
+        value = _explain_arguments(find(name), name)
         namespace[name] = value
         return value
 

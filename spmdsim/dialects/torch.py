@@ -15,6 +15,7 @@ from spmdsim import core
 from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules
 from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.wrong_calls import explained
 
 #: Unsupported names -> suggestion: this dialect has only DTensor's notation.
 _NEAREST = {
@@ -112,6 +113,7 @@ _ENTRY = re.compile(
 )
 
 
+@explained
 def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
     """Parse placements in any of DTensor's notations.
 
@@ -148,6 +150,7 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
     return tuple(placements), factors
 
 
+@explained
 def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layout:
     """Return the layout of DTensor placements on ``mesh`` for a tensor with ``ndim`` dims.
 
@@ -172,6 +175,7 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     return Layout(mesh, [_order_axes(mesh, entry, wanted) for entry in nested.dims], dict(nested.partial))
 
 
+@explained
 def text(layout: Layout) -> str:
     """Return DTensor's text of a layout.
 
@@ -193,6 +197,7 @@ def text(layout: Layout) -> str:
     return f"({', '.join(words)})"
 
 
+@explained
 def chunk_bounds(
     mesh: Mesh, placements: str | Sequence[Placement], shape: Sequence[int], rank: int
 ) -> tuple[tuple[int, int], ...]:

@@ -89,7 +89,7 @@ def test_attributes_of_a_row_are_arguments_of_all_that_is_made_from_it(world, ta
         (lambda: ops.Total(False, 1), r"^Total\(keep=False\): too many positional"),
         (lambda: ops.Total(keeps=1), r"unexpected keyword argument 'keeps'"),
         (lambda: ops.Total()(), r"^Total\(x, /, axis=0\): missing a required argument: 'x'"),
-        (lambda: ops.total(X, axis=1), r"^total\(x, along=1, keep=False\): got an unexpected"),
+        (lambda: ops.total(X, axis=1), r"^total has no argument 'axis'; it takes x, along, keep$"),
     ):
         with pytest.raises(UsageTypeError, match=words):
             call()

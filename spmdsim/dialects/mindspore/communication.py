@@ -10,6 +10,7 @@ from spmdsim.dialects.missing import add_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.worlds.base import World
+from spmdsim.wrong_calls import explained
 
 #: Names of the group of all ranks, one per collective library of MindSpore.
 HCCL_WORLD_COMM_GROUP, NCCL_WORLD_COMM_GROUP = "hccl_world_group", "nccl_world_group"
@@ -40,6 +41,7 @@ def release() -> None:
     _groups.pop(current_world(), None)
 
 
+@explained
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     """Create a group of ranks under a name; only its ranks need to call.
 
@@ -68,6 +70,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     groups[group] = tuple(rank_ids)
 
 
+@explained
 def destroy_group(group: str) -> None:
     """Remove a group. InputError: it does not exist, or is the group of all ranks."""
     if group in _EVERYONE:
@@ -116,6 +119,7 @@ def get_group_size(group: str | None = None) -> int:
     return len(get_process_group_ranks(group))
 
 
+@explained
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     """Return the rank at a position of a group. InputError: the position is out of range."""
     ranks = get_process_group_ranks(group)
@@ -124,6 +128,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     return ranks[group_rank_id]
 
 
+@explained
 def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     """Return the position of a rank in a group. InputError: the rank is not in the group."""
     ranks = get_process_group_ranks(group)

@@ -26,6 +26,7 @@ from spmdsim.dialects.mindspore.tensors import with_methods
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
+from spmdsim.wrong_calls import explained
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
 #: Names of losses that each rank computes from its own rows.
@@ -280,11 +281,13 @@ def set_context(**settings: Any) -> None:
     _other.update(settings)
 
 
+@explained
 def get_context(attr_key: str) -> Any:
     """Return a setting, or its default. InputError: it was not set."""
     return _get_setting(_other, attr_key, "no setting {!r} was made")
 
 
+@explained
 def set_device(device_target: str, device_id: int | None = None) -> None:
     """Check and store the device; every rank computes on its CPU."""
     set_context(device_target=device_target, device_id=device_id or 0)
@@ -314,6 +317,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
             chosen["full_batch"] = value == "full_batch"
 
 
+@explained
 def get_auto_parallel_context(attr_key: str) -> Any:
     """Return a setting, or its default. InputError: there is no such setting."""
     value = _get_setting(chosen, attr_key)

@@ -20,6 +20,7 @@ from typing import Any
 from spmdsim.core import Partial, Placement, Replicate, Shard
 from spmdsim.dialects.missing import add_words, refuse
 from spmdsim.errors import LayoutError, UsageTypeError, many
+from spmdsim.wrong_calls import explained
 
 #: Split axes are less than this number.
 MAX_SPLIT_AXIS = 6
@@ -98,6 +99,7 @@ _SPLIT = re.compile(r"(?:S|split)\s*(?:\(\s*(?:(?:axis|dim)\s*=\s*)?(-?\d+)\s*\)
 _PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 
 
+@explained
 def parse_one(text: str) -> Sbp:
     """Parse one entry: ``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast`` or ``partial_sum``.
 
@@ -112,6 +114,7 @@ def parse_one(text: str) -> Sbp:
     return split(int(match[1] or match[2]))
 
 
+@explained
 def parse(text: str) -> tuple[Sbp, ...]:
     """Parse an sbp tuple: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"`` or ``"S(0)BP"``.
 
@@ -129,12 +132,14 @@ def parse(text: str) -> tuple[Sbp, ...]:
     return tuple(parse_one(entry) for entry in parts)
 
 
+@explained
 def text(value: Sbp | Iterable[Sbp]) -> str:
     """Return ``B`` for one entry, ``(B, S(0))`` for several."""
     entries = (value,) if isinstance(value, Sbp) else tuple(value)
     return str(entries[0]) if len(entries) == 1 else f"({', '.join(map(str, entries))})"
 
 
+@explained
 def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) -> tuple[Sbp, ...]:
     """Return an sbp in any form as a tuple.
 
@@ -157,6 +162,7 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
     return sbps
 
 
+@explained
 def from_placement(placement: Placement) -> Sbp:
     """Return the entry for a placement of this package.
 

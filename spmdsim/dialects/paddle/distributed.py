@@ -27,6 +27,7 @@ from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, with_met
 from spmdsim.dialects.session import current_world, get_rank, get_world_size, hint_more_ranks
 from spmdsim.dialects.torch import Replicate
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
+from spmdsim.wrong_calls import explained
 
 
 class ParallelEnv(DialectObject):
@@ -45,6 +46,7 @@ def init_parallel_env() -> ParallelEnv:
     return ParallelEnv()
 
 
+@explained
 def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """Return the tensor whose shards are the ranks' own arrays; in lock step, a list with one per rank."""
     pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
@@ -52,6 +54,7 @@ def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequenc
     return with_methods(ours.Tensor.from_local([np.asarray(x) for x in pieces], where, current_world()))
 
 
+@explained
 def shard_tensor(
     data: Any, mesh: ProcessMesh, placements: Sequence[Any], dtype: Any = None, place: Any = None,
     stop_gradient: bool | None = None,
@@ -94,11 +97,13 @@ def _move(x: Any, where: Layout, dtype: Any = None) -> Any:
     return (x if dtype is None else ops.cast(x, element_type(dtype))).to(where)
 
 
+@explained
 def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     """Return the result of a function such as ``paddle.ones``, on a mesh."""
     return shard_tensor(fn(*args, **kwargs), mesh, placements)
 
 
+@explained
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """Return the tensor in another layout; gradients pass back to the source.
 
@@ -113,12 +118,14 @@ def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> T
     return moved
 
 
+@explained
 def unshard_dtensor(dist_tensor: Any) -> Tensor:
     """Return the tensor replicated on every rank of its mesh."""
     mesh = dist_tensor.process_mesh
     return reshard(dist_tensor, mesh, [Replicate()] * mesh.ndim)
 
 
+@explained
 def shard_layer(
     layer: Any, process_mesh: ProcessMesh, shard_fn: Callable[..., Any] | None = None,
     input_fn: Callable[..., Any] | None = None, output_fn: Callable[..., Any] | None = None,
@@ -164,6 +171,7 @@ def shard_layer(
     return layer
 
 
+@explained
 def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
     """Return the optimiser itself: its state is laid out like the parameters.
 
@@ -176,6 +184,7 @@ def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
     return optimizer
 
 
+@explained
 def split(
     x: Any, size: Sequence[int], operation: str, axis: int = 0, num_partitions: int = 1, gather_out: bool = True,
     weight_attr: Any = None, bias_attr: Any = None, name: str | None = None, *, padding_row: bool = True,

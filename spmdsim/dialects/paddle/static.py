@@ -33,6 +33,7 @@ from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
 from spmdsim.worlds.base import World
 from spmdsim.worlds.lockstep_world import ShapeOnly
 from spmdsim.worlds.trace.recorder import unseen
+from spmdsim.wrong_calls import explained
 
 #: Mode: "static", "dynamic", or "" until one is set, when functions of both modes work.
 _mode = [""]
@@ -452,6 +453,7 @@ def default_startup_program() -> Program:
     return scope().programs[-1][1]
 
 
+@explained
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Record calls of the block in another program.
@@ -468,6 +470,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         current.programs.pop()
 
 
+@explained
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
     """Create a variable that each run is fed with.
 
