@@ -28,7 +28,7 @@ from spmdsim.core import Layout
 from spmdsim.core.tensor import create_shards
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.worlds.base import World
-from spmdsim.worlds.current import grown
+from spmdsim.worlds.current import grow_world
 from spmdsim.worlds.current import world as current
 from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace.recorder import programs
@@ -429,4 +429,4 @@ def _choose_world(world: World | None, layout: Layout) -> World:
         return current(mesh=layout.mesh)
     if not isinstance(world, World):
         raise UsageTypeError(f"a tensor lives in a world, such as LockStep(4), but got {world!r}")
-    return grown(world, layout.mesh)
+    return grow_world(world, layout.mesh)

@@ -17,7 +17,7 @@ from spmdsim.arrays.rounding import Verdict
 from spmdsim.arrays.watch import Watcher, watchers
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.sides import in_words, sides
-from spmdsim.worlds.checksums import checksum, crc, sampled
+from spmdsim.worlds.checksums import checksum, crc, sample_checksum
 from spmdsim.worlds.trace.source_lines import source_line
 from spmdsim.wrong_calls import explained
 
@@ -226,7 +226,9 @@ class Copies(Watcher):
         if rank not in layout.mesh:
             return
         group, array = layout.replica_ranks(rank), tensor.stored_shards[0]
-        if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
+        if len(group) > 1 and not world.equal_on(
+            group, sample_checksum(array, self.turn), "a comparison of copies"
+        ):
             difference = first_difference([array], lambda values: world.gather_on(group, values[0]), [group])
             if difference is not None:
                 raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
@@ -235,7 +237,7 @@ class Copies(Watcher):
         """Compare replicas in a process that owns all ranks; replicas that share one array are equal."""
         for group in _replica_groups(tensor):
             arrays = {id(tensor.stored_shards[rank]): tensor.stored_shards[rank] for rank in group}
-            if len(arrays) > 1 and len({sampled(array, self.turn) for array in arrays.values()}) > 1:
+            if len(arrays) > 1 and len({sample_checksum(array, self.turn) for array in arrays.values()}) > 1:
                 difference = first_difference(tensor.stored_shards, tensor.world.gather_objects, [group])
                 if difference is not None:
                     raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))

@@ -19,7 +19,7 @@ from spmdsim.layout.element_type import as_array, is_nameless, number_type, reso
 from spmdsim.redistribution import plan
 from spmdsim.sides import in_words, number_of, sides
 from spmdsim.worlds.base import follow_watched
-from spmdsim.worlds.checksums import checksum, sampled
+from spmdsim.worlds.checksums import checksum, sample_checksum
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.several_worlds import with_room
 from spmdsim.worlds.trace import recorder
@@ -309,7 +309,7 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     fingerprint = 0
     # Ranks with different shards of a described source have only the description in common.
     if not words or len(replicas) == len(group):
-        fingerprint = sampled(array) if is_large_file else checksum(array)
+        fingerprint = sample_checksum(array) if is_large_file else checksum(array)
     number = number_of(repr((*facts, fingerprint)))
     if len(group) > 1 and not world.equal_on(group, number, what):
         from spmdsim.arrays.replicas import raise_source_difference

@@ -90,16 +90,19 @@ class World(AbstractWorld):
 
     @machine.setter
     def machine(self, model: CostModel | None) -> None:
-        """Set the cost model, and drop choices made with another one."""
+        """Set the cost model of all ranks, which compare it, and drop choices made with another model.
+
+        None sets the planner's default model. Raises DisagreementError if ranks set different models.
+        """
         self.planner = MachinePlanner(model)
         self.invalidate()
         # All numbers of the model are compared: ranks may have measured different ones under one name.
-        numbers = ""
+        checksum_text = ""
         if is_dataclass(model):
             values = [(item.name, getattr(model, item.name)) for item in fields(model) if item.repr]
-            numbers = f" {crc32(repr(values).encode()):08x}"
+            checksum_text = f" {crc32(repr(values).encode()):08x}"
         name = getattr(model, "name", type(model).__name__)
-        self._compare_choice(f"world.machine = {name}{numbers}")
+        self._compare_choice(f"world.machine = {name}{checksum_text}")
 
     @property
     def compares(self) -> bool:
@@ -122,8 +125,9 @@ class World(AbstractWorld):
     def tuning(self) -> TunedSteps:
         """The implementations of this process's steps, the reasons, and the measured times.
 
-        Under MPI, a repeated step measures its implementations. ``SPMDSIM_TUNE`` is ``off``, ``first`` (measure those that
-        the model prices near the best), ``full`` (measure all) or a file of earlier results. No number depends on it.
+        Under MPI, a repeated step measures its implementations. ``SPMDSIM_TUNE`` is ``off``, ``first`` (measure those
+        that the model prices near the best), ``full`` (measure all) or a file of earlier results. No number depends on
+        it.
 
         >>> from spmdsim import LockStep
         >>> print(LockStep(2).tuning)
@@ -136,9 +140,16 @@ class World(AbstractWorld):
     # -- tensors ------------------------------------------------------------------------------------
 
     def move(self, tensor: T, layout: Layout) -> T:
-        """Return a tensor of this world in another layout.
+        """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
-        It uses the fast path of an earlier call if there is one.
+        A tensor that has the layout is returned itself. The plan is cached for tensors of equal meta. If it is one step
+        on a single owned rank, the cached program of the step runs at once, unless a gradient, a trace or a watcher
+        needs more.
+
+        Raises:
+            UsageTypeError: If ``layout`` is not a layout.
+            WorldError: If the mesh has ranks that the world lacks.
+            PlanError: If no steps lead to the layout.
         """
         try:
             path = self.cache.get((tensor.meta, layout._hash, self.variant))
@@ -227,15 +238,19 @@ class World(AbstractWorld):
         return results
 
     def run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> list[Any]:
-        """Send each member of a group an array of any length.
-
-        Return for each owned rank one array from each member.
+        """Send an array of any length from each rank of a group to each other rank of the group.
 
         Args:
-            step: the group, and the layout of the tensor that all arrays form.
+            step: the groups, and the layout of the tensor that all arrays form.
             dtype: the element type.
-            outgoing: the arrays that each owned rank sends, with the lengths it receives; None outside of the mesh,
-                and in a world without data.
+            outgoing: for each owned rank the arrays that it sends, with the lengths that it receives; None for a rank
+                outside the mesh, and in a world without data.
+
+        Returns:
+            For each owned rank a list of one array from each member, or None if it sends nothing.
+
+        Raises:
+            WorldError: If the mesh has ranks that the world lacks.
         """
         start = time.perf_counter()
         self.check_mesh(step.src.mesh)
@@ -273,13 +288,13 @@ class World(AbstractWorld):
         source: str | None = None,
         exposed: float | None = None,
     ) -> None:
-        """Give an event of a step to the open traces.
+        """Build the event of a step that has run, and pass it to the open traces.
 
         Args:
             step: the step.
             dtype: the element type.
-            algorithm: the emulated algorithm, or None.
-            start: the time of the start.
+            algorithm: the emulated algorithm; None for the world's own collective.
+            start: the start, as seconds of ``time.perf_counter``.
             planned: the elements that each owned rank receives by the convention of plans.
             moved: the bytes that were moved.
             seconds: the duration; None for the time since ``start``.
@@ -311,24 +326,37 @@ class World(AbstractWorld):
         recorder.emit(event)
 
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
-        """Return the algorithm that runs a step, with ``"auto"`` resolved.
+        """Return the name of the emulated algorithm that runs a step, or None for the world's own collective.
 
-        None for steps that no algorithm can run.
+        The world's own collective runs for "native", in groups of one rank, and if no algorithm can run the step.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            algorithm: the user's choice; "auto" for the cheapest algorithm in the world's cost model.
         """
-        if algorithm == "native" or step.collective not in EMULATED:
-            return None
         size = step.src.mesh.axis_size(*step.axes)
-        if size == 1 or algorithm != "auto":
-            return algorithm if size > 1 else None
-        from spmdsim.worlds.emulated import cheapest, message_bytes
+        if algorithm == "native" or step.collective not in EMULATED or size == 1:
+            return None
+        if algorithm != "auto":
+            return algorithm
+        from spmdsim.worlds.emulated import choose_cheapest, message_bytes
 
         # Rank 0 of the mesh has the largest shard: all ranks must decide by the same size.
         nbytes = message_bytes(step, step.src.mesh.rank_at(0), dtype.itemsize)
         machine: Any = self.machine
-        return cheapest(step.collective, size, nbytes, machine)
+        return choose_cheapest(step.collective, size, nbytes, machine)
 
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """Return the bytes that a step moved; in a world without processes, those that it would move."""
+        """Return the bytes that each owned rank received and sent in a step, by the convention of plans.
+
+        With an algorithm they are the bytes of its messages. Worlds of processes count real messages instead.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            algorithm: the emulated algorithm, or None.
+        """
         if algorithm is None:
             received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
         else:
@@ -397,8 +425,9 @@ class World(AbstractWorld):
     ) -> Restore:
         """Run collectives by emulated algorithms from now on.
 
-        Examples are ``world.use(all_reduce="ring")`` and ``world.use(algorithm="auto")``. Options of an algorithm follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one
-        in the world's cost model for each call. ``None`` or ``"native"`` restores the world's own collective.
+        Examples are ``world.use(all_reduce="ring")`` and ``world.use(algorithm="auto")``. Options of an algorithm
+        follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one in the world's cost model
+        for each call. ``None`` or ``"native"`` restores the world's own collective.
         The choice holds from now on; as a context manager, ``with world.use(...):``, only inside the block.
 
         Args:
@@ -489,14 +518,20 @@ class World(AbstractWorld):
         leave(self)
         if not any(
             exc
-        ):  # After an error other ranks may be in other calls, and the error must be reported first.
+        ):  # After an error other ranks may be in other calls; the error must be reported first.
             self.close()
 
 
 def _move_first(tensor: T, layout: Layout) -> T:
-    """Return a tensor in a layout to which no equal tensor was moved before.
+    """Return a tensor in another layout, and cache the plan for later tensors of equal meta.
 
-    Cache the plan for the next one.
+    Args:
+        tensor: a tensor for which no plan to the layout is cached.
+        layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the tensor moves to a
+            larger world.
+
+    Raises:
+        UsageTypeError: If ``layout`` is not a layout.
     """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
@@ -514,9 +549,9 @@ def _move_first(tensor: T, layout: Layout) -> T:
 
 
 def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T:
-    """Run the steps of a route on a tensor, and call the last watcher.
+    """Run the steps of a route on a tensor, then call the last watcher, and return the moved tensor.
 
-    See :func:`spmdsim.core.tensor.follow` for the arguments.
+    See :func:`spmdsim.core.tensor.follow` for the arguments, :class:`spmdsim.core.world.Observers` for watchers.
     """
     result = follow(tensor, route, node)
     watchers = tensor.world.observers.watchers

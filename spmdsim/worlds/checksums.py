@@ -16,7 +16,11 @@ LONGDOUBLE_BYTES = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.lo
 
 
 def checksum(array: np.ndarray) -> int:
-    """Return the CRC-32 of all bytes of an array in C order."""
+    """Return the CRC-32 of all elements of an array in C order.
+
+    Padding bytes of extended-precision numbers do not count. An array that is not contiguous is copied in blocks of
+    :data:`BLOCK` bytes.
+    """
     if array.flags.c_contiguous or array.nbytes <= BLOCK:
         return crc(array.ravel())
     rows, number = max(BLOCK * len(array) // array.nbytes, 1), 0
@@ -25,24 +29,29 @@ def checksum(array: np.ndarray) -> int:
     return number
 
 
-def sampled(array: np.ndarray, turn: int = 0) -> int:
-    """Return the checksum of a small array, or of samples of an array of more than 64 KiB.
+def sample_checksum(array: np.ndarray, turn: int = 0) -> int:
+    """Return the checksum of an array of at most 64 KiB, or of samples of a larger array.
 
-    Each ``turn`` takes other samples.
+    The samples are 16 stretches of 4 KiB. Calls with another ``turn``, a number from 0, take other stretches.
     """
     if array.nbytes <= SMALL:
         return checksum(array)
     flat: Any = array.ravel() if array.flags.c_contiguous else array.flat
     count, stride = max(SAMPLE // array.itemsize, 1), array.size / SAMPLES
     last = array.size - count
-    first = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
-    return crc(np.concatenate([np.asarray(flat[k : k + count]) for k in first]))
+    # The golden ratio spreads the starts of successive turns evenly.
+    starts = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
+    return crc(np.concatenate([np.asarray(flat[start : start + count]) for start in starts]))
 
 
 def crc(flat: np.ndarray, number: int = 0) -> int:
-    """Return the CRC-32 of the bytes of a 1-D array, continued from that of earlier bytes, ``number``.
+    """Return the CRC-32 of the bytes of a 1-D array.
 
-    Bytes of extended-precision numbers that are not part of their value do not count.
+    Padding bytes of extended-precision numbers do not count, because they are not a part of the value.
+
+    Args:
+        flat: the array.
+        number: the CRC-32 of bytes that precede the array; it is continued.
     """
     data: Any = flat.view(np.uint8)
     if flat.dtype.char in "gG":

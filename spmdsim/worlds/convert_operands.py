@@ -46,11 +46,18 @@ def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Seq
 
 
 def as_operand(value: Any, like: T) -> T:
-    """Return a number or array as a tensor replicated on the mesh of ``like``.
+    """Return an operand as a tensor: a number or array is replicated on the mesh of ``like``.
 
-    A tensor is returned unchanged.
+    A tensor is returned itself, and a module's parameter as its tensor. A Python number takes the element type of
+    ``like`` if it fits, as in NumPy.
 
-    A Python number takes the element type of ``like`` if it fits, as in NumPy.
+    Args:
+        value: a tensor, parameter, number or array; all ranks pass equal values.
+        like: the tensor beside which the operand stands.
+
+    Raises:
+        RuleError: If ``value`` is something else.
+        InputError: If an integer is out of range for the integer type of ``like``.
     """
     if isinstance(value, PlainTensor):
         return cast(T, value)
@@ -58,14 +65,15 @@ def as_operand(value: Any, like: T) -> T:
     make: Any = type(like)
     if isinstance(value, (int, float, complex)):
         # Zeros of both signs are equal.
-        array_, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
+        sign = "" if value or type(value) is int else repr(value)
+        scalar, meta, number = _convert_number(like.meta, value, sign)
         if not world.has_data:
-            array_ = world.empty((), meta.dtype)
+            scalar = world.empty((), meta.dtype)
         provenance_number = 0
         if world.provenance is not None and number:
             provenance_number = number
             world.provenance.note(provenance_number, NUMBER, parameters=value)
-        constant: T = make(world, meta, [array_] * len(world.ranks), False, "", provenance_number)
+        constant: T = make(world, meta, [scalar] * len(world.ranks), False, "", provenance_number)
         if world.observers.programs:
             world.observers.programs[-1].created(constant, words=repr(value))
         return constant
@@ -82,7 +90,10 @@ def as_operand(value: Any, like: T) -> T:
 
 
 def constant(value: Any, like: T) -> T:
-    """Return :func:`as_operand`, from a cache if this process owns one rank; callers must only read it."""
+    """Return a number or array as a tensor, like :func:`as_operand`, for callers that only read it.
+
+    Python's ints and floats come from a cache if this process owns one rank.
+    """
     kind: Any = type(value)
     world: Any = like.world
     if (kind is not int and kind is not float) or world.observers.programs or world.observers.watchers:
@@ -98,10 +109,19 @@ def constant(value: Any, like: T) -> T:
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """Return a Python number as a read-only array, its replicated Meta and its provenance number.
+def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
+    """Return a Python number as a read-only 0-d array, its replicated Meta and its provenance number.
 
-    ``sign`` is a part of the cache's key only: it separates 0.0 from -0.0. The provenance number of a NaN is 0.
+    Args:
+        beside: the meta of the tensor beside which the number stands: its type, if the number fits, and its mesh.
+        value: the number.
+        sign: separates 0.0 from -0.0 in the cache; not used otherwise.
+
+    Returns:
+        The array, its meta, and the provenance number, which is 0 for a NaN.
+
+    Raises:
+        InputError: If an integer is out of range for the integer type of ``beside``.
     """
     dtype = _with_number(beside.dtype, value)
     try:

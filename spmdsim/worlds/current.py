@@ -25,7 +25,7 @@ _size = [1]
 
 
 def leave(left_world: World) -> None:
-    """Undo the latest entry of a world."""
+    """Undo the latest entry of a world; do nothing if it was not entered."""
     for i in reversed(range(len(entered))):
         if entered[i] is left_world:
             del entered[i]
@@ -83,33 +83,39 @@ def _of_size(current: World, size: int | None, reason: str) -> World:
 
 
 def _play(size: int | None, mesh: Mesh | None) -> World:
-    """Return the world of a process without a launcher. Warn if it is smaller than the one before."""
+    """Return the world of a process without a launcher, which becomes the current one.
+
+    Each size is created once.
+    Warn if ``size`` is smaller than the current world.
+
+    Args:
+        size: the number of ranks. None for that of ``SPMDSIM_RANKS``; without the setting, for the size of the current
+            world, or more if the mesh needs more.
+        mesh: the mesh, or None.
+    """
     from spmdsim.worlds.lockstep_world import LockStep
 
-    is_named = size is not None
-    if size is None:
-        needed = 1 if mesh is None else _ranks_of(mesh)
-        size = settings.RANKS.read() or max(needed, _size[0])
-    if size not in _played:
-        _played[size] = LockStep(size)
-    if is_named and size < _size[0]:
+    current_size, needed = _size[0], 1 if mesh is None else _ranks_of(mesh)
+    new_size = size if size is not None else settings.RANKS.read() or max(needed, current_size)
+    if new_size not in _played:
+        _played[new_size] = LockStep(new_size)
+    if size is not None and size < current_size:
         warn(
-            f"world({size}) replaces world({_size[0]}): tensors made from now on live on "
+            f"world({size}) replaces world({current_size}): tensors made from now on live on "
             f"{many(size, 'rank')}, or on those of a larger mesh",
             stacklevel=4,
         )
-    _size[0] = size
-    return _played[size]
+    _size[0] = new_size
+    return _played[new_size]
 
 
-def grown(played_world: World, mesh: Mesh) -> World:
-    """Return a world that has the ranks of a mesh.
+def grow_world(played_world: World, mesh: Mesh) -> World:
+    """Return a larger world if a played world lacks ranks of a mesh; else ``played_world``.
 
-    It is ``played_world``, unless this process plays that world and it lacks some of the ranks.
+    A played world is one that :func:`world` made in a process without a launcher.
     """
-    return (
-        world(mesh=mesh) if _ranks_of(mesh) > played_world.size and is_played(played_world) else played_world
-    )
+    lacks_ranks = _ranks_of(mesh) > played_world.size
+    return world(mesh=mesh) if lacks_ranks and is_played(played_world) else played_world
 
 
 def _ranks_of(mesh: Mesh) -> int:

@@ -55,14 +55,17 @@ class Emulation:
         return program_of(self.schedule, self.me, self.sizes)
 
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """Return the input vector of the schedule, from the source shard."""
+        """Return the elements of a source shard as the input vector of the schedule."""
         if self.gives is None:
             return array.reshape(-1)
         parts = [array[index].reshape(-1) for index in self.gives]
         return np.concatenate(parts) if parts else np.empty(0, array.dtype)
 
     def unpack(self, vector: np.ndarray) -> np.ndarray:
-        """Return the target shard from the output vector of the schedule."""
+        """Return the target shard that the elements of the schedule's output vector form.
+
+        For an average, the sum is divided here. The result may be a view of ``vector``.
+        """
         if self.takes is None:
             result = vector.reshape(self.target)
         else:
@@ -85,9 +88,17 @@ program_of = lru_cache(maxsize=4096)(compile_program)
 
 @lru_cache(maxsize=8192)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
-    """Return this rank's part of a step that ``algorithm`` runs.
+    """Return the schedule of a step, and the boxes that a rank's vectors have in its shards.
 
-    Raises ScheduleError if the collective does not have the algorithm.
+    Args:
+        step: an all_reduce, reduce_scatter, all_gather or all_to_all.
+        algorithm: the name of an algorithm with its options, such as ``"hierarchical:group=4"``.
+        rank: the rank.
+        dtype: the element type.
+
+    Raises:
+        ScheduleError: If the collective does not have the algorithm.
+        WorldError: If the reduction is undefined for the element type.
     """
     if step.op is not None:
         check_reduce(step.op, dtype)
@@ -96,7 +107,7 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
     before = [step.src.bounds(step.shape, m) for m in members]
     after = [step.dst.bounds(step.shape, m) for m in members]
     source, target = before[me], after[me]
-    name, options = _parsed(algorithm)
+    name, options = parse_algorithm(algorithm)
     schedule = schedule_of(step.collective, name, size, **options)
     chunks_per_rank = schedule.chunk_count // size
     gives: list[Index] | None = None
@@ -126,12 +137,12 @@ def _part(box: Bounds | None, outer: Bounds) -> Index:
     return tuple(slice(0, stop - start) for start, stop in box)
 
 
-def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of ``"name:option=value,..."``.
+def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of ``"name:option=value,..."``; values of digits are integers.
 
     Raises ScheduleError for an option without a value.
 
-    >>> _parsed("hierarchical:group=4")
+    >>> parse_algorithm("hierarchical:group=4")
     ('hierarchical', {'group': 4})
     """
     name, _, text = algorithm.partition(":")
@@ -145,12 +156,12 @@ def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_name(name: str, collectives: Sequence[str]) -> None:
-    """Raise ScheduleError if none of the collectives has the algorithm."""
-    wanted, _ = _parsed(name)
+    """Raise ScheduleError if none of the collectives has the algorithm ``name``, which may have options."""
+    algorithm_name, _ = parse_algorithm(name)
     problems = []
     for collective in collectives:
         try:
-            algorithm_of(collective, wanted)
+            algorithm_of(collective, algorithm_name)
         except ScheduleError as error:
             problems.append(error)
     if len(problems) == len(collectives):
@@ -158,13 +169,13 @@ def check_name(name: str, collectives: Sequence[str]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
-    """Return the name of the algorithm with the least modelled time.
+def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
+    """Return the name of the algorithm with the least modelled time for one message size.
 
     Args:
         collective: the collective.
-        size: the number of ranks.
-        nbytes: the bytes of the message.
+        size: the number of ranks in the group.
+        nbytes: the bytes of the message, as :func:`message_bytes` counts them.
         machine: the cost model; a typical machine is used unless it is a Machine.
     """
     from spmdsim.cost.machine import Machine

@@ -1,10 +1,10 @@
 """Facts of functions that users give to operators, equal on all ranks of a correct program.
 
-Compared are the code with its constants and names, the arguments bound to a function (defaults, ``functools.partial``) that
-are numbers or text, and the numbers of a floating or complex type that it closes over.
+Compared are the code with its constants and names, the arguments bound to a function (defaults, ``functools.partial``)
+that are numbers or text, and the numbers of a floating or complex type that it closes over.
 
-Not compared are whole numbers, truth values, text, arrays and objects that a function closes over, and global variables: a
-rank of a correct program may have its own, such as its number, the bounds of its shard, or a log file.
+Not compared are whole numbers, truth values, text, arrays and objects that a function closes over, and global
+variables: a rank of a correct program may have its own, such as its number, the bounds of its shard, or a log file.
 """
 
 from __future__ import annotations
@@ -64,47 +64,65 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    """Yield the facts of a function and of its inner functions, up to a depth of :data:`DEEPEST`."""
-    bound, bound_values = list[str](), list[Any]()
+    """Yield the facts of a function, or of the user's functions that a function of this package contains.
+
+    A function of this package is searched for functions among its bound arguments and closed-over values. A decorated
+    function is followed by the function that it wraps. Functions deeper than :data:`DEEPEST` are left out.
+
+    Args:
+        function: any value; one that is not callable has no facts.
+        depth: the number of functions around it.
+    """
+    if depth > DEEPEST:
+        return
+    arguments, inner_function = _unwrap_partial(function)
+    code = getattr(inner_function, "__code__", None)
+    cells = [] if code is None else zip(code.co_freevars, inner_function.__closure__ or ())
+    closed_over = [(name, cell.cell_contents) for name, cell in cells if _is_full(cell)]
+    if code is not None and code.co_filename.startswith(PACKAGE):
+        for _, value in [*arguments, *closed_over]:
+            if callable(value) and not isinstance(value, type):
+                yield from _facts(value, depth + 1)
+        return
+    bound = _format_values(arguments)
+    if code is not None:
+        last, defaults = code.co_argcount, inner_function.__defaults__ or ()
+        bound += _format_values(zip(code.co_varnames[last - len(defaults) : last], defaults))
+        bound += _format_values(sorted((inner_function.__kwdefaults__ or {}).items()))
+        bound += _format_values((name, value) for name, value in closed_over if _has_fraction(value))
+    if callable(inner_function):
+        name = getattr(inner_function, "__name__", type(inner_function).__name__)
+        yield FunctionFacts(name, code, tuple(bound))
+    if hasattr(inner_function, "__wrapped__"):
+        yield from _facts(inner_function.__wrapped__, depth + 1)
+
+
+def _unwrap_partial(function: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Return the arguments that ``functools.partial`` binds to a function, and the function itself.
+
+    The arguments are ``(name, value)``, positional ones with names such as ``argument 0``, those of the outermost
+    ``partial`` first. For a bound method or an object with ``__call__``, the function is the one in its class.
+    """
+    arguments: list[tuple[str, Any]] = []
     while isinstance(function, partial):
-        arguments = [
-            *((f"argument {k}", value) for k, value in enumerate(function.args)),
-            *sorted(function.keywords.items()),
-        ]
-        bound += _bound(arguments)
-        bound_values += [value for _, value in arguments]
+        arguments += [(f"argument {k}", value) for k, value in enumerate(function.args)]
+        arguments += sorted(function.keywords.items())
         function = function.func
     function = getattr(function, "__func__", function)  # of a bound method
     if callable(function) and not hasattr(function, "__code__"):
         function = getattr(function.__call__, "__func__", function)
-    code = getattr(function, "__code__", None)
-    cells = [] if code is None else zip(code.co_freevars, function.__closure__ or ())
-    closed_over = [(name, cell.cell_contents) for name, cell in cells if _is_full(cell)]
-    if code is not None and code.co_filename.startswith(PACKAGE):
-        for value in [*bound_values, *[value for _, value in closed_over]] if depth < DEEPEST else ():
-            if callable(value) and not isinstance(value, type):
-                yield from _facts(value, depth + 1)
-        return
-    if code is not None:
-        last, defaults = code.co_argcount, function.__defaults__ or ()
-        bound += _bound(zip(code.co_varnames[last - len(defaults) : last], defaults))
-        bound += _bound(sorted((function.__kwdefaults__ or {}).items()))
-        bound += _bound((name, value) for name, value in closed_over if _has_fraction(value))
-    if callable(function):
-        yield FunctionFacts(getattr(function, "__name__", type(function).__name__), code, tuple(bound))
-    if depth < DEEPEST and hasattr(function, "__wrapped__"):
-        yield from _facts(function.__wrapped__, depth + 1)
+    return arguments, function
 
 
-def _bound(values: Any) -> list[str]:
-    """Return ``name=value`` of the values that are numbers, text, or tuples and lists of these."""
-    return [f"{name}={text}" for name, value in values if (text := _simple(value)) is not None]
+def _format_values(values: Any) -> list[str]:
+    """Return ``name=value`` for the pairs whose values are numbers, text, or tuples and lists of these."""
+    return [f"{name}={text}" for name, value in values if (text := _format_value(value)) is not None]
 
 
-def _simple(value: Any) -> str | None:
-    """Return a number, text, or a sequence of these as text; None for other values."""
+def _format_value(value: Any) -> str | None:
+    """Return a bool, number, text, None, or a tuple or list of these, as text; None for other values."""
     if isinstance(value, (tuple, list)):
-        texts = [_simple(item) for item in value]
+        texts = [_format_value(item) for item in value]
         return None if None in texts else f"({', '.join(map(str, texts))})"
     if isinstance(value, np.generic):
         value = value.item()
@@ -129,15 +147,19 @@ def _is_full(cell: Any) -> bool:
 
 def _code_facts(code: CodeType) -> list[Any]:
     """Return what determines the behaviour of a code object, without its position in the source."""
-    return [code.co_code, code.co_names, code.co_freevars, [_constant(value) for value in code.co_consts]]
+    constants = [_constant_facts(value) for value in code.co_consts]
+    return [code.co_code, code.co_names, code.co_freevars, constants]
 
 
-def _constant(value: Any) -> Any:
-    """Return a constant of a code object in a form that is equal in all processes."""
+def _constant_facts(value: Any) -> Any:
+    """Return a constant of a code object in a form whose ``repr`` is equal in all processes.
+
+    An inner function's code becomes its facts, a tuple a list, a set a sorted list, any other constant its ``repr``.
+    """
     if isinstance(value, CodeType):
         return _code_facts(value)
     if isinstance(value, tuple):
-        return [_constant(item) for item in value]
-    if isinstance(value, frozenset):  # in an order that each process has its own
-        return sorted(repr(_constant(item)) for item in value)
+        return [_constant_facts(item) for item in value]
+    if isinstance(value, frozenset):  # Each process has an order of its own.
+        return sorted(repr(_constant_facts(item)) for item in value)
     return repr(value)

@@ -23,10 +23,15 @@ from spmdsim.worlds.pool import SMALLEST, allocator, empty
 from spmdsim.worlds.programs import Run
 
 
-def stays(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
-    """Return True if a box of a block can stay in place as the windows.
+def can_stay(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
+    """Return True if windows can be a view of a block.
 
-    It must be all of the windows and at least half of the block.
+    It must be one box, which has all elements of the windows and at least half of the block's.
+
+    Args:
+        piece: the box.
+        shape: the shape of the windows.
+        size: the number of elements of the block.
     """
     return piece.size == math.prod(shape) and 2 * piece.size >= size
 
@@ -37,36 +42,50 @@ def assemble_windows(
     dtype: np.dtype,
     parts: Iterable[tuple[np.ndarray, Sequence[HaloPiece]]],
 ) -> np.ndarray:
-    """Return a rank's windows from blocks, or in the reverse step its block from added contributions.
+    """Return the windows that a rank reads; in a reverse step, the sums for a rank's block.
+
+    The windows of a rank are the elements of a dim that its local function reads: its block and the halo around it. The
+    reverse step adds what all ranks computed for elements of the block. The windows are a view of a block that is at
+    most twice as large, else a new array.
 
     Args:
-        step: the step.
+        step: the step; ``step.back`` is True for the reverse step.
         shape: the shape of the result.
-        dtype: its element type.
-        parts: the arrays of the group's ranks, each with its boxes.
+        dtype: the element type of the result.
+        parts: the array of each rank of the group with its boxes: where an element is in the array and in the result.
     """
-    if not step.back:
-        parts = list(parts)
-        if len(parts) == 1 and len(parts[0][1]) == 1:
-            array, (piece,) = parts[0]
-            if stays(piece, shape, array.size):
-                return array[piece.source]
-        windows = empty(shape, dtype)
-        for array, pieces in parts:
+    arrays_and_pieces = list(parts)
+    if step.back:
+        block = np.zeros(shape, accumulator("sum", dtype))
+        for array, pieces in arrays_and_pieces:
             for piece in pieces:
-                windows[piece.target] = array[piece.source]
-        return windows
-    block = np.zeros(shape, accumulator("sum", dtype))
-    for array, pieces in parts:
+                block[piece.target] += array[piece.source]
+        return block.astype(dtype, copy=False)
+    if len(arrays_and_pieces) == 1 and len(arrays_and_pieces[0][1]) == 1:
+        array, (piece,) = arrays_and_pieces[0]
+        if can_stay(piece, shape, array.size):
+            return array[piece.source]
+    windows = empty(shape, dtype)
+    for array, pieces in arrays_and_pieces:
         for piece in pieces:
-            block[piece.target] += array[piece.source]
-    return block.astype(dtype, copy=False)
+            windows[piece.target] = array[piece.source]
+    return windows
 
 
 def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run:
-    """Return the function that cuts windows out of a rank's own block, in place if they are most of it."""
+    """Return the function that computes a rank's windows from its own block.
+
+    The windows are a view of the block if they are one box of at least half of it (:func:`can_stay`), else a new array.
+    Elements of the windows outside ``piece`` are uninitialised: the caller receives them.
+
+    Args:
+        step: the step, which is no reverse step.
+        rank: the rank.
+        piece: the box that the windows take from the rank's own block.
+        dtype: the element type.
+    """
     shape, source, target = step.dst.local_shape(step.shape, rank), piece.source, piece.target
-    if stays(piece, shape, math.prod(step.src.local_shape(step.shape, rank))):
+    if can_stay(piece, shape, math.prod(step.src.local_shape(step.shape, rank))):
         return lambda array: array[source]
     fresh = allocator(shape, dtype)
     if piece.size == math.prod(shape) and piece.size * dtype.itemsize < SMALLEST:
@@ -81,11 +100,19 @@ def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run
 
 
 def derive_fill(step: Step, rank: int, dtype: np.dtype) -> Run:
-    """Return the function that computes a rank's shard of a tensor that becomes pending.
+    """Return the function that computes a rank's shard of a tensor that becomes partial.
 
-    Along an axis of the step on which the source is replicated, coordinate 0 keeps the values, and the others own the
-    identity. Along an axis that splits the source, every rank keeps its own slice. For an average all replicas keep
-    the values, multiplied so that the average restores them.
+    Along an axis that replicates the source, the rank of coordinate 0 keeps the values, and the others own the identity
+    of the reduction. Along an axis that splits the source, each rank keeps its block and owns the identity for all
+    other elements. For an average all replicas keep the values, and blocks are multiplied by their number.
+
+    Args:
+        step: a step "fill"; its reduction is the one that is pending after it.
+        rank: a rank of the mesh.
+        dtype: the element type.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
     """
     op = check_reduce(step.op, dtype)
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
@@ -111,9 +138,10 @@ def derive_fill(step: Step, rank: int, dtype: np.dtype) -> Run:
 
 
 def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
-    """Return the reduction of addends.
+    """Return the reduction of arrays.
 
-    If they are not ``complete``, an average is not divided yet; see :func:`add_on`.
+    If they are not ``complete``, that is not all addends of the result, an average is not divided yet: :func:`add_on`
+    does so with the last of them.
     """
     return fold(op if complete or op != "avg" else "sum", parts)
 
@@ -128,9 +156,10 @@ def add_on(op: str, before: np.ndarray, addend: np.ndarray, count: int | None) -
 
 
 def scan_exclusively(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the exclusive scan of arrays: for each one the reduction of the arrays before it.
+    """Return, for each array, the reduction of the arrays before it.
 
-    The arrays have equal shapes. The first result is the reduction's identity.
+    The first result is the reduction's identity. The second one is the first array itself. The arrays have equal
+    shapes.
     """
     prefixes = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
     for array in parts[:-1]:
@@ -148,9 +177,13 @@ Arrived = tuple[list[Any], list[Peers]]
 
 
 def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-    """Assign ``out[places] = table[rows]`` for matrices, in blocks that stay in the cache.
+    """Assign ``out[places] = table[rows]`` for matrices, in blocks that fit the cache.
 
-    All rows must be in the table.
+    Args:
+        table: a matrix.
+        rows: the numbers of rows of the table, all valid.
+        out: the matrix to which the rows are copied.
+        places: for each number in ``rows`` the row of ``out``.
     """
     if not len(rows) or not table.shape[1]:
         return
@@ -166,8 +199,8 @@ def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.
 def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     """Add ``values`` to ``target[rows]``, also for repeated rows, several times faster than ``np.add.at``.
 
-    Rows are added in rounds in which each occurs once. If a row occurs more than 32 times, all rows are sorted and
-    summed first.
+    Rows are added in rounds in which each occurs once, in their order. If a row occurs more than 32 times, the values
+    of each row are summed before they are added.
     """
     if not rows.size:
         return
@@ -186,7 +219,10 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
 
 
 def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
-    """Raise WorldError if a rank's ids or values do not fit the step's layouts."""
+    """Raise WorldError if a rank's ids or values do not fit the layouts of a step.
+
+    ``values`` are the rank's shard of the table, or of the gradients in a step that goes back.
+    """
     ids_shape = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != ids_shape:
         raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {ids_shape}")
@@ -200,10 +236,19 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
 
 
 def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:
-    """Run a step of rows on the shards of all ranks.
+    """Run a step that looks rows up in a table, or returns their gradients, on all ranks.
 
-    ``values`` are the shards of the table, or gradients that go back to it. Returns one result per rank, and for each
-    rank the elements from each other rank.
+    Args:
+        step: the step. ``step.goes_back`` is True if gradients are returned.
+        ids: the numbers of the wanted rows on each rank, equal in a group.
+        values: each rank's shard of the table, or its gradients of the looked-up rows.
+
+    Returns:
+        A pair. First the result of each rank: the rows, or the gradient of its shard of the table; without elements
+        outside the mesh. Then for each rank the elements that it receives from each other rank.
+
+    Raises:
+        WorldError: If shards do not fit the layouts, or ranks of a group have different ids.
     """
     empty_shard = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
     results: list[Any] = [empty_shard] * len(values)
@@ -214,13 +259,15 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
         _same_ids(members, ids)
         frame = row_frame(step, members[0])
         wants = frame.wants(ids[members[0]])
-        run, moved = (
-            (_return_rows, frame.returned_elements)
-            if step.goes_back
-            else (_look_up_rows, frame.looked_up_elements)
-        )
-        for k, (rank, result) in enumerate(zip(members, run(step, frame, wants, values))):
-            results[rank], peers[rank] = result, tuple(moved(wants, k))
+        if step.goes_back:
+            group_results, count_elements = _return_rows(step, frame, wants, values), frame.returned_elements
+        else:
+            group_results, count_elements = (
+                _look_up_rows(step, frame, wants, values),
+                frame.looked_up_elements,
+            )
+        for k, (rank, result) in enumerate(zip(members, group_results)):
+            results[rank], peers[rank] = result, tuple(count_elements(wants, k))
     return results, peers
 
 
@@ -231,7 +278,7 @@ def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables:
     for k, rank in enumerate(frame.members):
         key = (id(wants[k]), str(frame.columns[k]))
         if key not in shared:
-            rows = _looked_up(frame, wants[k], k, tables)
+            rows = _collect_rows(frame, wants[k], k, tables)
             shared[key] = rows.reshape(step.dst.local_shape(step.shape, rank))
         results.append(shared[key])
     return results
@@ -283,8 +330,15 @@ def different_ids(rank: int, other_rank: int) -> str:
     )
 
 
-def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
-    """Return a member's rows from all members' tables, and zeros for the ids that name no row."""
+def _collect_rows(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
+    """Return the rows that a member of a group wants, in the columns that it owns.
+
+    Args:
+        frame: which rows of the table and which columns of the result each member owns.
+        want: the wanted rows. An id that names no row gets zeros.
+        member: the position of the rank in the group.
+        tables: the shard of the table of each rank of the world.
+    """
     columns = frame.columns[member]
     owners = [(k, rank) for k, rank in enumerate(frame.members) if want.counts[k]]
     rows_of_owners = [tables[rank][:, columns][want.of(k) - frame.edges[k]] for k, rank in owners]

@@ -1,4 +1,8 @@
-"""Worlds in one process: LockStep plays all ranks; ShapeOnly follows one rank by shapes, without data."""
+"""Worlds in one process: LockStep plays all ranks; ShapeOnly follows one rank by shapes, without data.
+
+The first half derives the programs of steps that :mod:`spmdsim.core.lockstep` does not have. That module defines the
+words: a box is a range of indices in each dim, and a program computes the shards after a step from those before it.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +52,9 @@ from spmdsim.wrong_calls import explained
 
 
 def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a ``fill`` step, which makes a tensor pending without messages.
+    """Return the program of a step "fill", which makes a tensor partial.
 
-    Along an axis that replicates the source, one rank keeps the values and the other ranks own the identity of the
-    reduction; see :func:`derive_fill`.
+    No rank sends anything; see :func:`derive_fill`.
     """
     jobs = [(rank, derive_fill(step, rank, dtype)) for rank in step.src.mesh.rank_list]
 
@@ -63,7 +66,11 @@ def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
-    """Derive an exchange: every rank's target box is assembled from the boxes that it receives."""
+    """Return the program of an exchange.
+
+    Each rank's target box is assembled from the boxes that it receives.
+    If the step changes the shape, elements are exchanged by their numbers instead (:func:`_derive_numbered_program`).
+    """
     from spmdsim.redistribution.exchange.direct import receives
 
     if step.to_shape is not None:
@@ -88,7 +95,11 @@ def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
-    """Derive a direct reduction: every part is added up in the order of its adders."""
+    """Return the program of a "reduce_exchange", which also goes from one mesh to another.
+
+    The tensor is cut into boxes, so that the same ranks own addends of all elements of a box. Several ranks may each
+    add up some addends of a box; their sums are then added in the order of these ranks.
+    """
     from spmdsim.redistribution.exchange.direct_reduction import reduction_parts
 
     op = check_reduce(step.op, dtype)
@@ -102,7 +113,7 @@ def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
         jobs.append((share, terms, [(rank, within(share.box, target_boxes[rank])) for rank in share.wanting]))
 
     def run(shards: Shards, results: Shards) -> None:
-        """Add up every part in the order of its adders, and write it to the shards that own it."""
+        """Reduce each box, and write it to the shards of all ranks that own it."""
         for rank, box in target_boxes.items():
             results[rank] = np.empty([stop - start for start, stop in box], shards[0].dtype)
         for share, terms, target_indices in jobs:
@@ -119,7 +130,10 @@ def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
-    """Derive an exclusive scan: every group's arrays are reduced in the order of the group."""
+    """Return the program of an exclusive scan.
+
+    Each rank gets the reduction of the arrays before it in its group.
+    """
     assert isinstance(step, ScanStep)
     op = check_reduce(step.op, dtype)
     groups = [step.order(members[0]) for members in step.src.mesh.groups(*step.axes)]
@@ -134,22 +148,26 @@ def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
-    """Derive a local reshape. Replicas that share an array share the reshaped array."""
+    """Return the program of a local reshape. Ranks that share an array share the reshaped array."""
     jobs = [(rank, step.dst.local_shape(step.shape_after, rank)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
-        reshaped_arrays: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
+        reshaped_arrays: dict[int, np.ndarray] = {}  # by the array before
         for rank, shape in jobs:
-            reshaped = reshaped_arrays.get(id(shards[rank]))
-            results[rank] = reshaped_arrays[id(shards[rank])] = (
-                shards[rank].reshape(shape) if reshaped is None else reshaped
-            )
+            key = id(shards[rank])
+            if key not in reshaped_arrays:
+                reshaped_arrays[key] = shards[rank].reshape(shape)
+            results[rank] = reshaped_arrays[key]
 
     return run
 
 
 def _derive_numbered_program(step: Step) -> Program:
-    """Derive an exchange by element numbers: every rank's target shard is assembled in row-major order."""
+    """Return the program of an exchange that changes the shape.
+
+    An element keeps its number in row-major order of the global tensor. Each rank's target shard is filled with the
+    elements of its numbers.
+    """
     ends, ranks = (step.src, step.dst, step.shape, step.shape_after), step.dst.mesh.rank_list
     jobs = [(r, step.dst.local_shape(step.shape_after, r), flat_receives(*ends, r)) for r in ranks]
 
@@ -165,19 +183,18 @@ def _derive_numbered_program(step: Step) -> Program:
 
 
 def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
-    """Derive a halo exchange: every rank's windows are assembled from the boxes of its group.
+    """Return the program of a halo exchange or of its reverse; see :func:`assemble_windows`.
 
-    On the way back, every rank's block is the sum of what the group contributes.
+    Ranks that would read equal arrays share the result.
     """
     assert isinstance(step, HaloStep)
     jobs = []
     for rank in step.dst.mesh.rank_list:
         traffic = received_boxes(step, rank)
-        words = str([pieces for _, pieces in traffic])  # what it puts together, whoever has it
+        words = str([pieces for _, pieces in traffic])  # the boxes, without the ranks that own them
         jobs.append((rank, step.dst.local_shape(step.shape, rank), traffic, words))
 
     def run(shards: Shards, results: Shards) -> None:
-        # Replicas that share what they read share the result.
         shared: dict[tuple[object, ...], np.ndarray] = {}
         for rank, shape, traffic, words in jobs:
             key = (words, shape, *[id(shards[peer]) for peer, _ in traffic])
@@ -190,21 +207,29 @@ def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds]) -> None:
-    """Raise PlanError if a target needs elements that the group does not own."""
-    nonempty = [box for box in sources if volume(box)]
-    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*nonempty))
-    has_no_gaps = sum(map(volume, nonempty)) == volume(
-        union
-    )  # Usually true; targets are then compared with one box.
+    """Raise PlanError if a target box needs elements that no rank of the group owns.
+
+    Args:
+        step: the step, for the message.
+        sources: the distinct boxes that the group's ranks own before the step.
+        targets: the boxes that they own after it.
+    """
+    source_boxes = [box for box in sources if volume(box)]
+    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*source_boxes))
+    if source_boxes and sum(map(volume, source_boxes)) == volume(union):
+        source_boxes = [union]  # Usually the boxes leave no gaps: targets are then compared with one box.
     for target in filter(volume, targets):
-        shared = (overlap(target, box) for box in ([union] if has_no_gaps and nonempty else nonempty))
+        shared = (overlap(target, box) for box in source_boxes)
         if sum(volume(box) for box in shared if box) != volume(target):
             text = f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}"
             raise PlanError(f"{text}: the group does not hold the box {target}")
 
 
 def _derive_checked_program(step: Step, dtype: np.dtype) -> Program:
-    """Derive a collective, after a check that each group owns the elements that its targets need."""
+    """Return the program of a collective that joins boxes.
+
+    Raises PlanError if the target of a rank needs elements that its group does not own.
+    """
     for members in step.src.mesh.groups(*step.axes):
         _check_cover(step, ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members))
     return derive_groups_program(step, dtype)
@@ -246,7 +271,10 @@ class LockStep(World):
         self.watches_values = check_mode(None) == "values"
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
-        """Return the program of windows of a single rank, which are a box of its block; None for other steps."""
+        """Return the program of a halo exchange of a single rank, whose windows are one box of its block.
+
+        None for other steps, for more ranks, and if the windows have several boxes.
+        """
         if self.size > 1 or not isinstance(step, HaloStep) or step.back:
             return None
         (_, pieces), *more_peers = received_boxes(step, 0) or (((), ()),)
@@ -261,7 +289,7 @@ class LockStep(World):
         return run_all_rows(step, ids, values)
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
-        """Return, for every rank, the arrays that the members of its group send to it."""
+        """Deliver the arrays of each group: return what each rank receives; see :meth:`World.run_parts`."""
         results: list[Any] = [None] * len(outgoing)
         peers: list[Peers] = [()] * len(outgoing)
         for rank in [rank for rank, parts in enumerate(outgoing) if parts is not None]:
@@ -278,7 +306,7 @@ class LockStep(World):
         return self._emulate(step, shards, algorithm)
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
-        """Run every group's schedule with all its ranks in this process."""
+        """Run a step by an emulated algorithm: each group's messages, with all its ranks in this process."""
         from spmdsim.collectives.execution import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
@@ -344,7 +372,7 @@ class ShapeOnly(World):
         self.cache.most = 1 << 16
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Return the shape of rank 0's shard after a step."""
+        """Return a list with the shape of rank 0's shard after a step, as a :class:`ShapeArray`."""
         cached: list[Any] | None = self.cache.get((step, shards[0]))
         if cached is not None:
             return cached
@@ -356,6 +384,7 @@ class ShapeOnly(World):
         return results
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
+        """Return the shape of rank 0's result, and the expected elements from each other rank."""
         self.check_mesh(step.src.mesh)
         if 0 in step.src.mesh:
             check_shards(step, 0, ids[0], values[0])
@@ -375,10 +404,10 @@ class ShapeOnly(World):
         return ShapeArray(tuple(shape), np.dtype(dtype))
 
     def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
-        """Return the representative's value in place of every rank's."""
+        """Return rank 0's value once for each rank."""
         return super().gather_objects(values) * self.size
 
 
 def _expected(step: RowStep | PartsStep) -> Peers:
-    """Return the elements that the representative is expected to receive from each other rank."""
+    """Return ``(peer, elements)`` that rank 0 is expected to receive from each other rank."""
     return tuple((peer, count) for peer, count in step.expected_elements(0) if peer != 0)

@@ -1,8 +1,8 @@
 """Plan redistributions exactly and choose strategies of operators, by a model of the machine.
 
-The price of a strategy has three parts: the plans that redistribute the operands, the computation with its collectives, and
-the plan that would reduce a pending result. A lower bound of the price is computed first, so that only strategies that may
-win are planned.
+The price of a strategy has three parts: the plans that redistribute the operands, the computation with its collectives,
+and the plan that would reduce a pending result. A lower bound of the price is computed first, so that only strategies
+that may win are planned.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def choose(
 def _choose(
     bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
 ) -> Strategy:
-    """Return the cheapest strategy for typed arguments.
+    """Return the strategy with the least price; of equal prices the first; see :func:`choose`.
 
-    Strategies whose lower bound exceeds the best price are not planned.
+    Strategies are planned in the order of their lower bounds. A strategy whose bound exceeds the least price so far is
+    not planned.
     """
     options = []
     itemsizes = [dtype.itemsize for dtype in dtypes]
@@ -88,18 +89,24 @@ def _choose(
 
 
 def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
-    """Return the strategies on the operands' meshes for which no operand must become pending."""
+    """Return the strategies among which the planner chooses, on the operands' meshes.
+
+    An operand is partial in a strategy only if it is partial in its layout.
+    """
     strategies: list[Strategy] = []
     for mesh in dict.fromkeys(layout.mesh for layout in layouts):
         partial = {op for layout in layouts for op in dict(layout.partial).values()}
         for strategy in bound.strategies(mesh, partial=bool(partial), empty=True):
-            if _partial_already(strategy, layouts):
-                strategies += _orders(strategy, layouts)
+            if _are_partial(strategy, layouts):
+                strategies += _vary_axis_order(strategy, layouts)
     return strategies
 
 
-def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
-    """Return True if all operands that a strategy needs pending are pending, with its reductions."""
+def _are_partial(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
+    """Return True if each operand that is partial in a strategy is so in its layout.
+
+    The reductions must be equal, too.
+    """
     return all(
         layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op
         for axis, operands, op in strategy.passed
@@ -107,18 +114,18 @@ def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
     )
 
 
-def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
-    """Return the strategy with several orders of the axes of a factor.
+def _vary_axis_order(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
+    """Return a strategy, and variants of it in which one factor has its axes in another order.
 
-    They are the mesh order, and the orders that operands already have.
+    The orders are those in which the operands' layouts name the axes; axes that an operand's dim lacks come last.
     """
-    used = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
+    dims = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
     for factor, axes in strategy.splits:
-        first = ([axis for axis in entry if axis in axes] for entry in used)
-        orders = dict.fromkeys(
-            (*first_axes, *(a for a in axes if a not in first_axes)) for first_axes in first
-        )
+        orders = {}
+        for entry in dims:
+            first_axes = [axis for axis in entry if axis in axes]
+            orders[(*first_axes, *(axis for axis in axes if axis not in first_axes))] = None
         for order in orders:
             if order != axes:
                 variants.append(Strategy.of(strategy.mesh, {**strategy.axes, factor: order}, strategy.passed))
@@ -128,7 +135,11 @@ def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
 def _moves(
     bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
 ) -> list[Move]:
-    """Return the redistributions of a strategy: of its operands, and of results that are left pending."""
+    """Return the redistributions that a strategy needs.
+
+    They are those of each operand, and one of each result with pending reductions, which are carried out.
+    Results count with the widest element type of the operands.
+    """
     outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
     widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
     return [
@@ -140,7 +151,10 @@ def _moves(
 def planned_seconds(
     src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: Any = None
 ) -> float:
-    """Return the modelled seconds of the plan between two layouts."""
+    """Return the modelled seconds of the plan between two layouts.
+
+    Without a machine, the plan has the fewest bytes, and the seconds are those of a laptop.
+    """
     best = plan(src, dst, shape, dtype, machine)
     if machine is not None:
         return best.seconds
@@ -150,10 +164,12 @@ def planned_seconds(
 def least_seconds(
     src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: CostModel | None
 ) -> float:
-    """Return a lower bound of :func:`planned_seconds`, from two ranks of the target.
+    """Return a lower bound of :func:`planned_seconds` that needs no plan.
 
-    It counts the elements that they must receive. If values are reduced, a rank owns at most one addend of each
-    element and receives at least one element for it. Returns 0 for models other than machines, and for measured times.
+    It is the time of one message on the machine's best link, with the elements that the first or the last rank of the
+    target must receive: those of its target box that it does not own. If values are reduced, it must receive all of
+    them, because it owns at most one addend of each. The bound is 0 for models that are no :class:`Machine`, and for
+    measured times.
     """
     model = machine or Machine.laptop()
     if src == dst or not isinstance(model, Machine) or model.measured:
@@ -168,9 +184,10 @@ def least_seconds(
 
 
 def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduces: bool) -> int:
-    """Return the number of elements that a rank must receive at least.
+    """Return the number of elements of a rank's target box that it must receive.
 
-    If values are reduced, it is the whole target shard.
+    It receives those that its source box lacks.
+    If ``reduces`` is True, it owns none, because each element is a reduction over ranks.
     """
     target = dst.bounds(shape, rank)
     owned = None if reduces else overlap(src.bounds(shape, rank), target)
@@ -179,7 +196,10 @@ def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduce
 
 @lru_cache(maxsize=256)
 def _best_link(machine: Machine) -> Link:
-    """Return the least alpha and the least beta of any message."""
+    """Return a link that is at least as fast as each link of a machine.
+
+    It has the least latency (alpha) and the least seconds per byte (beta) of all.
+    """
     links: list[Any] = [machine, *machine.pieces, *(link for _, link in machine.axis_links)]
     links += [machine.intra] if machine.intra else []
     return Link(min(link.alpha for link in links), min(link.beta for link in links))

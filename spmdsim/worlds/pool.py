@@ -47,8 +47,8 @@ class ArrayOwner:
         self.release(self.memory, self.__array_interface__)
 
 
-def aligned(nbytes: int) -> np.ndarray:
-    """Return fresh memory that starts with a cache line."""
+def allocate_aligned(nbytes: int) -> np.ndarray:
+    """Return new memory of some bytes that starts with a cache line."""
     memory = np.empty(nbytes + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + nbytes]
@@ -61,11 +61,14 @@ class Chunk:
         self._memory, self._start = np.empty(0, np.uint8), 0
 
     def cut(self, nbytes: int) -> np.ndarray:
-        """Return unused memory, from a new chunk if the current one is too small."""
+        """Return unused memory of some bytes, from a new chunk if the current one is too small.
+
+        Memory of more than an eighth of a chunk is allocated by itself.
+        """
         if nbytes > CHUNK // 8:
-            return aligned(nbytes)
+            return allocate_aligned(nbytes)
         if self._start + nbytes > self._memory.nbytes:
-            self._memory, self._start = aligned(CHUNK), 0
+            self._memory, self._start = allocate_aligned(CHUNK), 0
         start = self._start
         self._start += -(-nbytes // PAGE) * PAGE
         return self._memory[start : start + nbytes]
@@ -89,7 +92,10 @@ class Pool:
         self._free: dict[int, list[tuple[np.ndarray, dict[str, Any]]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an uninitialised C-ordered array, in reused memory if it is large."""
+        """Return an uninitialised C-ordered array.
+
+        Arrays from :data:`SMALLEST` bytes to the pool's limit take memory of their size that was given back, if any.
+        """
         element_type = np.dtype(dtype)
         nbytes = math.prod(shape) * element_type.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
@@ -110,9 +116,13 @@ class Pool:
         return partial(self.empty, shape, np.dtype(dtype))
 
     def _release(self, memory: np.ndarray, interface: dict[str, Any]) -> None:
-        """Store the memory of an array that no longer exists.
+        """Take back the memory of an array that no longer exists.
 
-        If the pool then has more than ``limit`` bytes, the least recently requested sizes are dropped.
+        If the pool then has more than ``limit`` bytes, memory of the least recently requested sizes is freed.
+
+        Args:
+            memory: the memory.
+            interface: its array interface.
         """
         self._free.setdefault(memory.nbytes, []).append((memory, interface))
         self.nbytes += memory.nbytes
@@ -164,15 +174,22 @@ class Surroundings:
 
 
 def surroundings(array: np.ndarray) -> Surroundings | None:
-    """Return the padded memory in which an array is, or None."""
+    """Return the memory with room around an array; None if there is no room."""
     under = getattr(array.base, "base", None)
     return under if isinstance(under, Surroundings) else None
 
 
-def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialised array with padding around it, which :func:`with_margins` finds again.
+def allocate_with_margins(
+    shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype
+) -> np.ndarray:
+    """Return an uninitialised array with room around it, for a caller that pads it later without a copy.
 
-    ``margins`` are the elements before and after the array in each dimension.
+    :func:`find_padded` returns the array with this room.
+
+    Args:
+        shape: the shape of the array.
+        margins: the numbers of elements before and after the array in each dimension.
+        dtype: the element type.
     """
     memory = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
     padded: np.ndarray = np.ndarray(memory.shape, dtype, np.asarray(memory))
@@ -181,8 +198,11 @@ def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dty
     return inner
 
 
-def with_margins(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
-    """Return the array with its padding, or None unless exactly these margins were reserved."""
+def find_padded(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
+    """Return an array of :func:`allocate_with_margins` with the room around it, which is uninitialised.
+
+    None if the array has another origin, such as a view of another array, or other margins.
+    """
     memory = surroundings(array)
     if memory is None or memory.inner() is not array or memory.margins != margins:
         return None

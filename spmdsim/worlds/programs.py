@@ -1,4 +1,8 @@
-"""Programs of steps that worlds cache, the bytes that a step moved, and steps that were started early."""
+"""Programs of steps that worlds cache, the bytes that a step moved, and steps that were started early.
+
+:class:`StepProgram` is a step derived for one rank, :class:`FastPath` a redistribution that was planned before,
+:class:`Moved` the bytes of a step, and :class:`Posted` a step that runs beside other calculations.
+"""
 
 from __future__ import annotations
 
@@ -85,11 +89,11 @@ def forget(entry: Any) -> None:
         entry.free()
 
 
-#: The collectives of steps. ``slice``, ``fill`` and ``reshape`` are local. ``exchange`` is the direct redistribution, in
-#: which every rank sends the overlapping boxes; ``reduce_exchange`` is its counterpart for pending values: one rank adds
-#: an element up and sends it on. ``halo_exchange`` turns blocks of a dim into windows, ``halo_reduce`` is its reverse;
-#: ``window`` is either of them without a split dim. In an ``exclusive_scan`` each rank gets the reduction of the arrays
-#: of the ranks before it in the group.
+#: The collectives of steps. ``slice``, ``fill`` and ``reshape`` are local. ``exchange`` is the direct redistribution,
+#: in which every rank sends the overlapping boxes; ``reduce_exchange`` is its counterpart for pending values: one rank
+#: adds an element up and sends it on. ``halo_exchange`` turns blocks of a dim into windows, ``halo_reduce`` is its
+#: reverse; ``window`` is either of them without a split dim. In an ``exclusive_scan`` each rank gets the reduction of
+#: the arrays of the ranks before it in the group.
 STEP_COLLECTIVES = (
     *("slice", "fill", "reshape", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange"),
     *("reduce_exchange", "exclusive_scan", "window", "halo_exchange", "halo_reduce"),
@@ -131,7 +135,7 @@ class Posted:
     def advance(self) -> None:
         """Wait for the requests under way, and start the next ones, if any.
 
-        All ranks call it in the same order.
+        Do nothing if the step has ended. All ranks call it in the same order.
         """
         if self._results is not None:
             return
@@ -146,7 +150,9 @@ class Posted:
         self._busy += time.perf_counter() - begin
 
     def wait(self) -> list[Any]:
-        """Wait for the shards after the step and return them, one per owned rank.
+        """Wait for the end of the step and return the new shards, one per owned rank.
+
+        The first call also reports the step to the open traces, if they were open when it started.
 
         Raises:
             WorldError: If ranks do not come, or disagree about the step.
@@ -156,11 +162,11 @@ class Posted:
         if self in recorder.under_way:
             recorder.under_way.remove(self)
             if self._moved is not None:
-                self._tell(self._moved)
+                self._emit_event(self._moved)
         return self._results
 
-    def _tell(self, moved: Moved) -> None:
-        """Give the step's event to the open traces."""
+    def _emit_event(self, moved: Moved) -> None:
+        """Report the step, which moved these bytes, to the open traces."""
         planned = received_counts(self._step, self._world.ranks)
         seconds = time.perf_counter() - self._start
         with recorder.operator(self._operator):
@@ -174,9 +180,9 @@ MODES = ("auto", "values", True, False)
 
 
 def check_mode(mode: bool | str | None) -> bool | str:
-    """Return the given mode; for None, the mode of the setting ``SPMDSIM_CHECK``.
+    """Return how ranks compare their calls: ``mode``, or the setting ``SPMDSIM_CHECK`` if it is None.
 
-    Raises UsageTypeError for an unknown mode.
+    Raises UsageTypeError for a mode that is not one of :data:`MODES`, and InputError for a wrong setting.
     """
     if mode is None:
         return settings.CHECK.read()

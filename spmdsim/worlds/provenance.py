@@ -78,7 +78,10 @@ class Calculation(NamedTuple):
 
 
 def _parameters_in_words(parameters: Any) -> str:
-    """Return the parameters of an operator as text in parentheses, cut after :data:`LONGEST` characters."""
+    """Return the parameters of an operator as text, such as ``(axis=0)``; empty if there are none.
+
+    The text between the parentheses is cut after :data:`LONGEST` characters.
+    """
     if not parameters:
         return ""
     if isinstance(parameters, Mapping):
@@ -109,8 +112,9 @@ class Provenance:
     def __init__(self) -> None:
         self.count = 0
         self.add_read: Callable[[int, int], None] | None = None
-        # Sources are kept apart: parameters are made once, before thousands of calculations. Of both there are the latest
-        # ones and those before: to forget all of an old table at once takes less time than one entry after the other.
+        # Sources are kept apart: parameters are made once, before thousands of calculations. Of both there are the
+        # latest ones and those before: to forget all of an old table at once takes less time than one entry after the
+        # other.
         self._counts = [0] * KINDS  # few enough to stay for ever; kinds may share a count
         self._sources: list[dict[int, Calculation]] = [{}, {}]
         self._computed: list[dict[int, Calculation]] = [{}, {}]
@@ -126,7 +130,14 @@ class Provenance:
         recipe.number = number_of(op.name, *[fact.compared for fact in facts], *derived_from(op, params))
 
     def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
-        """Return the number of an operator's result ``k``."""
+        """Record that a result is computed now, and return its provenance number.
+
+        Args:
+            recipe: the recipe of the call; its number and title are set on the first call.
+            operands: the operands, whose numbers determine that of the result.
+            k: the number of the result.
+            params: the parameters of the call.
+        """
         if not recipe.title:
             self.identify(recipe, params)
         number, op = recipe.number + k, recipe.op
@@ -138,9 +149,13 @@ class Provenance:
         return provenance_number
 
     def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
-        """Return the number of the gradient of operand ``k``.
+        """Record that the gradient of operand ``k`` is computed now, and return its provenance number.
 
-        ``gradients`` are the gradients of the results; ``result`` is the number of the first result.
+        Args:
+            recipe: the recipe of the forward call.
+            gradients: the gradients of the results.
+            k: the number of the operand.
+            result: the provenance number of the first result.
         """
         number = recipe.number + k + result + 1
         numbers = (*map(_provenance_number, gradients),)
@@ -149,14 +164,22 @@ class Provenance:
         return provenance_number
 
     def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
-        """Return the number of a sum of gradients."""
+        """Record that gradients are summed now, and return the provenance number of the sum."""
         operands = (*map(_provenance_number, tensors),)
         provenance_number = combine_numbers(*operands)
         self.note(provenance_number, "a sum of gradients", operands)
         return provenance_number
 
     def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
-        """Log a read of a replicated tensor, so that ranks compare it later, although no collective runs."""
+        """Log that this process reads a tensor, if all ranks of the world own all of it.
+
+        No collective runs then, so ranks compare the reads later: the tensor's provenance number, and a checksum if the
+        array has at most 64 KiB. Nothing is logged if ``add_read`` is None.
+
+        Args:
+            tensor: the tensor.
+            array: its elements.
+        """
         layout, mesh = tensor.meta.layout, tensor.meta.layout.mesh
         is_whole = layout.replicated_axes == mesh.axes and mesh.size == tensor.world.size
         if self.add_read is not None and is_whole:
@@ -166,7 +189,14 @@ class Provenance:
             )
 
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
-        """Record that the tensor with this number is computed now, with the user's current line."""
+        """Record a calculation, with the line of the user's program that runs now.
+
+        Args:
+            number: the provenance number of the computed tensor.
+            name: the operator's name, or ``TENSOR`` or ``NUMBER`` for a tensor that was not computed from others.
+            operands: the provenance numbers of the operands.
+            parameters: see :class:`Calculation`.
+        """
         frame, _ = user_frame(sys._getframe(1))
         position = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         if name in (TENSOR, NUMBER):
@@ -197,9 +227,10 @@ class Provenance:
         return next((table[number] for table in (*self._computed, *self._sources) if number in table), None)
 
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
-        """Yield the numbers of a tensor and of its ancestors, nearest first, each with a text for other ranks.
+        """Yield ``(number, text)`` of a tensor and of what it was computed from, nearest first.
 
-        At most :data:`ANCESTORS` numbers are yielded.
+        The text says for other ranks how the tensor with this number was computed (:meth:`_packed`). It is empty if the
+        calculation is not recorded any more. At most :data:`ANCESTORS` pairs are yielded.
         """
         waiting = [number]
         for k, ancestor in enumerate(waiting):
@@ -212,7 +243,11 @@ class Provenance:
                     waiting.append(operand)
 
     def _packed(self, calculation: Calculation) -> str:
-        """Return a calculation as a text for other ranks: its words, and its operands' numbers."""
+        """Return a calculation as a text for other ranks.
+
+        The text has the calculation in words, then its operands' numbers in hexadecimal.
+        They are separated by tabulators. For a gradient, the words name the line of the forward call, too.
+        """
         words = str(calculation)
         if (
             calculation.name.endswith(BACKWARD)
@@ -243,10 +278,12 @@ def number_result(
     facts: tuple[Any, ...] | None = None,
     parameters: Any = None,
 ) -> int:
-    """Return the provenance number of a result; 0 if nothing compares provenances.
+    """Record a calculation, and return the provenance number of its result.
+
+    It is 0 if nothing compares provenances.
 
     Args:
-        world: the world, which records the calculation.
+        world: the world of the result.
         name: the name of the calculation.
         operands: the operands' numbers.
         facts: further numbers on which the result depends; by default the name's number.
@@ -254,8 +291,8 @@ def number_result(
     """
     if world.provenance is None:
         return 0
-    facts = (number_of(name),) if facts is None else facts
-    provenance_number = combine_numbers(*facts, *operands)
+    result_facts = (number_of(name),) if facts is None else facts
+    provenance_number = combine_numbers(*result_facts, *operands)
     world.provenance.note(provenance_number, name, operands, parameters)
     return provenance_number
 
@@ -263,7 +300,8 @@ def number_result(
 def make_printable(value: Any) -> Any:
     """Return a parameter in a form that all processes print equally.
 
-    For values such as functions, it is the name of the type.
+    Numbers, texts, None, slices and element types are returned unchanged, NumPy's scalars as Python's; tuples and lists
+    as lists of such values. Other values, such as functions, are replaced by the name of their type.
     """
     if isinstance(value, (tuple, list)):
         return [make_printable(item) for item in value]

@@ -15,7 +15,7 @@ from spmdsim.core.layout import Mesh
 from spmdsim.core.tape import Gradients, MoveNode
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import WorldError
-from spmdsim.worlds.current import grown, is_played
+from spmdsim.worlds.current import grow_world, is_played
 
 T = TypeVar("T", bound=PlainTensor)
 
@@ -26,19 +26,24 @@ class EnlargedNode(MoveNode):
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradients in the world of the operand, on its mesh."""
+        """Return the gradients in the world of the operand, on its mesh.
+
+        See :meth:`spmdsim.core.tape.Node.pull`; there is one result and one operand.
+        """
         small, mesh, dual = self.world, self.meta.layout.mesh, self.meta.layout.dual()
-        gradients_there = [x if x.layout.mesh == mesh else x.to(dual) for x in gradients[0]]
-        return [
-            [
-                type(x)(small, x.meta, x.stored_shards[: small.size], provenance_number=x.provenance_number)
-                for x in gradients_there
-            ]
-        ]
+        returned = []
+        for gradient in gradients[0]:
+            x = gradient if gradient.layout.mesh == mesh else gradient.to(dual)
+            shards = x.stored_shards[: small.size]
+            returned.append(type(x)(small, x.meta, shards, provenance_number=x.provenance_number))
+        return [returned]
 
 
 def enlarge(tensor: T, large: Any) -> T:
-    """Return a tensor as one of a larger world, whose further ranks own empty shards."""
+    """Return a tensor as one of a larger world, whose further ranks own empty shards.
+
+    The arrays are shared. Gradients of the result go back to the tensor. A tensor of ``large`` is returned itself.
+    """
     small = tensor.world
     if small is large:
         return tensor
@@ -83,7 +88,7 @@ def with_room(tensor: T, mesh: Mesh) -> T:
         WorldError: If its world lacks ranks of the mesh and does not grow.
     """
     world: Any = tensor.world
-    large = grown(world, mesh)
+    large = grow_world(world, mesh)
     if large.size > world.size and is_played(large):
         tensor = enlarge(tensor, large)
     tensor.world.check_mesh(mesh)

@@ -18,7 +18,7 @@ from spmdsim.arrays.replicas import check_replicas, first_difference
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.worlds import LockStep
-from spmdsim.worlds.checksums import sampled
+from spmdsim.worlds.checksums import sample_checksum
 
 A = np.arange(24.0).reshape(4, 6)
 
@@ -150,16 +150,16 @@ def test_the_first_difference_of_any_size_is_found():
 
 def test_samples_cover_everything_in_turn():
     big = np.zeros(1 << 17)
-    seen = [sampled(big, turn) for turn in range(60)]
+    seen = [sample_checksum(big, turn) for turn in range(60)]
     for place in (0, 70_000, big.size - 1):
         big[place] = 1
-        assert [sampled(big, turn) for turn in range(60)] != seen
+        assert [sample_checksum(big, turn) for turn in range(60)] != seen
         big[place] = 0
-    assert sampled(big.reshape(256, 512).T) == sampled(big)
+    assert sample_checksum(big.reshape(256, 512).T) == sample_checksum(big)
     small = np.zeros(1000)
-    before = sampled(small)
+    before = sample_checksum(small)
     small[617] = -0.0
-    assert sampled(small) != before
+    assert sample_checksum(small) != before
 
 
 PROGRAM = """\
@@ -321,7 +321,7 @@ def test_samples_of_any_memory_order_and_element_are_alike():
     many = np.arange(1 << 17, dtype="f4").reshape(256, 512)
     for array in (many.T, many[:, ::2], many[::-1], many.astype("c16")[:, :100]):
         for turn in (0, 1, 7):
-            assert sampled(array, turn) == sampled(np.ascontiguousarray(array), turn)
+            assert sample_checksum(array, turn) == sample_checksum(np.ascontiguousarray(array), turn)
     large = np.zeros(1 << 17, np.uint8)
     seen = np.zeros(large.size, bool)
     for turn in range(12):
@@ -329,7 +329,7 @@ def test_samples_of_any_memory_order_and_element_are_alike():
         first = [min(at, large.size - 4096) for at in first]
         flat = np.concatenate([np.arange(at, at + 4096) for at in first])
         seen[flat] = True
-        assert sampled(np.arange(1 << 17).astype(np.uint8), turn) == zlib.crc32(flat.astype(np.uint8))
+        assert sample_checksum(np.arange(1 << 17).astype(np.uint8), turn) == zlib.crc32(flat.astype(np.uint8))
     assert seen.mean() > 0.99
 
 

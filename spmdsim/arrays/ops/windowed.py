@@ -21,7 +21,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.errors import RuleError, context, many
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.worlds.pool import empty, with_margins
+from spmdsim.worlds.pool import empty, find_padded
 
 __all__ = ["convolve"]
 
@@ -109,7 +109,7 @@ def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) 
     """
     if not any(map(any, beyond)):
         return block
-    wide = with_margins(block, beyond)
+    wide = find_padded(block, beyond)
     if wide is None:
         wide = empty(tuple([a + n + b for n, (a, b) in zip(block.shape, beyond)]), block.dtype)
         wide[tuple([slice(a, a + n) for n, (a, _) in zip(block.shape, beyond)])] = block

@@ -27,7 +27,7 @@ from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
-from spmdsim.worlds.emulated import _parsed, program_of
+from spmdsim.worlds.emulated import parse_algorithm, program_of
 from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of, require_writable
 from spmdsim.worlds.mpi.messages import TAG, Messages
 from spmdsim.worlds.programs import check_mode
@@ -391,7 +391,7 @@ class EmulatedCommunicator(Pictured):
         the order of operands of an operation that does not commute.
         """
         if name in self._named:
-            kind, options = _parsed(self._named[name])
+            kind, options = parse_algorithm(self._named[name])
             schedule = schedule_of(name, kind, self._size, root, **options)
             if not commutes and not schedule.in_order:
                 needed = "the order of operands, which a non-commutative operation needs"
@@ -428,7 +428,7 @@ def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str
     """
     named = {collective(name).name: text for name, text in algorithms.items()}
     for name, text in named.items():
-        kind, options = _parsed(text)
+        kind, options = parse_algorithm(text)
         schedule_of(name, kind, size, **options)
     return named
 

@@ -31,7 +31,7 @@ from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import Stretches, counted_parts, element, native_op, number_view
 from spmdsim.worlds.mpi.reducing import ReduceGroup
-from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surroundings
+from spmdsim.worlds.pool import Surroundings, allocate_with_margins, allocator, empty, surroundings
 from spmdsim.worlds.programs import Run
 
 #: An array per part, by its number.
@@ -348,7 +348,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
     leaving = [(number[peer], pieces) for peer, pieces in outgoing if peer != rank]
     fresh: Callable[[], np.ndarray] | None = None
     if margins:
-        fresh = partial(in_margins, shape, margins, dtype)
+        fresh = partial(allocate_with_margins, shape, margins, dtype)
     elif not needs_buffer and arriving:  # own elements alone may stay where they are
         fresh = allocator(shape, dtype)
 
