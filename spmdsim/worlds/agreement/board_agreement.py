@@ -51,7 +51,11 @@ class BoardAgreement(CallAgreement):
         self._watch.follow(self._logs, deadline)
 
     def log_of(self, ranks: tuple[int, ...]) -> CallLog:
-        """Return the call log of some ranks of the world, sorted."""
+        """Return the log of the calls that a group of ranks makes; the first call for a group creates it.
+
+        ``ranks`` are sorted and have their numbers in the world. Raises WorldError if the world is closed, or the board
+        has no slot for another group.
+        """
         log = self._logs.get(ranks)
         if log is None:
             if self._refusal:
@@ -76,7 +80,11 @@ class BoardAgreement(CallAgreement):
             log.end(number, error)
 
     def compare(self) -> None:
-        """Compare all calls so far with what the other ranks called so far."""
+        """Compare all calls so far with the calls that the other ranks have logged.
+
+        Ranks of other nodes are waited for until they have begun this rank's last call; ranks of this node are not.
+        Raises DisagreementError if the calls differ or a rank does not come.
+        """
         for log in self._logs.values():
             if log.number != log.compared:
                 # Wait for the logs of other nodes up to this rank's last call: their data may be faster.
@@ -123,7 +131,10 @@ class BoardAgreement(CallAgreement):
 
 @contextmanager
 def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Iterator[None]:
-    """Make a world inside of this context: its ranks meet first, where ranks in other calls can see them.
+    """Wait until all ranks of a new world are here, then run the block that makes the world.
+
+    An earlier world of these ranks has a shared board. On it the making is a call like others, so that ranks in another
+    call can name these ones. Without a board, nothing is waited for.
 
     Args:
         comm: the ranks of the new world.

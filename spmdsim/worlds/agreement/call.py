@@ -1,4 +1,8 @@
-"""Calls that ranks compare: words that describe a call, and a number that only equal calls share."""
+"""Calls that ranks compare: words that describe a call, and a number that only equal calls share.
+
+A call is a collective, or another function that all ranks of a group call, with everything that must be equal on them:
+layouts, shapes, element types and so on. Ranks exchange the number, and the words only if the numbers differ.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class CallDescription:
 
     @staticmethod
     def of_step(step: Step, dtype: str, algorithm: str | None) -> CallDescription:
-        """Describe a step."""
+        """Return the description of a step; ``dtype`` is the name of the element type."""
         return CallDescription(
             step.collective,
             ",".join(step.axes),
@@ -101,14 +105,15 @@ class Call:
         ranks: Sequence[int],
         has_any_length: bool = False,
     ) -> Call:
-        """Return the call of a step.
+        """Return the call that ranks make to run a step.
 
         Args:
             step: the step.
             dtype: the element type.
             algorithm: the emulated algorithm; None for the library's own.
-            ranks: the ranks that take part.
-            has_any_length: whether messages depend on the data, so that their length follows from no shape.
+            ranks: the ranks that take part, in any order.
+            has_any_length: True if the lengths of messages depend on the data. Such a call, and one of at least
+                :data:`HEAVY` bytes, gets a number of at least ``NUMBERS``.
         """
         facts = [getattr(step, field.name) for field in fields(step)]
         number = number_of(repr((*facts, dtype.name, algorithm)))

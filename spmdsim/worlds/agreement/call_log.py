@@ -1,7 +1,7 @@
 """The call log of one group of ranks: each rank writes its calls before it makes them, and compares them with the others'.
 
-A rank writes a call to the board before it calls MPI. So whoever has another rank's data can read what that rank called.
-Every call is compared before numbers leave the program; only the time of the comparison varies.
+A rank writes a call to the board before it calls MPI. So whoever has another rank's data can read what that rank
+called. Every call is compared before numbers leave the program; only the time of the comparison varies.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ LATEST, SHARE = 2_000_000, 50
 KINDS = 4096
 #: The columns of a call that are written when it begins.
 _BEGIN = struct.Struct("qqqq")
+
+
+def read_agreed(area: memoryview, start: int, first: int, count: int) -> np.ndarray:
+    """Return the numbers that must agree of some calls in a row, from number ``first`` on.
+
+    ``count`` is the number of the calls, which the ring has one after the other. ``area`` has the numbers of a rank's
+    log, and ``start`` is the index of the group's slot in them.
+    """
+    begin = locate(start, layout.AGREED, first)
+    return np.asarray(area[begin : begin + count * layout.COLUMNS : layout.COLUMNS])
 
 
 class CallLog(GroupLog):
@@ -96,9 +106,17 @@ class CallLog(GroupLog):
     # -- begin and end ------------------------------------------------------------------------------------
 
     def begin(self, call: Call, tensor: int = 0) -> int:
-        """Write that this rank begins a call, and check whether it can run. Return its number in the group.
+        """Log that this rank begins a call, and return the call's number in the group.
 
-        ``tensor`` is the provenance number of the tensor that moves; 0 for none.
+        Wait for all ranks and compare their calls first if the call is of a new kind, or in strict mode. Compare, but
+        do not wait, if another rank is in a different call and one of the two calls could damage memory.
+
+        Args:
+            call: the call.
+            tensor: the provenance number of the tensor that moves; 0 for none.
+
+        Raises:
+            DisagreementError: If the calls differ, or ranks do not come.
         """
         number, code, numbers = self.number, call.number, self._numbers
         is_new = call.kind not in self._kinds
@@ -139,18 +157,25 @@ class CallLog(GroupLog):
         return now
 
     def end(self, number: int, error: BaseException | None = None) -> None:
-        """Write that a call has ended; compare if it is time to, or if MPI failed."""
+        """Log that a call has ended, and compare all calls now and then.
+
+        They are compared at least every :data:`EVERY` calls, but in at most a fiftieth of the time. After an error of
+        MPI, such as a message that is longer than expected, they are compared at once; after other errors they are not.
+        """
         now = self.write_end(number)
         if error is not None:
-            if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
+            if isinstance(error, MPI.Exception):
                 self.compare()
         elif now > self._due or number % EVERY == 0:
             self.compare_and_make_space()
 
     def _is_unsafe(self, number: int, agreed: int) -> bool:
-        """Return True if another rank is in a different call and one of the two calls is heavy.
+        """Return True if another rank is in a different call, and one of the two calls is heavy.
 
-        Each rank first writes its call and then looks. So of two ranks in different calls at least one stays out of MPI.
+        A heavy call can write behind the buffer of a rank in another call (``Call.number``). Each rank first logs its
+        call and then looks. So of two ranks in different calls at least one stays out of MPI.
+        Each rank first writes its call and then looks. So of two ranks in different calls at least one stays out of
+        MPI.
         """
         index = locate(0, layout.AGREED, number)
         for place, start in self._starts.items():
@@ -164,7 +189,10 @@ class CallLog(GroupLog):
     # -- comparing ----------------------------------------------------------------------------------------
 
     def find_difference(self) -> int | None:
-        """Return the first call that another rank made differently; None if all calls so far are equal."""
+        """Return the number of the first call that another rank made differently, or None.
+
+        None means that all calls logged so far are equal. Calls that were compared before are not compared again.
+        """
         with self._lock:
             first, least = None, self.number
             for place, since in self._compared.items():
@@ -180,31 +208,40 @@ class CallLog(GroupLog):
             return first
 
     def _skip_equal(self, area: memoryview, start: int, since: int, until: int) -> int:
-        """Return the first call from ``since`` on that differs from this rank's; ``until`` if none does."""
+        """Return the number of the first call that another rank made differently from this rank.
+
+        Args:
+            area: the numbers of the other rank's log.
+            start: the index of the group's slot in them.
+            since: the first call to compare.
+            until: the call before which to stop; it is returned if all calls are equal.
+        """
         for first, count in split_at_ring_end(since, until):
-            own_numbers, other_numbers = (
-                np.asarray(numbers[begin : begin + count * layout.COLUMNS : layout.COLUMNS])
-                for numbers, begin in (
-                    (self.board.numbers, locate(self.start, layout.AGREED, first)),
-                    (area, locate(start, layout.AGREED, first)),
-                )
-            )
-            differing = np.flatnonzero(own_numbers != other_numbers)
+            own_numbers = read_agreed(self.board.numbers, self.start, first, count)
+            differing = np.flatnonzero(own_numbers != read_agreed(area, start, first, count))
             if differing.size:
                 return first + int(differing[0])
         return max(since, until)
 
     def has_space(self) -> bool:
-        """Return True if the next calls overwrite none that another rank has not compared yet."""
+        """Return True if the next :data:`EVERY` calls overwrite no call that a rank must compare.
+
+        A rank's log has the last ``RING`` calls of the group.
+        """
         least = self.number - layout.RING + 2 * EVERY
-        return least <= 0 or all(
-            (start := self.find_start(place)) is not None
-            and self.board.areas[place][start + layout.COMPARED] >= least
-            for place in self.others
-        )
+        return least <= 0 or all(self._count_compared(place) >= least for place in self.others)
+
+    def _count_compared(self, place: int) -> int:
+        """Return the number of calls that a rank has compared with all ranks; 0 if it has made no call here."""
+        start = self.find_start(place)
+        return 0 if start is None else int(self.board.areas[place][start + layout.COMPARED])
 
     def compare(self) -> None:
-        """Compare all calls so far with those of the others. Raise DisagreementError if they differ."""
+        """Compare all calls and reads so far with those that the other ranks have logged.
+
+        If calls differ, wait up to a second until all ranks have published how they computed their tensors, then raise
+        DisagreementError with the differences in words.
+        """
         self.board.refresh()
         number = self.find_difference()
         if number is not None:
@@ -222,7 +259,10 @@ class CallLog(GroupLog):
             self.compared = self.number
 
     def compare_and_make_space(self) -> None:
-        """Compare all calls so far, and wait until the log has space for more."""
+        """Compare all calls so far, and wait until the log has space for more.
+
+        Raises DisagreementError if calls differ, or a rank does not compare its calls before the deadline.
+        """
         begin = time.monotonic_ns()
         self.compare()
         end = time.monotonic_ns()
@@ -242,11 +282,11 @@ class CallLog(GroupLog):
 
     def is_described(self, number: int) -> bool:
         """Return True if all ranks have begun a call and published how they computed its tensor."""
-        calls = [(place, self.read(place, number)) for place in self.places]
-        return all(
-            call and (not call.tensor or self.board.text(place, call.tensor) is not None)
-            for place, call in calls
-        )
+        for place in self.places:
+            call = self.read(place, number)
+            if call is None or (call.tensor and self.board.text(place, call.tensor) is None):
+                return False
+        return True
 
     # -- waiting ------------------------------------------------------------------------------------------
 
@@ -257,13 +297,17 @@ class CallLog(GroupLog):
         self.compare()
 
     def wait_for(self, number: int, places: Sequence[int]) -> None:
-        """Wait until the ranks at some places have begun a call."""
+        """Wait until the ranks at some places of the board have begun a call.
+
+        While this rank waits, its own latest call looks unfinished, so that the other ranks see where it is. Raises
+        DisagreementError like :meth:`_poll`.
+        """
         if self.have_begun(number, places):
             return
         numbers, last = self.board.numbers, self.number - 1
         end = locate(self.start, layout.END, last)
         has_ended = numbers[end] >= numbers[locate(self.start, layout.BEGIN, last)]
-        if has_ended:  # let the others see this rank in its latest call as long as it waits
+        if has_ended:
             numbers[end] = 0
             numbers[layout.ACTIVE_GROUP] = self._slot
         try:

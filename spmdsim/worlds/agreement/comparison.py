@@ -43,7 +43,11 @@ class Comparison:
         self._since = time.monotonic()
 
     def arrived(self) -> bool:
-        """Return True if all ranks have come. A rank that waits calls this method again and again."""
+        """Return True if all ranks have posted the comparison; a waiting rank calls it repeatedly.
+
+        Otherwise it returns False after a short sleep. Raises DisagreementError at the deadline, if another rank has
+        given up, or if ``look`` returns a reason.
+        """
         if self._request.Test():
             return True
         waited = time.monotonic() - self._since
@@ -68,7 +72,11 @@ class Comparison:
         return bool(self._common[0] == -self._common[1])
 
     def _absent(self) -> list[int]:
-        """Return the missing ranks: those that do not report within a moment that they gave up, too."""
+        """Return the ranks that have not come.
+
+        This rank tells all others that it gives up. Those that do not tell it too, within :data:`GRACE` seconds, are
+        missing.
+        """
         comm, me = self.comm, self.comm.Get_rank()
         everyone = range(comm.Get_size())
         word, absent = np.array([me]), {rank for rank in everyone if rank != me}

@@ -35,7 +35,11 @@ def describe_exit(board: SharedBoard, place: int) -> str | None:
 
 
 def find_stuck_ranks(board: SharedBoard) -> set[int]:
-    """Return the places of ranks that wait for ranks which wait themselves or have left."""
+    """Return the places of the ranks that can never continue.
+
+    Such a rank is in a call that needs another rank, which is such a rank itself, or has left the program without
+    failing.
+    """
     awaited_by, free = {}, set()
     for place in board.places():
         current = board.current_call(place)
@@ -55,7 +59,7 @@ def find_stuck_ranks(board: SharedBoard) -> set[int]:
 
 
 def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
-    """Return the ranks of `find_stuck_ranks` if two looks at the ranks agree, else no rank.
+    """Return the places of `find_stuck_ranks` if two looks at the ranks agree, else none.
 
     Ranks are read one after the other, so one look mixes several moments. A rank that is in one call in both looks was
     in it all the time between.
@@ -73,7 +77,15 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
 
 
 def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
-    """Describe in one sentence the ranks that have not come to a call, and where they are instead."""
+    """Return a sentence about the ranks that have not come to a call, and where they are.
+
+    It also names the first call that ranks made from different lines, and says if the ranks wait for one another.
+
+    Args:
+        log: the log of the group.
+        number: the number of the call.
+        how: the verb for the missing ranks, such as "did not come within 5 s".
+    """
     board, arrived = log.board, log.arrived(number)
     missing = [(rank, place) for rank, place in zip(log.members, log.places) if rank not in arrived]
     call = f"{log.title(number)}: {log.describe(number)}"
@@ -90,13 +102,18 @@ def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
 
 
 def _put_in_plural(text: str) -> str:
+    """Return words that begin with a verb in the form for several ranks: "are in" for "is in"."""
     verb, complement = text.split(" ", 1)
     plural = {"is": "are", "was": "were", "has": "have"}.get(verb, verb)
     return f"{plural} {complement}"
 
 
 def describe_place(log: GroupLog, place: int) -> str:
-    """Describe where a rank is that others wait for."""
+    """Return words for what a rank does, or why it makes no more calls; without a subject.
+
+    Examples are "is in call 3 of ranks 0, 1: ..." and "left the program; was last in call 2, ...". ``place`` is its
+    place on the board.
+    """
     board = log.board
     if (reason := describe_exit(board, place)) is not None:
         return f"{reason}; {_describe_last_call(log, place)}"
@@ -110,6 +127,14 @@ def describe_place(log: GroupLog, place: int) -> str:
 
 
 def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str:
+    """Return words for a call: its number, its ranks, what it is, and its line.
+
+    Args:
+        board: the memory of the ranks' logs.
+        place: the place of the rank that made the call.
+        key: the number of the group.
+        number: the number of the call in the group.
+    """
     start = board.find_group(place, key)
     if start is None:
         return "a world that was closed meanwhile"
@@ -119,6 +144,7 @@ def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str
 
 
 def _describe_last_call(log: GroupLog, place: int) -> str:
+    """Return words for the last call of a rank in a group, and how long ago it began."""
     start, count = log.board.find_group(place, log.key), log.board.count_begun(place, log.key)
     if start is None or not count:
         return "has made no call with them yet"
@@ -127,11 +153,10 @@ def _describe_last_call(log: GroupLog, place: int) -> str:
 
 
 def describe_different_lines(log: GroupLog) -> str:
-    """Return a clause that names the first logged call made from different source lines.
+    """Return a clause about the first logged call that ranks made from different source lines.
 
-    Empty if there is none.
-
-    The log has the last calls only. The cause is often near: a rank made one call more, or one call less, than the others.
+    It is empty if there is none. The log has the last calls only. The cause of a mistake is often near: a rank made one
+    call more, or one call less, than the others.
     """
     board = log.board
     starts = [(rank, place, log.find_start(place)) for rank, place in zip(log.members, log.places)]
@@ -150,7 +175,11 @@ def describe_different_lines(log: GroupLog) -> str:
 
 
 def describe_disagreement(log: GroupLog, number: int) -> str:
-    """Describe in one sentence how the ranks' calls differ, and which calls came before."""
+    """Return a sentence about how a call differs between ranks, and the calls before it.
+
+    It names the facts that differ. If only the tensors differ, it names the calculations in which they began to differ.
+    Source lines are compared last. At most :data:`MOST` groups of ranks are described.
+    """
     board, place_of = log.board, dict(zip(log.members, log.places))
     logged = {rank: log.read(place, number) for rank, place in place_of.items()}
     calls = {rank: call for rank, call in logged.items() if call is not None}
@@ -184,9 +213,10 @@ def _describe_calls_before(log: GroupLog, number: int) -> str:
 def describe_ancestors(
     computed: Sequence[tuple[int, int]], text_of: Callable[[int, int], str | None]
 ) -> list[str]:
-    """Describe, for each side of a disagreement, the nearest calculation in which the sides differ.
+    """Return, for each side of a disagreement, the calculation in which its tensor differs.
 
-    Follow the first operand that differs as long as all sides used one operator at one line.
+    A side is a group of ranks with equal tensors; one of its ranks stands for it. The tensors' calculations are
+    followed to the first operand that differs, as long as all sides used one operator at one line.
 
     Args:
         computed: the place of a rank and its tensor's provenance number, for each side.

@@ -57,7 +57,10 @@ class GroupLog:
         self._starts: dict[int, int] = {}
 
     def find_start(self, place: int) -> int | None:
-        """Return the index of a rank's slot of this group; None if it has made no call there."""
+        """Return the index of a rank's slot for this group; None if it has made no call there.
+
+        The slot is the range of numbers on the board in which the rank logs the group's calls.
+        """
         if place == self.board.me:
             return self.start
         start = self._starts.get(place)

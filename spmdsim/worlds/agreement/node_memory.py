@@ -25,9 +25,9 @@ _BYTES = AREA * 8
 
 
 def world_ranks(comm: MPI.Comm) -> list[int]:
-    """Return the ranks of a communicator by their numbers in ``MPI.COMM_WORLD``.
+    """Return the number in ``MPI.COMM_WORLD`` of each rank of a communicator.
 
-    If some have none there, they are numbered from 0.
+    If some have none there, as in a group of two jobs, all are numbered from 0.
     """
     members, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     numbers = members.Translate_ranks(list(range(comm.Get_size())), everyone)
@@ -45,9 +45,9 @@ def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
 
 
 def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
-    """Create a shared board for the ranks of a communicator; return it with each rank's place on it.
+    """Create a shared board for the ranks of a communicator. Collective.
 
-    Collective.
+    Returns the board, and the place of each rank on it.
 
     Raises:
         WorldError: If ranks of another node cannot be reached.

@@ -73,9 +73,11 @@ class ReadLog:
         self._repeats = 0
 
     def add(self, provenance_number: int, value: int) -> None:
-        """Write a read of a tensor to the board.
+        """Log on the board that this rank reads a whole tensor.
 
-        ``provenance_number`` is its provenance number, ``value`` a checksum of its elements.
+        Args:
+            provenance_number: the provenance number of the tensor.
+            value: a checksum of its elements.
         """
         log, board = self._log, self._board
         if provenance_number not in log.history:  # other ranks have forgotten it, too

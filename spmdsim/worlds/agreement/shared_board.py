@@ -28,15 +28,15 @@ TEXT = 1 << 20
 LINES = 1 << 16
 
 #: Numbers at the begin of an area: how the rank left, the group of its latest call (counted from 1), its process id,
-#: bytes of texts, how often the texts began anew, group slots in use, whether it writes the last calls of all ranks, the
-#: state of its process (in copies on other nodes), and whether it reports why the job ends.
+#: bytes of texts, how often the texts began anew, group slots in use, whether it writes the last calls of all ranks,
+#: the state of its process (in copies on other nodes), and whether it reports why the job ends.
 EXIT, ACTIVE_GROUP, PROCESS, TEXT_BYTES, TEXT_RESTARTS, SLOTS, RECORDS, PROCESS_STATE, REPORTS = range(9)
 HEAD = 12
 #: Numbers at the begin of a group slot: the group's number, calls begun, and calls compared with all other ranks.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
-#: Numbers of a logged call: the number that must agree (that of the call xor that of its tensor), the number of the call,
-#: the user's line, and the times of begin and end in nanoseconds.
+#: Numbers of a logged call: the number that must agree (that of the call xor that of its tensor), the number of the
+#: call, the user's line, and the times of begin and end in nanoseconds.
 AGREED, CALL, LINE, BEGIN, END = range(5)
 COLUMNS = 5
 GROUP = _GROUP_HEAD + COLUMNS * RING
@@ -129,7 +129,15 @@ class SharedBoard:
     # -- this rank writes ---------------------------------------------------------------------------------
 
     def open_group(self, key: int, places: Sequence[int]) -> int:
-        """Take a slot for the calls of a group; return the index of its first number."""
+        """Take a slot for the calls of a group, and return the index of its first number.
+
+        Args:
+            key: the number of the group.
+            places: the places of the group's ranks.
+
+        Raises:
+            WorldError: If this rank is in :data:`GROUPS` groups.
+        """
         if len(self._closed) > CLOSED_GROUPS:
             slot = self._closed.popleft()
         elif (slot := self.numbers[SLOTS]) >= GROUPS:
@@ -161,9 +169,10 @@ class SharedBoard:
         self.numbers[REPORTS] = 1
 
     def is_first_to_report(self) -> bool:
-        """Return True if no other rank reports why the job ends.
+        """Claim the report of why the job ends; return True if this rank shall write it.
 
-        Of several that begin at once, one is the first.
+        Another rank may have claimed it before. Of several ranks that claim it within :data:`AT_ONCE` seconds, the one
+        with the lowest place shall write.
         """
         if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
             return False
@@ -173,7 +182,10 @@ class SharedBoard:
         return not any(self.state(place, REPORTS) for place in range(self.me))
 
     def publish(self, number: int, text: str) -> None:
-        """Write the text that a number stands for, once."""
+        """Write to this rank's area the text that a number stands for, unless it is there.
+
+        If the area is full, its texts are dropped, and only the latest ones are written again.
+        """
         if number in self._published:
             return
         self._published[number] = text
@@ -198,7 +210,10 @@ class SharedBoard:
         return True
 
     def number_line(self, frame: FrameType | None) -> int:
-        """Return a number for the user's line that calls, equal on all ranks; 0 without one."""
+        """Return the number of the user's line that calls, and publish the line.
+
+        The number is equal on all ranks. It is 0 without a user's line.
+        """
         frame, function = user_frame(frame)
         if frame is None:
             return 0
@@ -206,7 +221,12 @@ class SharedBoard:
         return self._publish_line(frame, function) if number is None else number
 
     def number_lines(self, frame: FrameType | None, most: int) -> tuple[int, ...]:
-        """Return the numbers of the user's line that calls and of the lines around it, innermost first."""
+        """Return the numbers of the user's lines that are running, innermost first.
+
+        Args:
+            frame: the innermost frame.
+            most: the largest number of lines.
+        """
         numbers: list[int] = []
         while len(numbers) < most and (frame := user_frame(frame)[0]) is not None:
             numbers.append(self.number_line(frame))
@@ -273,7 +293,10 @@ class SharedBoard:
         return range(max(count - RING, 0), count)
 
     def current_call(self, place: int) -> tuple[int, int] | None:
-        """Return the group and the number of the call that a rank is in; None if it is in none."""
+        """Return ``(group's number, call's number)`` of the call that a rank is in, or None.
+
+        None means that its latest call has ended, or it has made none.
+        """
         slot = self.state(place, ACTIVE_GROUP)
         start, numbers = HEAD + (slot - 1) * GROUP, self.areas[place]
         number = numbers[start + BEGUN] - 1 if slot else -1
@@ -296,7 +319,7 @@ class SharedBoard:
         return LoggedCall(description, where or "an unknown place", agreed ^ call, agreed, begin, end)
 
     def text(self, place: int, number: int) -> str | None:
-        """Return the text that a number stands for, as a rank wrote it."""
+        """Return the text that a number stands for, as a rank published it; None if it did not."""
         if place == self.me:
             return self._published.get(number)
         state = (self.state(place, TEXT_RESTARTS), self.state(place, TEXT_BYTES))
@@ -306,7 +329,10 @@ class SharedBoard:
         return entry[1].get(number)
 
     def _read_texts(self, place: int, used: int) -> dict[int, str]:
-        """Return the texts in a rank's area by number."""
+        """Return the texts in a rank's area by the numbers that they stand for.
+
+        ``used`` are the bytes of texts. Reading stops where the rank has begun anew in the meantime.
+        """
         texts, numbers, data = {}, self.areas[place], self._bytes[place]
         index, end = TEXTS, TEXTS + used // 8
         while index < end:

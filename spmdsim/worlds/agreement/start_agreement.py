@@ -64,15 +64,18 @@ def name_differing_facts(facts: Sequence[Facts]) -> list[str]:
 def agree_on_start(
     comm: MPI.Comm, deadline: float | None, read: Mapping[str, Callable[[], Any]], what: str = "a world"
 ) -> dict[str, Any]:
-    """Return the settings of a world after all ranks agreed on them. Collective.
+    """Return the settings of a new world after all ranks have agreed on them. Collective.
 
-    The ranks also agree on versions and on their program, unless no rank compares its calls.
+    The ranks also agree on versions and on their program, unless the setting "check" is False on all of them.
 
     Args:
         comm: the ranks.
-        deadline: the deadline in seconds; None for that of the environment.
-        read: functions that read the other settings; ``check`` is one of them.
+        deadline: the deadline in seconds; None for the setting ``SPMDSIM_DEADLINE``.
+        read: for each other setting, by name, a function that reads it; ``check`` is one of them.
         what: the words for what the ranks make.
+
+    Returns:
+        The settings by name, with ``deadline``.
 
     Raises:
         DisagreementError: If the ranks differ, or do not come.
@@ -107,7 +110,10 @@ def agree_on_start(
 
 
 def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: Sequence[str]) -> None:
-    """Raise DisagreementError if facts differ that must be equal.
+    """Raise DisagreementError if facts about the ranks' start differ that must be equal.
+
+    If no rank compares its calls (``check``), only settings must be equal. The path of the program may always differ,
+    and a module that some ranks have not loaded is not compared. If settings are wrong on a rank, its error is raised.
 
     Args:
         facts: the facts of each rank.
@@ -153,7 +159,10 @@ def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _collect_facts() -> dict[str, str]:
-    """Return versions, variables of the environment, and checksums of the program and its modules."""
+    """Return the facts that are compared besides settings, by name.
+
+    They are versions, variables of the environment, and checksums of the program and its modules.
+    """
     variables = {k: repr(v) for k, v in os.environ.items() if k.startswith(PREFIX) and k not in APART}
     return {
         "spmdsim": __version__,
@@ -203,7 +212,7 @@ def _library_folders() -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _describe_file(path: str) -> str:
-    """Return length and checksum of a file. Cached, because Python loaded the file as it was at first."""
+    """Return length and checksum of a file, as it was when this function was first called."""
     try:
         with open(path, "rb") as file:
             return _describe_text(file.read())

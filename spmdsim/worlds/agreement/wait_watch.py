@@ -1,7 +1,7 @@
 """A thread that reads the logs while its rank waits inside of MPI.
 
-Inside of a collective a rank can neither look around nor raise. The thread prints now and then which ranks the rank waits
-for. It ends the job with the reason if the ranks disagree, wait for each other in a circle, or miss the deadline.
+Inside of a collective a rank can neither look around nor raise. The thread prints now and then which ranks the rank
+waits for. It ends the job with the reason if the ranks disagree, wait for each other in a circle, or miss the deadline.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from spmdsim.worlds.agreement.shared_board import SharedBoard
 TICK, LOOKS = 0.5, 4
 #: Seconds between two lines about ranks that wait.
 SECONDS_BETWEEN_LINES = 10.0
-#: Seconds for which ranks have waited before the thread says that they wait for ever, and for which a rank that disagrees
-#: may come out of MPI and raise itself.
+#: Seconds for which ranks have waited before the thread says that they wait for ever, and for which a rank that
+#: disagrees may come out of MPI and raise itself.
 SURE, PATIENT = 2.0, 3.0
 #: Seconds that another rank may take to end the job, and that a stopped thread may take to end.
 YIELDS, JOIN = 6.0, 1.0
@@ -64,11 +64,11 @@ class WaitWatch:
             self._thread.join(JOIN)
 
     def leave_program(self, code: int, is_last: bool) -> None:
-        """Write that this rank makes no more calls, and end the job if its calls differ from the others'.
+        """Log that this rank makes no more calls; end the job if its calls differ from others'.
 
         Args:
             code: this rank's exit code. Calls are compared only if it is 0.
-            is_last: whether all ranks have left.
+            is_last: True if all ranks have left, so that a call which some ranks did not make is a mistake.
         """
         self._board.set_exit(layout.FAILED if code else layout.DONE)
         self._board.refresh()
@@ -77,7 +77,10 @@ class WaitWatch:
                 self._compare_at_end(log, is_last)
 
     def _compare_at_end(self, log: CallLog, is_last: bool) -> None:
-        """End the job if this rank's calls or reads differ from those of other ranks."""
+        """End the job if this rank's calls or reads differ from those of other ranks.
+
+        If ``is_last``, all ranks must have made this rank's last call, too.
+        """
         if (number := log.find_difference()) is not None:
             self._end_job(self._describe_difference(log, number))
         if (text := log.reads.find_disagreement(at_end=is_last)) is not None:
@@ -119,7 +122,16 @@ class WaitWatch:
                 write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
 
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
-        """Return why this rank must not wait longer, if this rank is the one to say it."""
+        """Return why this rank must not wait longer in a call; None if it may, or another rank says it.
+
+        It must not if the calls of ranks differ, if ranks wait for each other in a circle, or at the deadline. The rank
+        that came first says so at once, and the others later.
+
+        Args:
+            log: the log of the group.
+            number: the number of the call.
+            waited: the seconds for which this rank has been in the call.
+        """
         board, deadline = self._board, log.deadline
         delay = 0 if self._is_first(log, number) else 4 * self._tick
         if waited > min(PATIENT, deadline) + delay and (wrong := log.find_difference()) is not None:
