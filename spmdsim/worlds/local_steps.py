@@ -348,12 +348,12 @@ def _collect_rows(frame: RowFrame, want: Want, member: int, tables: Sequence[Any
     return result
 
 
-def returning_nothing(step: Step, dtype: np.dtype) -> Run:
+def make_empty_run(step: Step, dtype: np.dtype) -> Run:
     """Return a function that returns an array without elements, for ranks outside of a step's meshes."""
     return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
 
 
-def returning_zero(run: Run, dtype: np.dtype) -> Run:
+def make_zero_run(run: Run, dtype: np.dtype) -> Run:
     """Return a function that calls ``run`` and returns a 0-d zero instead of its result."""
 
     def run_and_return_zero(array: np.ndarray) -> np.ndarray:

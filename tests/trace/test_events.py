@@ -147,7 +147,7 @@ def test_shared_results_and_control_traffic_have_their_own_counts(world):
 def test_what_a_librarys_algorithms_move():
     """Figures that Open MPI's monitoring component counted on the wire, on 3 and 4 ranks of doubles."""
     library = pytest.importorskip("spmdsim.worlds.mpi.counted", exc_type=ImportError)
-    moves = library.library_moves
+    moves = library.count_library_bytes
     assert moves("Open MPI", "Allreduce", (1, 0, 0), 0, 8) == ("recursive_doubling", 8, 8)
     assert moves("Open MPI", "Allreduce", (1, 0, 0, 0), 3, 8) == ("recursive_doubling", 16, 16)
     assert moves("Open MPI", "Allreduce", (1, 1, 1, 0), 0, 8).sent == 48

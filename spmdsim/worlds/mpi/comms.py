@@ -2,7 +2,12 @@
 
 MPI libraries support only some two thousand communicators, and creating one takes longer than using it a hundred
 times. All orders of equal ranks share one communicator; programs store the order of a group. Creating one is a
-collective, too: the members first meet, with a deadline.
+collective, too: the members first meet by messages over the communicator of all ranks, with a deadline.
+
+The agreement of ranks (:mod:`spmdsim.worlds.agreement`) lets ranks meet, too, but it cannot replace these messages. Its
+board exists only if calls are compared, and with ``check=False`` a missing rank must be named as well. Its
+:class:`~spmdsim.worlds.agreement.comparison.Comparison` runs a collective of the group, for which the group needs the
+communicator that is to be created. The messages cannot replace the board either: a rank inside of MPI answers none.
 
 At the end of a program every rank waits for the others. One that waits for long tells the others that it has left, and
 which groups it has made. A rank that waits for a group that this rank never made then knows that it will not come. A
@@ -83,7 +88,15 @@ class Comms:
         return len(self._by_ranks)
 
     def of(self, ranks: tuple[int, ...]) -> Counted:
-        """Return the communicator of these ranks (sorted, this process among them); collective over them."""
+        """Return the communicator of some ranks.
+
+        The first call for them creates it, and is collective over them.
+        ``ranks`` are sorted numbers in the world, this process among them.
+
+        Raises:
+            WorldError: If the world is closed, or has :data:`MOST` communicators.
+            DisagreementError: If a member does not come before the deadline, or has left the program.
+        """
         comm = self._by_ranks.get(ranks)
         if comm is None:
             if self.closed and len(self._all) > 1:
@@ -98,7 +111,7 @@ class Comms:
         return comm
 
     def _create(self, ranks: tuple[int, ...]) -> Counted:
-        """Create the communicator of some ranks. Collective over them."""
+        """Create the communicator of some ranks, sorted. Collective over them; all of them must have come."""
         group = self.comm.Get_group()
         subgroup = group.Incl(list(ranks))
         comm = self.comm.Create_group(subgroup, tag=len(ranks) % 1024)
@@ -107,7 +120,10 @@ class Comms:
         return comm
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
-        """Wait until all members have come: they report to the first one, which then lets them continue."""
+        """Wait until all members of a group have come to create its communicator.
+
+        They report to the first one, which then lets them continue. Raises DisagreementError like :meth:`_wait_until`.
+        """
         talk, me = self._talk, self.comm.Get_rank()
         own_number, received_number = np.array([_number(ranks)]), np.empty(1, np.int64)
         leader, followers = ranks[0], set(ranks[1:])
@@ -118,7 +134,8 @@ class Comms:
             return
         absent = set(followers)
 
-        def hear() -> bool:
+        def receive_reports() -> bool:
+            """Receive the reports that have arrived; return True if all followers have reported."""
             for rank in sorted(absent):
                 if talk.Iprobe(rank, MEETING):
                     talk.Recv(received_number, rank, MEETING)
@@ -126,15 +143,15 @@ class Comms:
                         absent.discard(rank)
             return not absent
 
-        self._wait_until(hear, ranks, absent)
+        self._wait_until(receive_reports, ranks, absent)
         for rank in sorted(followers):
             talk.Send(own_number, rank, MEETING)
 
-    def _wait_until(self, done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
-        """Wait until ``done()``, which is called again and again, is true.
+    def _wait_until(self, is_done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
+        """Wait until ``is_done()`` returns True. It is called again and again.
 
         Args:
-            done: returns True when all have come; it may change ``missing``.
+            is_done: returns True when all members have come; it may change ``missing``.
             ranks: the members of the group.
             missing: the members that have not reported, for the message; empty if unknown.
 
@@ -142,7 +159,7 @@ class Comms:
             DisagreementError: At the deadline, or if a member left the program without making this group.
         """
         begin, what = time.monotonic(), f"a collective of {self._names(ranks)}"
-        while not done():
+        while not is_done():
             waited = time.monotonic() - begin
             if waited > self.deadline:
                 who = self._names(missing) if missing else "some ranks"
@@ -184,10 +201,14 @@ class Comms:
         return len(self._all) == MPI.COMM_WORLD.size
 
     def at_end(self, agreement: CallAgreement, far: bool) -> None:
-        """Have this process wait, at its end, for the ranks of open worlds, and name ranks that never come.
+        """Have this process wait, when its program ends, for the other ranks of this world. Collective.
 
-        Collective. A stopped rank is waited for until the deadline. Calls are compared before this rank reports that
-        it leaves, and when all ranks have left.
+        The first world of a process installs the functions that do so for all open worlds (:func:`_leave`), also before
+        ``os._exit(0)``.
+
+        Args:
+            agreement: compares the calls of this world's ranks, and knows whether a rank is stopped.
+            far: True if some ranks are on other nodes.
         """
         first = not _worlds
         _worlds[:] = [open_world for open_world in _worlds if open_world.open]
@@ -216,11 +237,15 @@ class Comms:
             self._left[status.Get_source()] = self._talk.recv(source=status.Get_source(), tag=LEFT)
 
     def leave(self, hurry: Hurry | None) -> None:
-        """Wait until all ranks leave.
+        """Wait until all ranks of the world have ended their programs.
 
-        After :data:`PATIENCE` seconds, tell the others which groups this rank has made. With ``hurry``, end the job
-        after :data:`HURRIED` seconds. Ranks that still work are waited for without limit, stopped ones until the
-        deadline.
+        Rank 0 waits for a message of each other rank, and then sends one to all. Ranks that still work are waited for
+        without limit, stopped ones until the deadline. After :data:`PATIENCE` seconds, this rank tells the others which
+        communicators it has, so that a rank that waits for another one with it raises an error.
+
+        Args:
+            hurry: the reason if this rank ends after an error: it ends the job after :data:`HURRIED` seconds. None for
+                a rank that ends well.
         """
         comm, begin, next_word = self._talk, time.monotonic(), WORD
         groups = {_number(ranks) for ranks in self._by_ranks}
@@ -237,17 +262,17 @@ class Comms:
             if not has_told and waited > PATIENCE:
                 sent += [comm.isend(groups, rank, LEFT) for rank in other_ranks]
                 has_told = True
-            turn = waited - 0.1 * comm.rank  # One rank reports first, for all.
-            if hurry is not None and turn > HURRIED:
+            waited_in_turn = waited - 0.1 * comm.rank  # One rank reports first, for all.
+            if hurry is not None and waited_in_turn > HURRIED:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
                 end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
-            if turn > self.deadline:
+            if waited_in_turn > self.deadline:
                 _require_running(
                     {self._job[rank]: self._agreement.describe(rank).state for rank in awaited}, self.deadline
                 )
             if awaited and waited > next_word:
                 next_word *= 2
-                self._sign(awaited, waited)
+                self._report_waiting(awaited, waited)
             time.sleep(NAP)
         if comm.rank == 0:
             sent += [comm.isend(None, rank, DONE) for rank in other_ranks]
@@ -255,13 +280,21 @@ class Comms:
         MPI.Request.Waitall(sent)
 
     def meet_at_end(self) -> None:
-        """Wait until all ranks have come, as they have reported that they will."""
+        """Wait until all ranks have called it, or the deadline passes.
+
+        All ranks have left their programs before.
+        """
         request, end = self._talk.Ibarrier(), time.monotonic() + self.deadline
         while not request.Test() and time.monotonic() < end:
             time.sleep(NAP)
 
-    def _sign(self, awaited: Iterable[int], waited: float) -> None:
-        """Write which ranks this one waits for, if it is the first rank that has left."""
+    def _report_waiting(self, awaited: Iterable[int], waited: float) -> None:
+        """Write which ranks this one waits for, if it has the lowest number of the ranks that have left.
+
+        Args:
+            awaited: the ranks, by their numbers in the world.
+            waited: the seconds for which this rank has waited.
+        """
         self._listen()
         me = self._talk.rank
         if me == min([me, *self._left]):
@@ -278,7 +311,12 @@ def _number(ranks: tuple[int, ...]) -> int:
 
 
 def _require_running(states: Mapping[int, int], deadline: float) -> None:
-    """End the job if some ranks are stopped, by a signal or by a debugger, or their nodes do not answer."""
+    """End the job if some ranks are stopped, by a signal or by a debugger, or their nodes do not answer.
+
+    Args:
+        states: the state of each awaited rank, by its number in the job.
+        deadline: the seconds for which they were waited for, for the message.
+    """
     for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
         ranks = sorted(rank for rank, its_state in states.items() if its_state == state)
         if ranks:
@@ -288,7 +326,12 @@ def _require_running(states: Mapping[int, int], deadline: float) -> None:
 
 
 def _leave(hurry: Hurry | None) -> None:
-    """Wait for the other ranks at the end of the program, and end the job if the ranks' calls differ."""
+    """Wait, at the end of the program, for the other ranks of all open worlds.
+
+    End the job if the calls of ranks differ.
+    Calls are compared before this rank waits, and when all ranks have left. An exception that ends this program takes
+    the place of ``hurry``.
+    """
     code, why = read_exit_reason()
     if code:
         hurry = Hurry(why, code, silent=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,15 +29,24 @@ from spmdsim.errors import InputError, ScheduleError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import parse_algorithm, program_of
-from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of, require_writable
+from spmdsim.worlds.mpi.emulated_calls import (
+    Buffer,
+    EmulatedCalls,
+    find_function,
+    parse_buffer,
+    require_writable,
+)
 from spmdsim.worlds.mpi.messages import TAG, Messages
 from spmdsim.worlds.programs import check_mode
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
-def _collective(method: _Method) -> _Method:
-    """Wrap a collective so that a rank that cannot make the call reports it to the ranks that wait."""
+def _report_failures(method: _Method) -> _Method:
+    """Return a collective that reports its failure to the other ranks.
+
+    A rank that raises an error cannot make the call. The ranks that wait for it then raise an error with its text.
+    """
 
     @wraps(method)
     def call(self: EmulatedCommunicator, *args: Any, **options: Any) -> None:
@@ -84,8 +94,8 @@ class EmulatedCommunicator(Pictured):
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         wanted: dict[str, Callable[[], Any]] = {
             "check": lambda: check_mode(check),
-            "library": lambda: _known_library(library),
-            "algorithms": lambda: _known_algorithms(algorithms, self._size),
+            "library": lambda: _check_library(library),
+            "algorithms": lambda: _check_algorithms(algorithms, self._size),
         }
         settings = agree_on_start(comm, deadline, wanted, "an emulated communicator")
         self.library: str = settings["library"]
@@ -105,31 +115,39 @@ class EmulatedCommunicator(Pictured):
 
     # -- reductions -----------------------------------------------------------------------------------
 
-    @_collective
+    @_report_failures
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce to all."""
         self._reduce("all_reduce", sendbuf, recvbuf, op)
 
-    @_collective
+    @_report_failures
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Reduce to the root."""
         self._reduce("reduce", sendbuf, recvbuf, op, root)
 
-    @_collective
+    @_report_failures
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks up to and including the own one."""
         self._reduce("scan", sendbuf, recvbuf, op)
 
-    @_collective
+    @_report_failures
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks before the own one; rank 0's result is left as it is."""
         self._reduce("exscan", sendbuf, recvbuf, op)
 
     def _reduce(self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0) -> None:
-        """Run a reduction; ``root`` is used by "reduce" only."""
+        """Run a reduction of buffers by the chosen algorithm.
+
+        Args:
+            name: "all_reduce", "reduce", "scan" or "exscan".
+            sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it.
+            recvbuf: the buffer of the result; only the root's is used by "reduce".
+            op: the operation.
+            root: the rank that gets the result of "reduce".
+        """
         has_result = name != "reduce" or self._rank == root
-        result = buffer_of(recvbuf) if has_result else None
-        source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf)
+        result = parse_buffer(recvbuf) if has_result else None
+        source = result if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf)
         assert source is not None  # for the type checker: only the root's sendbuf may be IN_PLACE
         schedule = self._schedule(name, source.count, source, op, root)
         vector = source.elements.copy() if sendbuf is MPI.IN_PLACE else source.elements
@@ -137,38 +155,42 @@ class EmulatedCommunicator(Pictured):
         target = result.elements[: source.count] if result is not None and has_output else None
         self._run(schedule, schedule.chunk_elements(source.count), vector, target, op, source)
 
-    @_collective
+    @_report_failures
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce, and leave each rank its block; blocks are equal."""
-        result = buffer_of(recvbuf)
+        result = parse_buffer(recvbuf)
         count = result.count // self._size if sendbuf is MPI.IN_PLACE else result.count
         self._scatter_reduced(sendbuf, result, (count,) * self._size, op)
 
-    @_collective
+    @_report_failures
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Reduce, and leave each rank its block of ``recvcounts`` elements."""
-        result = buffer_of(recvbuf)
+        """Reduce, and leave each rank its block of ``recvcounts`` elements.
+
+        Without ``recvcounts``, the ranks first send each other the lengths of their receive buffers.
+        """
+        result = parse_buffer(recvbuf)
         if recvcounts is None:
             self._calls.meet("reduce_scatter")
-            recvcounts = self.comm.allgather(result.count)
-        self._scatter_reduced(sendbuf, result, tuple(map(int, recvcounts)), op)
+        counts = self.comm.allgather(result.count) if recvcounts is None else recvcounts
+        self._scatter_reduced(sendbuf, result, tuple(map(int, counts)), op)
 
     def _scatter_reduced(self, sendbuf: Any, result: Buffer, counts: tuple[int, ...], op: MPI.Op) -> None:
+        """Run a reduce_scatter of blocks with ``counts`` elements by the chosen algorithm."""
         in_place = sendbuf is MPI.IN_PLACE
-        source = result if in_place else buffer_of(sendbuf)
+        source = result if in_place else parse_buffer(sendbuf)
         schedule = self._schedule("reduce_scatter", sum(counts), source, op)
         vector = source.elements.copy() if in_place else source.elements
         target = result.elements[: counts[self._rank]]
-        self._run(schedule, _shares(schedule, counts), vector[: sum(counts)], target, op, source)
+        self._run(schedule, _split_into_chunks(schedule, counts), vector[: sum(counts)], target, op, source)
 
     # -- moves ----------------------------------------------------------------------------------------
 
-    @_collective
+    @_report_failures
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Send the root's buffer to all ranks."""
-        buffer = buffer_of(buf)
+        buffer = parse_buffer(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
         if self._rank == root:  # The root's buffer is only read.
             vector, target = buffer.elements.copy(), buffer.elements.copy()
@@ -176,40 +198,40 @@ class EmulatedCommunicator(Pictured):
             vector, target = None, buffer.elements
         self._run(schedule, schedule.chunk_elements(buffer.count), vector, target)
 
-    @_collective
+    @_report_failures
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send all blocks to all ranks."""
-        self._gather_all(sendbuf, buffer_of(recvbuf))
+        self._gather_all(sendbuf, parse_buffer(recvbuf))
 
-    @_collective
+    @_report_failures
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send all blocks, of different lengths, to all ranks."""
-        self._gather_all(sendbuf, buffer_of(recvbuf, vector=True))
+        self._gather_all(sendbuf, parse_buffer(recvbuf, vector=True))
 
     def _gather_all(self, sendbuf: Any, result: Buffer) -> None:
-        """Run an all_gather of blocks."""
+        """Run an all_gather of blocks into ``result``, which has their counts and displacements."""
         counts, begins = result.blocks(self._size)
         schedule = self._schedule("all_gather", sum(counts), result)
         block = slice(begins[self._rank], begins[self._rank] + counts[self._rank])
-        vector = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
-        self._run_and_place(schedule, _shares(schedule, counts), vector, result, counts, begins)
+        vector = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf).elements
+        self._run_and_place(schedule, _split_into_chunks(schedule, counts), vector, result, counts, begins)
 
-    @_collective
+    @_report_failures
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block from each rank to each rank."""
-        result = buffer_of(recvbuf)
-        vector = result.elements.copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
+        result = parse_buffer(recvbuf)
+        vector = result.elements.copy() if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf).elements
         schedule = self._schedule("all_to_all", len(vector), result)
         self._run(schedule, schedule.chunk_elements(len(vector)), vector, result.elements)
 
-    @_collective
+    @_report_failures
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any length from each rank to each rank.
 
         Raises InputError if a receiver expects other lengths.
         """
-        result, size = buffer_of(recvbuf, vector=True), self._size
-        source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf, vector=True)
+        result, size = parse_buffer(recvbuf, vector=True), self._size
+        source = result if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf, vector=True)
         counts, begins = source.blocks(size)
         lengths = np.empty((size, size), np.int64)
         self._calls.meet("all_to_all")
@@ -223,12 +245,12 @@ class EmulatedCommunicator(Pictured):
         vector = _join_blocks(source, counts, begins)
         self._run_and_place(schedule, tuple(lengths.reshape(-1).tolist()), vector, result, *received_layout)
 
-    @_collective
+    @_report_failures
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Send all blocks to the root."""
         self._gather(sendbuf, recvbuf, root, False)
 
-    @_collective
+    @_report_failures
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Send all blocks, of different lengths, to the root, which sends the lengths to all."""
         self._gather(sendbuf, recvbuf, root, True)
@@ -242,27 +264,27 @@ class EmulatedCommunicator(Pictured):
             root: the rank that receives all blocks.
             vector: whether blocks differ in length. The ranks then exchange the lengths first.
         """
-        result = buffer_of(recvbuf, vector) if self._rank == root else None
+        result = parse_buffer(recvbuf, vector) if self._rank == root else None
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
         if vector:
-            own_count = counts[root] if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).count
+            own_count = counts[root] if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf).count
             counts = self._exchange_counts("gather", root, counts, own_count)
         elif result is None:
-            counts = (buffer_of(sendbuf).count,) * self._size
+            counts = (parse_buffer(sendbuf).count,) * self._size
         # In place, the root's block is copied, because the gather writes into the memory that has it.
         if sendbuf is MPI.IN_PLACE and result is not None:
             block = result.elements[begins[root] : begins[root] + counts[root]].copy()
         else:
-            block = buffer_of(sendbuf).elements
-        schedule = self._schedule("gather", sum(counts), result or buffer_of(sendbuf), None, root)
-        self._run_and_place(schedule, _shares(schedule, counts), block, result, counts, begins)
+            block = parse_buffer(sendbuf).elements
+        schedule = self._schedule("gather", sum(counts), result or parse_buffer(sendbuf), None, root)
+        self._run_and_place(schedule, _split_into_chunks(schedule, counts), block, result, counts, begins)
 
-    @_collective
+    @_report_failures
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Send the root's blocks to all ranks."""
         self._scatter(sendbuf, recvbuf, root, False)
 
-    @_collective
+    @_report_failures
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Send the root's blocks, of different lengths, to all ranks, lengths first."""
         self._scatter(sendbuf, recvbuf, root, True)
@@ -277,10 +299,10 @@ class EmulatedCommunicator(Pictured):
             vector: whether blocks differ in length. The ranks then exchange the lengths first.
         """
         is_root = self._rank == root
-        source = buffer_of(sendbuf, vector) if is_root else None
+        source = parse_buffer(sendbuf, vector) if is_root else None
         counts, begins = source.blocks(self._size) if source is not None else ((), ())
         is_in_place = recvbuf is MPI.IN_PLACE
-        result = source if is_in_place else buffer_of(recvbuf)
+        result = source if is_in_place else parse_buffer(recvbuf)
         assert result is not None  # for the type checker: only the root's recvbuf may be IN_PLACE
         if vector:
             counts = self._exchange_counts(
@@ -292,9 +314,9 @@ class EmulatedCommunicator(Pictured):
         packed = None if source is None else _join_blocks(source, counts, begins)
         count = counts[self._rank]
         target = np.empty_like(result.elements[:count]) if is_in_place else result.elements[:count]
-        self._run(schedule, _shares(schedule, counts), packed, target)
+        self._run(schedule, _split_into_chunks(schedule, counts), packed, target)
 
-    @_collective
+    @_report_failures
     def Barrier(self) -> None:
         """Wait until all ranks have called it."""
         schedule = self._schedule("barrier", 0, Buffer(np.empty(0), None, None, None))
@@ -305,9 +327,16 @@ class EmulatedCommunicator(Pictured):
     def _exchange_counts(
         self, name: str, root: int, counts: tuple[int, ...], own_count: int
     ) -> tuple[int, ...]:
-        """Return the lengths of all blocks, because ranks other than the root know only their own.
+        """Return the number of elements of each rank's block, of which each rank knows its own.
 
-        Raises InputError on the root if its lengths differ from those that the ranks expect.
+        Args:
+            name: the collective.
+            root: the rank that knows all lengths.
+            counts: the lengths on the root; not used on other ranks.
+            own_count: the length of this rank's block.
+
+        Raises:
+            InputError: On the root, if its lengths differ from those that the ranks expect.
         """
         self._calls.meet(name, root)
         expected_counts = tuple(self.comm.allgather(own_count))
@@ -326,16 +355,24 @@ class EmulatedCommunicator(Pictured):
         counts: tuple[int, ...],
         begins: tuple[int, ...],
     ) -> None:
-        """Run a schedule, and put the blocks at their displacements.
+        """Run a schedule, and copy the received blocks to their places in the result.
 
-        Without a copy if they follow one another.
+        Blocks that lie one after the other are received in place.
+
+        Args:
+            schedule: the schedule.
+            sizes: the number of elements of each chunk.
+            vector: this rank's input.
+            result: the buffer of the result; None on a rank without one.
+            counts: the number of elements of each block.
+            begins: the offset of each block in the result.
         """
         if result is None:
             self._run(schedule, sizes, vector, None)
             return
         require_writable(result.elements)
         total = sum(counts)
-        in_order = len(begins) < 64 and all(b == sum(counts[:k]) for k, b in enumerate(begins))
+        in_order = begins == tuple(accumulate((0, *counts[:-1])))
         shape = (total, *result.elements.shape[1:])
         target = result.elements[:total] if in_order else np.empty_like(result.elements, shape=shape)
         self._run(schedule, sizes, vector, target)
@@ -353,7 +390,7 @@ class EmulatedCommunicator(Pictured):
         op: MPI.Op | None = None,
         like: Buffer | None = None,
     ) -> None:
-        """Run a schedule.
+        """Run a schedule after posting the comparison of the call.
 
         Args:
             schedule: the schedule.
@@ -368,13 +405,21 @@ class EmulatedCommunicator(Pictured):
         if result is not None:
             require_writable(result)
         self._calls.begin(schedule, sizes, op, result if vector is None else vector)
-        function = np.add if op is None or like is None else function_of(op, like)
+        function = np.add if op is None or like is None else find_function(op, like)
         execute(program, self._messages, vector, result, function, TAG)
 
     def _schedule(
         self, name: str, count: int, like: Buffer, op: MPI.Op | None = None, root: int = 0
     ) -> Schedule:
-        """Return the schedule of the named algorithm or of the library's choice, in rank order if required."""
+        """Return the schedule of a call, from a cache if possible.
+
+        Args:
+            name: the collective.
+            count: the number of elements of the message.
+            like: a buffer with the element type.
+            op: the operation. If it does not commute, operands are reduced in the order of the ranks.
+            root: the root; 0 for collectives without one.
+        """
         elements = like.elements
         itemsize = elements.dtype.itemsize * (elements.shape[1] if elements.ndim > 1 else 1)
         commutes = op is None or op.Is_commutative()
@@ -385,10 +430,10 @@ class EmulatedCommunicator(Pictured):
         return schedule
 
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
-        """Return the schedule of the named algorithm or, without a name, of the library's choice.
+        """Return the schedule of the user's algorithm for a collective, or of the library's choice.
 
-        Without a choice that fits, it is any algorithm that does. Raises WorldError if a named algorithm does not keep
-        the order of operands of an operation that does not commute.
+        If the library's choice is unknown or does not fit, it is the first algorithm that fits. Raises WorldError if
+        the user's algorithm does not keep the order of operands of an operation that does not commute.
         """
         if name in self._named:
             kind, options = parse_algorithm(self._named[name])
@@ -404,7 +449,7 @@ class EmulatedCommunicator(Pictured):
                 return schedule
         except (InputError, ScheduleError):
             pass  # no table for this collective, or a choice that does not fit here
-        return _any_schedule(name, self._size, root, commutes)
+        return _find_schedule(name, self._size, root, commutes)
 
 
 def _join_blocks(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...]) -> np.ndarray:
@@ -412,8 +457,11 @@ def _join_blocks(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...
     return np.concatenate([source.elements[begin : begin + n] for begin, n in zip(begins, counts)])
 
 
-def _known_library(library: str | None) -> str:
-    """Return the name of a library; for None, that of the MPI in use. Raise InputError if it is unknown."""
+def _check_library(library: str | None) -> str:
+    """Return ``library``, or the name of the MPI library in use if it is None.
+
+    Raises InputError if no choices of the library are known.
+    """
     name = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
     if name not in libraries():
         what = f"the choices of {library!r} are not known"
@@ -421,10 +469,10 @@ def _known_library(library: str | None) -> str:
     return name
 
 
-def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:
-    """Return the algorithms by the collectives' own names.
+def _check_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:
+    """Return the user's algorithms by the canonical names of their collectives.
 
-    Raises an error if a collective or an algorithm does not exist.
+    Raises an error if a collective or an algorithm does not exist, or does not fit ``size`` ranks.
     """
     named = {collective(name).name: text for name, text in algorithms.items()}
     for name, text in named.items():
@@ -433,8 +481,11 @@ def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str
     return named
 
 
-def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
-    """Return the first algorithm that fits, in rank order if the operation does not commute."""
+def _find_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
+    """Return the schedule of the first algorithm of a collective that fits the number of ranks.
+
+    If the operation does not commute, it must keep the order of the ranks. Raises WorldError if there is none.
+    """
     for candidate in algorithms(name):
         if candidate.fits(size, dict(candidate.options)):
             schedule = make_schedule(candidate, size, root)
@@ -445,11 +496,10 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
     )
 
 
-def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of elements of each chunk if every rank owns a block of chunks."""
+def _split_into_chunks(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the number of elements of each chunk, from those of each rank's block.
+
+    Each block is cut into equally many chunks, which are balanced.
+    """
     chunks_per_rank = schedule.chunk_count // schedule.size
-    return (
-        tuple(size for count in counts for size in cut(count, chunks_per_rank))
-        if chunks_per_rank != 1
-        else tuple(counts)
-    )
+    return tuple(size for count in counts for size in cut(count, chunks_per_rank))

@@ -42,12 +42,22 @@ class LibraryMoves(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def library_moves(
+def count_library_bytes(
     vendor: str, function: str, counts: tuple[int, ...], rank: int, itemsize: int
 ) -> LibraryMoves | None:
-    """Return the bytes that a reduction of blocks moves, or None if its algorithm is not known.
+    """Return the bytes that a rank moves in a reduction by the library's own algorithm.
 
-    >>> library_moves("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
+    Args:
+        vendor: the name of the MPI library.
+        function: "Allreduce" or "Reduce_scatter".
+        counts: the number of elements of each rank's block.
+        rank: the rank.
+        itemsize: the bytes of an element.
+
+    Returns:
+        The name of the algorithm with the bytes; None if the library's choice is not known.
+
+    >>> count_library_bytes("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
     LibraryMoves(algorithm='recursive_doubling', received=64, sent=64)
     """
     size, name = len(counts), _COLLECTIVES[function]
@@ -70,8 +80,8 @@ def library_moves(
     return LibraryMoves(choice.name, program.received_elements * itemsize, program.sent_elements * itemsize)
 
 
-#: Tags of messages that are control traffic: of ranks that meet to make a communicator, that have left, and that meet at
-#: the end. Below every library's limit on tags.
+#: Tags of messages that are control traffic: of ranks that meet to make a communicator, that have left, and that meet
+#: at the end. Below every library's limit on tags.
 MEETING, LEFT, DONE = 77_017, 77_019, 77_021
 
 _PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit", STOPS: "exit"}
@@ -108,7 +118,7 @@ class Tally:
         self.data += CallCounts(1, received, sent)
 
     def count_reduction(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
-        """Count one reduction by MPI: the bytes of the plan, and those of the algorithm that MPI chooses.
+        """Count one reduction by MPI: its bytes in a plan, and those of the library's algorithm.
 
         In the plan, each rank sends every other rank the block that it owns; an Allreduce also gathers the blocks. If
         MPI's algorithm is not known, ``unknown`` becomes True.
@@ -123,7 +133,7 @@ class Tally:
         if name == "Allreduce":  # Gathering the blocks moves equally many bytes.
             received = sent = received + sent
         self.count_move(name, received * itemsize, sent * itemsize)
-        moves = library_moves(VENDOR, name, tuple(counts), rank, itemsize)
+        moves = count_library_bytes(VENDOR, name, tuple(counts), rank, itemsize)
         if moves is None:
             self.unknown = True
         else:
@@ -165,7 +175,7 @@ def _nbytes(spec: Any) -> int:
     return int(spec[1]) * int(spec[2].Get_size())
 
 
-def _blocks(spec: Any) -> list[int]:
+def _block_bytes(spec: Any) -> list[int]:
     """Return the bytes of each block of a buffer argument.
 
     It is ``[array, (counts, places), type]`` or ``[array, counts, places, types]``.
@@ -176,27 +186,30 @@ def _blocks(spec: Any) -> list[int]:
     return [count * size for count in spec[1][0]]
 
 
-def _equal(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
+def _count_equal_blocks(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
     """Return the bytes received and sent if each rank sends an equal block to each rank."""
     own_buffer = recvbuf if source is MPI.IN_PLACE else source
     return (size - 1) * _nbytes(recvbuf), (size - 1) * _nbytes(own_buffer)
 
 
-def _gathered(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
+def _count_gathered(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
     """Return the bytes received and sent if every rank sends its block, of any length, to all others."""
-    blocks = _blocks(recvbuf)
+    blocks = _block_bytes(recvbuf)
     own_bytes = blocks[rank] if source is MPI.IN_PLACE else _nbytes(source)
     return sum(blocks) - blocks[rank], (size - 1) * own_bytes
 
 
-def _exchanged(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
+def _count_exchanged(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
     """Return the bytes received and sent if each rank sends a block of any length to each rank."""
-    sent, received = _blocks(source), _blocks(recvbuf)
+    sent, received = _block_bytes(source), _block_bytes(recvbuf)
     return sum(received) - received[rank], sum(sent) - sent[rank]
 
 
-def _counting(call: _Call, moves: Moves) -> _Call:
-    """Return a method of a communicator that also counts the bytes of its call; see :data:`Moves`."""
+def _count_calls(call: _Call, moves: Moves) -> _Call:
+    """Return a method of a communicator that counts the bytes of its call while a trace is open.
+
+    ``moves`` computes them; see :data:`Moves`.
+    """
     name = call.__name__
 
     def count_and_call(self: Counted, sendbuf: Any, recvbuf: Any) -> Any:
@@ -222,17 +235,17 @@ class Counted(MPI.Intracomm):
 
     # -- data ---------------------------------------------------------------------------------------------
 
-    Allgather = _counting(MPI.Intracomm.Allgather, _equal)
-    Allgatherv = _counting(MPI.Intracomm.Allgatherv, _gathered)
-    Alltoall = _counting(MPI.Intracomm.Alltoall, _equal)
-    Alltoallv = _counting(MPI.Intracomm.Alltoallv, _exchanged)
-    Alltoallw = _counting(MPI.Intracomm.Alltoallw, _exchanged)
-    Iallgather = _counting(MPI.Intracomm.Iallgather, _equal)
-    Iallgatherv = _counting(MPI.Intracomm.Iallgatherv, _gathered)
-    Ialltoallv = _counting(MPI.Intracomm.Ialltoallv, _exchanged)
+    Allgather = _count_calls(MPI.Intracomm.Allgather, _count_equal_blocks)
+    Allgatherv = _count_calls(MPI.Intracomm.Allgatherv, _count_gathered)
+    Alltoall = _count_calls(MPI.Intracomm.Alltoall, _count_equal_blocks)
+    Alltoallv = _count_calls(MPI.Intracomm.Alltoallv, _count_exchanged)
+    Alltoallw = _count_calls(MPI.Intracomm.Alltoallw, _count_exchanged)
+    Iallgather = _count_calls(MPI.Intracomm.Iallgather, _count_equal_blocks)
+    Iallgatherv = _count_calls(MPI.Intracomm.Iallgatherv, _count_gathered)
+    Ialltoallv = _count_calls(MPI.Intracomm.Ialltoallv, _count_exchanged)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce on all ranks; count the reduce_scatter and all_gather of balanced blocks that it amounts to."""
+        """Reduce on all ranks; count it as a reduce_scatter and an all_gather of balanced blocks."""
         if recorder.open_traces:
             self.tally.count_reduction(
                 "Allreduce", self._balanced(recvbuf.size), self.rank_size[0], recvbuf.itemsize
@@ -262,7 +275,7 @@ class Counted(MPI.Intracomm):
         super().Exscan(sendbuf, recvbuf, op)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """Send a message without waiting."""
+        """Start to send a message; count it as control traffic or data, by its tag."""
         if tag in _PURPOSES:
             self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         elif recorder.open_traces:
@@ -284,15 +297,15 @@ class Counted(MPI.Intracomm):
 
     def agree(self, own_numbers: np.ndarray, common: np.ndarray, op: MPI.Op) -> None:
         """Reduce a few numbers that the ranks must agree on; count it as control traffic."""
-        self._agrees(common)
+        self._count_agreement(common)
         super().Allreduce(own_numbers, common, op)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Reduce a buffer on all ranks without waiting."""
-        self._agrees(recvbuf)
+        self._count_agreement(recvbuf)
         return super().Iallreduce(sendbuf, recvbuf, op)
 
-    def _agrees(self, numbers: np.ndarray) -> None:
+    def _count_agreement(self, numbers: np.ndarray) -> None:
         """Count a reduction of a few numbers as control traffic."""
         size, counts = self.rank_size[1], self._balanced(numbers.size)
         own_block = counts[self.rank_size[0]]
@@ -333,7 +346,10 @@ class Counted(MPI.Intracomm):
     def recv(
         self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> Any:
-        """Receive an object of the control plane, whose message has arrived."""
+        """Receive a pickled object, and count it as control traffic.
+
+        It waits until the message arrives; callers probe for it first.
+        """
         arrived = MPI.Status() if status is None else status
         self.Probe(source, tag, arrived)
         data = bytearray(arrived.Get_count(MPI.BYTE))
@@ -341,7 +357,11 @@ class Counted(MPI.Intracomm):
         return pickle.loads(data)
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        """Send an object to all ranks, and return the objects of all ranks. Lengths are sent first."""
+        """Send an object to all ranks, and return the objects of all ranks, in their order.
+
+        The objects are pickled. It takes two collectives, of the lengths and of the objects, counted as control
+        traffic.
+        """
         data, (rank, size) = pickle.dumps(sendobj), self.rank_size
         lengths = np.empty(size, np.int64)
         self.tally.controls("objects", (size - 1) * 8, (size - 1) * 8)

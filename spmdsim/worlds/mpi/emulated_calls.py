@@ -55,9 +55,11 @@ class Buffer:
         return len(self.elements)
 
     def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return counts and displacements per rank; equal blocks if no counts were given.
+        """Return the number of elements and the offset of each rank's block.
 
-        Raises WorldError if they do not fit the number of ranks.
+        Without counts, the blocks are equal. Without displacements, they lie one after the other.
+
+        Raises WorldError if the counts do not fit the number of ranks, ``size``.
         """
         if self.counts is None and self.count % size:
             raise WorldError(
@@ -72,8 +74,8 @@ class Buffer:
         return counts, tuple(accumulate((0, *counts[:-1]))) if begins is None else begins
 
 
-def buffer_of(spec: Any, vector: bool = False) -> Buffer:
-    """Return the interpretation of a buffer argument of mpi4py.
+def parse_buffer(spec: Any, vector: bool = False) -> Buffer:
+    """Return a buffer argument of an mpi4py call in its parsed form.
 
     It is ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
     displacements), type]`` or ``[array, counts, displacements, type]``. In a ``vector`` call, a lone sequence of
@@ -83,7 +85,7 @@ def buffer_of(spec: Any, vector: bool = False) -> Buffer:
         UsageTypeError: If it is something else, an array that is not contiguous, or an MPI type with gaps.
     """
     if not isinstance(spec, list | tuple):
-        return Buffer(_elements(_array(spec), None, None), None, None, None)
+        return Buffer(_view_elements(_flatten_buffer(spec), None, None), None, None, None)
     array, *arguments = spec
     datatype = None
     if arguments and isinstance(arguments[-1], MPI.Datatype | str):
@@ -100,7 +102,7 @@ def buffer_of(spec: Any, vector: bool = False) -> Buffer:
             counts, displacements = counts
     if len(arguments) > 2 or (counts is not None and not vector):
         raise UsageTypeError(f"a buffer is [array, count, type] here, but got {spec!r}")
-    elements = _elements(_array(array), datatype, count)
+    elements = _view_elements(_flatten_buffer(array), datatype, count)
     return Buffer(elements, datatype, _integers(counts), _integers(displacements))
 
 
@@ -109,8 +111,11 @@ def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(int(value) for value in values)
 
 
-def _array(buffer: Any) -> np.ndarray:
-    """Return a buffer as a flat array. Raise UsageTypeError if it is not a contiguous buffer of numbers."""
+def _flatten_buffer(buffer: Any) -> np.ndarray:
+    """Return the elements of a buffer as a flat view.
+
+    Raises UsageTypeError if it is not a contiguous buffer of numbers.
+    """
     array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, bytes) else np.asarray(buffer)
     if array.dtype.hasobject:
         raise UsageTypeError(
@@ -126,8 +131,12 @@ def _array(buffer: Any) -> np.ndarray:
     return array.reshape(-1, order="A")
 
 
-def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
-    """Return the elements of a flat array as the MPI type interprets them, cut to ``count`` if given."""
+def _view_elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
+    """Return a flat array as elements of an MPI type, at most ``count`` of them.
+
+    Types of several bytes that NumPy lacks become rows of bytes. Without a type, the elements are the array's. None as
+    count means all. Raises UsageTypeError for a type with gaps, or bytes that are no whole number of elements.
+    """
     if datatype is not None:
         size = datatype.Get_size()
         lower, extent = datatype.Get_extent()
@@ -178,8 +187,11 @@ def type_name(array: np.ndarray) -> str:
     return array.dtype.name if array.ndim == 1 else f"elements of {many(array.shape[1], 'byte')}"
 
 
-def function_of(op: MPI.Op, like: Buffer) -> Any:
-    """Return an operation as a function of two arrays: NumPy's if there is one, else MPI's own."""
+def find_function(op: MPI.Op, like: Buffer) -> Any:
+    """Return a function that reduces two arrays by an MPI operation: NumPy's own, or one by MPI.
+
+    ``like`` is a buffer with the element type.
+    """
     if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
         for operation, function in _UFUNCS:
             if op == operation:
@@ -237,8 +249,8 @@ class EmulatedCall(NamedTuple):
         }
 
 
-def _in_words(facts: dict[str, str]) -> str:
-    """Return a call as text, from its facts."""
+def _describe_facts(facts: dict[str, str]) -> str:
+    """Return a call in words, such as ``reduce (SUM) of 4 float64 with root 0 by binomial``."""
     if "mistake" in facts:
         return f"{facts['collective']}, but {facts['mistake']}"
     what = facts["collective"] + (f" ({facts['operation']})" if facts.get("operation") else "")
@@ -276,16 +288,31 @@ class EmulatedCalls:
     def begin(
         self, schedule: Schedule, sizes: tuple[int, ...], op: MPI.Op | None, array: np.ndarray | None
     ) -> None:
-        """Post the comparison of a call; wait for it if the call is of a new kind, or long."""
+        """Start to compare a call with those of the other ranks.
+
+        If the call is of a new kind, has at least :data:`LONG` bytes, or in strict mode, wait until all ranks have
+        come.
+
+        Args:
+            schedule: the algorithm, with collective and root.
+            sizes: the number of elements of each chunk.
+            op: the operation, or None.
+            array: an array of the element type; None if the call has no elements.
+
+        Raises:
+            DisagreementError: If ranks waited for make other calls or do not come.
+        """
         if not self._on:
             return
         operation, elements = operation_name(op), "" if array is None else type_name(array)
         call = EmulatedCall(schedule, sizes, operation, elements)
-        if new := call not in self._numbers:
+        is_new = call not in self._numbers
+        if is_new:
             self._numbers[call] = number_of(repr(call.facts))
         self._post(self._numbers[call], call)
         self.begun = True
-        if new or self._strict or (array is not None and sum(sizes) * array.itemsize >= LONG):
+        is_long = array is not None and sum(sizes) * array.itemsize >= LONG
+        if is_new or is_long or self._strict:
             self.end()
 
     def meet(self, collective: str, root: int = 0) -> None:
@@ -308,18 +335,28 @@ class EmulatedCalls:
         self._post(number_of(repr(facts)), facts)
 
     def _post(self, number: int, call: EmulatedCall | dict[str, str]) -> None:
+        """Start to compare a number of this rank's call; in strict mode, with the user's lines.
+
+        ``call`` describes the call if ranks disagree. Raises DisagreementError if an earlier call failed.
+        """
         if self._broken is not None:
             raise DisagreementError(self._broken)
         if self._strict:
             number ^= number_of(source_lines())
         self._call_or_facts = call
         self._number += 1
-        self._pending = Comparison(self._comm, number, self._deadline, self._look)
+        self._pending = Comparison(self._comm, number, self._deadline, self._describe_left_ranks)
 
     def look(self, looks: int) -> None:
-        """Check on the other ranks while messages are under way.
+        """Check on the other ranks while this rank waits for messages of its call.
 
-        ``looks`` is the number of earlier checks in this round.
+        Compare the call if all ranks have posted it. Afterwards look every :data:`EVERY` checks for ranks that gave up.
+
+        Args:
+            looks: the number of earlier checks in this round of messages.
+
+        Raises:
+            DisagreementError: If calls differ, another rank gave up, or the deadline passes.
         """
         pending = self._pending
         if pending is not None:
@@ -339,7 +376,10 @@ class EmulatedCalls:
         os.sched_yield()
 
     def end(self) -> None:
-        """Wait until all ranks have posted the comparison. Raise DisagreementError if their calls differ."""
+        """Wait until all ranks have made the call that is compared, if one is.
+
+        Raises DisagreementError if their calls differ, or ranks do not come before the deadline.
+        """
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -348,7 +388,7 @@ class EmulatedCalls:
         except WorldError as error:
             self._end(f"{error.message} to {self._title()}")
         if not equal:
-            self._end(self._disagreement())
+            self._end(self._describe_disagreement())
 
     def refuse(self, why: str) -> None:
         """Raise DisagreementError with this reason for every later call."""
@@ -369,25 +409,23 @@ class EmulatedCalls:
 
     def _title(self) -> str:
         me = f"where rank {self._comm.Get_rank()} is, at {self._line()}"
-        return (
-            f"call {self._number - 1} of an emulated communicator, {_in_words(self._current_facts())}, {me}"
-        )
+        return f"call {self._number - 1} of an emulated communicator, {_describe_facts(self._current_facts())}, {me}"
 
-    def _disagreement(self) -> str:
+    def _describe_disagreement(self) -> str:
         """Return the message for ranks that made different calls. Collective."""
         facts_and_lines = self._comm.allgather((self._current_facts(), self._line()))
         differing = name_differing_facts([facts for facts, _ in facts_and_lines])
         if any("mistake" in facts for facts, _ in facts_and_lines):
             differing = ["arguments"]
-        texts = (f"{_in_words(facts)}, at {line}" for facts, line in facts_and_lines)
+        texts = (f"{_describe_facts(facts)}, at {line}" for facts, line in facts_and_lines)
         texts_by_side = [f"{name_ranks(ranks)}: {text}" for ranks, text in sides(enumerate(texts))]
         what = f"call {self._number - 1} of an emulated communicator"
         return f"ranks disagree about {what} in its {', '.join(differing) or 'source'}; {'; '.join(texts_by_side)}"
 
     # -- ranks that leave -------------------------------------------------------------------------------------
 
-    def _look(self) -> str | None:
-        """Return a message that names ranks that left and will not come to this call; None if there are none."""
+    def _describe_left_ranks(self) -> str | None:
+        """Return words about ranks that left the program before this call; None if none did."""
         status = MPI.Status()
         while self._exit.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             calls = np.empty(1, np.int64)
@@ -396,11 +434,11 @@ class EmulatedCalls:
         gone = sorted(rank for rank, calls in self._left.items() if calls < self._number)
         return f"{name_ranks(gone)} left the program and will not come" if gone else None
 
-    def leaving(self) -> MPI.Request:
+    def start_leaving(self) -> MPI.Request:
         """Return a request that completes when all ranks leave."""
         return self._exit.Ibarrier()
 
-    def tell(self) -> list[MPI.Request]:
+    def send_call_count(self) -> list[MPI.Request]:
         """Send the others the number of this rank's calls, after which it makes no more; return the requests."""
         calls, me = np.array([self._number]), self._exit.Get_rank()
         return [self._exit.Isend(calls, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
@@ -420,7 +458,7 @@ def _leave() -> None:
 
 def _wait_for_all() -> None:
     """Wait until all ranks leave; after a while, tell them how many calls this rank has made."""
-    waiting, begin = [calls.leaving() for calls in _open], time.monotonic()
+    waiting, begin = [calls.start_leaving() for calls in _open], time.monotonic()
     requests: list[MPI.Request] = []
     code, why = read_exit_reason()
     while not MPI.Request.Testall(waiting):
@@ -428,7 +466,7 @@ def _wait_for_all() -> None:
             me, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
             end_job(f"rank {me} of {size} stopped, the job ends:\n{why}", code)
         if not code and not requests and time.monotonic() - begin > PATIENCE:
-            requests = [request for calls in _open for request in calls.tell()]
+            requests = [request for calls in _open for request in calls.send_call_count()]
         time.sleep(0.0005)
 
 

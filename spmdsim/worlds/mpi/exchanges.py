@@ -38,8 +38,20 @@ from spmdsim.worlds.programs import Run
 Arrays = dict[int, np.ndarray]
 
 
-def exchange_numbered(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
-    """Return this rank's part of an exchange by row-major element numbers that changes the shape."""
+def derive_numbered_exchange(
+    step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype
+) -> Run:
+    """Return the function that runs an exchange which changes the shape, on this rank's shard.
+
+    An element keeps its number in row-major order of the global tensor.
+
+    Args:
+        step: the step.
+        rank: this rank.
+        comm: the communicator of ``members``.
+        members: the ranks of both meshes, sorted.
+        dtype: the element type.
+    """
     exchange = (step.src, step.dst, step.shape, step.shape_after, rank)
     received = flat_receives(*exchange)
     own_positions = next(
@@ -100,7 +112,16 @@ class _Round:
         self.sent, self.received = Stretches.of(list(sent.values())), Stretches.of(list(received.values()))
 
     def run(self, comm: Counted, values: Arrays, dtype: np.dtype) -> list[tuple[int, int, np.ndarray]]:
-        """Send the values of the parts; return ``(sender, part number, array)`` of the arrived ones."""
+        """Exchange the messages of the round.
+
+        Args:
+            comm: the communicator.
+            values: the arrays of the parts that this rank sends, by part number.
+            dtype: the element type.
+
+        Returns:
+            ``(sender, part number, array)`` for each array that arrived.
+        """
         if self.silent:
             return []
         packed, landing = empty((sum(self.sent[0]),), dtype), empty((sum(self.received[0]),), dtype)
@@ -119,20 +140,35 @@ class _Round:
         return arrived
 
 
-def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
-    """Return this rank's part of a direct reduction over a communicator of ``members``, world ranks."""
+def derive_direct_reduction(
+    step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype
+) -> Run:
+    """Return the function that runs a direct reduction, "reduce_exchange", on this rank's shard.
+
+    The tensor consists of parts, boxes of which the same ranks own addends (:func:`reduction_parts`). In the first
+    round, ranks send addends of parts to their adders. In further rounds, sums of a part go from adder to adder. In the
+    last round, the results go to the ranks that own them.
+
+    Args:
+        step: the step.
+        rank: this rank.
+        comm: the communicator of ``members``.
+        members: the ranks of both meshes, sorted.
+        dtype: the element type.
+    """
     op, shares = check_reduce(step.op, dtype), reduction_parts(step.src, step.dst, step.shape)
     contributions, *sum_rounds, results = [
         _Round(shares, hops, members, rank) for hops in list_rounds(shares)
     ]
-    source_indices = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
-    target_indices = _indices(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
+    source_indices = _index_parts(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
+    target_indices = _index_parts(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
     target = step.dst.local_shape(step.shape, rank) if rank in step.dst.mesh else (0,) * len(step.shape)
     own_adding = {
         k: ranks for k, share in enumerate(shares) for adder, ranks in share.adders if adder == rank
     }
 
     def first_sums(values: Arrays) -> Arrays:
+        """Run the first round; return the sums of the parts that this rank adds up, by part number."""
         arrived = {(k, member): piece for member, k, piece in contributions.run(comm, values, dtype)}
         terms = {
             k: [values[k] if one == rank else arrived[k, one] for one in ranks]
@@ -158,8 +194,11 @@ def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], d
     return run
 
 
-def _indices(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ...]]:
-    """Return the index of each part that the box ``outer`` contains, relative to it, by part number."""
+def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ...]]:
+    """Return, by number, the position of each part of a reduction that lies in a box.
+
+    The positions are slices relative to the box, ``outer``.
+    """
     return {
         k: within(share.box, outer)
         for k, share in enumerate(shares)
@@ -170,8 +209,13 @@ def _indices(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ..
 # -- in the middle of local functions ----------------------------------------------------------------------
 
 
-def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
-    """Return the run of an exclusive scan of a rank's array."""
+def derive_scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
+    """Return the function that runs an exclusive scan on this rank's array.
+
+    The result is the reduction of the arrays before it in the group.
+    It gathers all arrays, or calls MPI's Exscan if the implementation is "scan" and MPI reduces as NumPy does. The
+    first rank gets the reduction's identity. If ``step.backward``, the order of the group is reversed.
+    """
     op = check_reduce(step.op, dtype)
     order = group.order[::-1] if step.backward else group.order
     me, identity_value, native = order.index(group.me), identity(op, dtype), native_op(op, dtype)
@@ -204,9 +248,21 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Im
 
 
 def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, outgoing: Parts) -> Arrived:
-    """Send an array to each member in one Alltoallv. The own array of a rank is copied.
+    """Send an array of any length to each member of a group, in one Alltoallv.
 
-    Returns the received arrays, in the order of the group, and the elements from each other rank.
+    Args:
+        comm: the communicator of the group.
+        order: the ranks of the group in its order.
+        rank: this rank.
+        dtype: the element type.
+        outgoing: the arrays in the order of the group, and the lengths of those that arrive.
+
+    Returns:
+        A pair of lists with one item: the received arrays in the order of the group, among them a copy of this rank's
+        own, and ``(peer, elements)`` from each other rank.
+
+    Raises:
+        WorldError: If there are more elements than MPI can count.
     """
     places, me = [order.index(member) for member in sorted(order)], order.index(rank)
     parts, counts = [outgoing.arrays[k] for k in places], [int(outgoing.counts[k]) for k in places]
@@ -251,14 +307,14 @@ class RoomMemory(NamedTuple):
 
     @classmethod
     def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
-        """Return the padded buffer that has the block, or a copy of the block in a new buffer."""
+        """Return the padded buffer in which the block is, or a new one with a copy of the block.
+
+        A new one is made if the block has no such room around it, or :data:`FILLED` parts of the room have values.
+        """
         memory = surroundings(block)
-        if (
-            memory is None
-            or memory.block() is not block
-            or memory.shape != room.shape
-            or len(memory.filled) >= FILLED
-        ):
+        if memory is None or memory.block() is not block or memory.shape != room.shape:
+            return cls.copied(block, room)
+        if len(memory.filled) >= FILLED:
             return cls.copied(block, room)
         return cls(memory, np.ndarray(room.shape, block.dtype, block.base), room)
 
@@ -275,10 +331,10 @@ class RoomMemory(NamedTuple):
 
         They must equal those that the buffer already has, because other tensors may use these.
         """
-        return all(_agree(self.padded, old, *one) for old in self.memory.filled for one in come)
+        return all(_are_consistent(self.padded, old, *new) for old in self.memory.filled for new in come)
 
     def filled(self, come: Come) -> np.ndarray:
-        """Return the windows, after copying the received elements into the padding."""
+        """Copy received elements to the room around the block, and return a view: the windows."""
         for index, array in come:
             if index not in self.memory.filled:
                 self.padded[index] = array
@@ -287,10 +343,15 @@ class RoomMemory(NamedTuple):
 
 
 def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
-    """Return the copy of a block beside its windows if there is one, else the block.
+    """Return the copy of a block in the padded buffer of its windows; the block itself if there is none.
 
-    With it, later slices need no other copy: in ``u[:-2] + u[2:]`` both slices are views of the memory that has the
-    block of ``u`` and the received elements.
+    A tensor that takes this copy needs no other one for later slices: in ``u[:-2] + u[2:]`` both slices are views of
+    the buffer that has the block of ``u`` and the received elements.
+
+    Args:
+        block: the block before a halo exchange.
+        windows: the windows that the exchange returned.
+        room: the positions of block and windows in the buffer.
     """
     memory = surroundings(windows)
     if memory is None or memory.block() is block:
@@ -302,8 +363,15 @@ def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.nd
     return moved
 
 
-def _agree(buffer: np.ndarray, before: Index, index: Index, array: np.ndarray) -> bool:
-    """Return True if received elements equal those in the buffer, because other tensors may share a block."""
+def _are_consistent(buffer: np.ndarray, before: Index, index: Index, array: np.ndarray) -> bool:
+    """Return True if received elements do not contradict elements that were received before.
+
+    Args:
+        buffer: the padded buffer.
+        before: the index of the earlier elements in the buffer.
+        index: the index of the new elements in the buffer.
+        array: the new elements. Where both overlap, they must be equal bit by bit.
+    """
     common = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(before, index)]
     if any(slice_.start >= slice_.stop for slice_ in common):
         return True
@@ -327,8 +395,17 @@ class Arriving(NamedTuple):
     parts: tuple[tuple[slice, Sequence[int], Index], ...]
 
 
-def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
-    """Return this rank's part of a halo exchange; without a group, nothing is sent."""
+def derive_halo_exchange(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
+    """Return the function that runs a halo exchange, or its reverse, on this rank's shard.
+
+    See :func:`assemble_windows` for windows.
+
+    Args:
+        step: the step.
+        rank: this rank.
+        group: the ranks of the group and their communicator; None for a step in which nothing is sent.
+        dtype: the element type.
+    """
     shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
     incoming, outgoing = halo.received_boxes(step, rank), halo.sent_boxes(step, rank)
     own_pieces = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
@@ -341,7 +418,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
     number = {member: k for k, member in enumerate(ranks)}
     needs_buffer = step.back or room is not None or bool(margins)
     arriving = [
-        _arriving(shape, number[peer], pieces, needs_buffer, room)
+        _describe_message(shape, number[peer], pieces, needs_buffer, room)
         for peer, pieces in incoming
         if peer != rank
     ]
@@ -364,11 +441,11 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
                 landing = out.reshape(-1)[peer.offset : peer.offset + peer.size]
             requests += [comm.Irecv([flat_part, kind], peer.number) for flat_part in counted_parts(landing)]
         for member, pieces in leaving:
-            packed = _packed(array, pieces)
+            packed = _pack_boxes(array, pieces)
             requests += [comm.Isend([flat_part, kind], member) for flat_part in counted_parts(packed)]
         if step.back:
             MPI.Request.Waitall(requests)
-            return assemble_windows(step, shape, dtype, _in_order(incoming, rank, array, landed))
+            return assemble_windows(step, shape, dtype, _list_contributions(incoming, rank, array, landed))
         memory = None if room is None else RoomMemory.of(array, room)
         if out is not None:  # while the messages are under way
             for piece in own_pieces:
@@ -390,10 +467,18 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
     return run
 
 
-def _arriving(
+def _describe_message(
     shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], needs_buffer: bool, room: Room | None
 ) -> Arriving:
-    """Return the description of a message whose boxes come one after the other."""
+    """Return where the elements of a message from another rank belong; its boxes come one after the other.
+
+    Args:
+        shape: the shape of the windows.
+        number: the number of the sender in the communicator.
+        pieces: the boxes.
+        needs_buffer: True if the elements cannot be received in the windows directly.
+        room: the positions in the padded buffer if the windows are a part of it; else None.
+    """
     parts, start = [], 0
     for piece in pieces:
         sizes = [len(range(*slice_.indices(n))) for slice_, n in zip(piece.target, shape)]
@@ -411,13 +496,22 @@ def _parts(peer: Arriving, buffer: np.ndarray) -> Come:
     return [(target, buffer[elements_slice].reshape(sizes)) for elements_slice, sizes, target in peer.parts]
 
 
-def _in_order(
+def _list_contributions(
     incoming: Sequence[tuple[int, Sequence[HaloPiece]]],
     rank: int,
     array: np.ndarray,
     landed: Sequence[tuple[Arriving, np.ndarray]],
 ) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
-    """Return the contributions of all ranks, including this rank's, in the order of the group."""
+    """Return ``(array, boxes)`` of each rank that contributes to this rank's block.
+
+    The ranks are in the order of the group.
+
+    Args:
+        incoming: the ranks of the group with their boxes.
+        rank: this rank.
+        array: this rank's own array.
+        landed: the received messages with their elements, in the order of the group.
+    """
     contributions: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
     others = iter(landed)
     for peer, pieces in incoming:
@@ -430,7 +524,7 @@ def _in_order(
     return contributions
 
 
-def _packed(array: np.ndarray, pieces: Sequence[HaloPiece]) -> np.ndarray:
+def _pack_boxes(array: np.ndarray, pieces: Sequence[HaloPiece]) -> np.ndarray:
     """Return the boxes one after the other; a single box without a copy if it is contiguous."""
     if len(pieces) == 1:
         return contiguous(array[pieces[0].source])

@@ -33,7 +33,10 @@ class RowProgram(StepProgram):
         self._call = call
 
     def call_for(self, ids: np.ndarray) -> Call | None:
-        """Return the call for these ids, which the ranks compare, too; None if nothing is compared."""
+        """Return the call for these ids, so that ranks also compare a checksum of the ids.
+
+        None if nothing is compared.
+        """
         if self._call is None:
             return None
         return self._call.with_ids(
@@ -105,15 +108,23 @@ class RowExchange:
         return 1 if self._whole else width
 
     def look_up(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """Return the looked-up rows, and the elements received from each other rank."""
+        """Look ids up in the table, of which each rank owns some rows.
+
+        Args:
+            ids: the ids, equal on all ranks that share rows. An id that names no row gets zeros.
+            table: this rank's shard of the table.
+
+        Returns:
+            The rows in the shape of the result's shard, and ``(peer, elements)`` received from each other rank.
+        """
         wants = self.frame.wants(ids)
         if self.windows is not None and (memory := self.windows.memory()) is not None:
-            return self._into(memory, ids, table), tuple(self.frame.looked_up_elements(wants, self.me))
+            return self._fill_shared(memory, ids, table), tuple(self.frame.looked_up_elements(wants, self.me))
         want = wants[self.me]
         rows = self._landing()
         start, stop = want.places[self.me : self.me + 2]
         if start < stop and self.width:
-            _take(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
+            _copy_rows(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
         received = self._gather(wants, rows) if self.frame.is_equal else self._exchange(wants, table, rows)
         if want.nobody:
             rows[len(want.rows)] = 0
@@ -122,8 +133,8 @@ class RowExchange:
             np.take(rows, want.index, axis=0, out=out, mode="clip")
         return out.reshape(self.target), received
 
-    def _incoming(self, want: Want) -> Stretches:
-        """Return, for each rank of the communicator, the number of elements from it and their place."""
+    def _count_incoming(self, want: Want) -> Stretches:
+        """Return the number of elements from each rank of the communicator, and their offsets."""
         unit = self._unit(self.width)
         counts, starts = (
             [want.counts[k] * unit for k in self.places],
@@ -138,17 +149,20 @@ class RowExchange:
         return tuple((self.frame.members[k], elements[k]) for k in sorted(elements))
 
     def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
-        """Gather rows that all ranks want: each rank sends those it owns, in place."""
+        """Receive the rows that all ranks want into ``rows``, in which this rank's own rows are.
+
+        Returns ``(peer, elements)`` for each other rank.
+        """
         want = wants[self.me]
-        counts, starts = self._incoming(want)
+        counts, starts = self._count_incoming(want)
         if max(want.counts) and self.width:
             if self.near:
-                self._to_each(rows, counts, starts)
+                self._send_to_each(rows, counts, starts)
             else:
                 self.comm.Allgatherv(MPI.IN_PLACE, [rows, (counts, starts), self._kind])
         return self._received_elements(counts)
 
-    def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
+    def _send_to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
         """Gather rows by messages between all pairs of ranks.
 
         On one node, where all distances are equal, it takes at most half of the time of an Allgatherv that passes rows
@@ -169,21 +183,24 @@ class RowExchange:
         )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
-        """Exchange rows that differ from rank to rank. Return the elements from each other rank."""
-        incoming = self._incoming(wants[self.me]).without(self.places.index(self.me))
+        """Receive the rows that this rank wants into ``rows``, and send the others what they want.
+
+        Returns ``(peer, elements)`` received from each other rank.
+        """
+        incoming = self._count_incoming(wants[self.me]).without(self.places.index(self.me))
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
             outgoing, packed = self._pack(wants, table)
             self.comm.Alltoallv([packed, outgoing, self._kind], [rows, incoming, self._kind])
         return self._received_elements(incoming.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """Return the gradient of this rank's shard of the table, and the elements from each other rank.
+        """Return the gradient of this rank's shard of the table, and the elements from each rank.
 
         The messages are those of the lookup in reverse: each row's gradient, summed over the ids that name it.
         """
         wants, size = self.frame.wants(ids), len(self.places)
         sums = sum_row_gradients(wants[self.me], gradients)
-        sent = self._incoming(wants[self.me]).without(self.places.index(self.me))
+        sent = self._count_incoming(wants[self.me]).without(self.places.index(self.me))
         counts, starts = self._requested_elements(wants)
         received = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(size) if k != m):
@@ -202,7 +219,7 @@ class RowExchange:
         return gradient, self._received_elements(counts)
 
     def _requested_elements(self, wants: Sequence[Want]) -> Stretches:
-        """Return, for each rank of the communicator, how many elements it wants and their packed offset."""
+        """Return the number of elements that each rank wants from this one, and packed offsets."""
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
         counts = [
@@ -212,11 +229,11 @@ class RowExchange:
         return Stretches.of(counts)
 
     def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Stretches, np.ndarray]:
-        """Return the rows that the other ranks want from this rank, ordered by rank."""
+        """Return the layout and the elements of the rows that other ranks want, ordered by rank."""
         requested_rows = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
         if self._same_columns:
             rows, packed = np.concatenate(requested_rows), self._packed()
-            _take(table, self.frame.columns[self.me], rows - self.first, packed[: len(rows)])
+            _copy_rows(table, self.frame.columns[self.me], rows - self.first, packed[: len(rows)])
             return self._requested_elements(wants), packed
         columns = [self.frame.columns[k] for k in self.places]
         pieces = [
@@ -225,8 +242,11 @@ class RowExchange:
         ]
         return self._requested_elements(wants), np.concatenate(pieces)
 
-    def _into(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-        """Write the rows that this rank owns into the result that all ranks share, and return the result."""
+    def _fill_shared(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+        """Write the rows that this rank owns into a result that all ranks share, and return it.
+
+        It is read-only. ``memory`` has its bytes. The call returns when all ranks have written.
+        """
         out, flat = memory.view(self.dtype).reshape(-1, self.width), ids.reshape(-1)
         own_ids = np.flatnonzero((flat >= self.first) & (flat < self.last))
         if self.frame.padding is not None:
@@ -246,7 +266,7 @@ def _size(ids_slices: tuple[slice, ...]) -> int:
     return math.prod(slice_.stop - slice_.start for slice_ in ids_slices)
 
 
-def _take(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:
+def _copy_rows(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy the ``columns`` of some rows of a table to ``out``."""
     if not out.size:
         return

@@ -139,7 +139,10 @@ class Messages:
         return [self.comm.Isend([flat_part, kind], peer, tag) for flat_part in counted_parts(buffer)]
 
     def wait_all(self, requests: Sequence[Any]) -> None:
-        """Wait for all messages."""
+        """Wait for messages that were started.
+
+        ``requests`` has a request, or a list of them, per message. Raises the error of ``look`` if waiting is in vain.
+        """
         flat: list[MPI.Request] = []
         for request in requests:
             flat += request if isinstance(request, list) else [request]
@@ -156,10 +159,10 @@ class Messages:
             raise
 
 
-def run_schedule(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the run of this rank's part of a step by an emulated algorithm.
+def derive_schedule_run(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function that runs a step by an emulated algorithm, on this rank's shard.
 
-    Messages go over ``comm``, the communicator of the group.
+    ``emulated`` has the schedule, and messages go over ``comm``, the communicator of the group.
     """
     places = sorted(emulated.members)
     messages = Messages(comm, [places.index(rank) for rank in emulated.members])
@@ -174,21 +177,22 @@ def run_schedule(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], 
     return run
 
 
-def place(implementation: Implementation, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
-    """Return the run of an implementation that places boxes.
+def derive_placement(
+    implementation: Implementation, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]
+) -> Run:
+    """Return the function that runs a step without a reduction by one of its implementations.
 
-    Its MPI types, which the caller must free, are appended to ``types``.
+    MPI types that it creates are appended to ``types``; the caller must free them.
     """
     traffic = implementation.traffic
     assert traffic is not None
     if implementation.name == "gather rows":
-        return _gather_rows(traffic, comm, dtype, implementation.rows, implementation.most)
-    typed = {"gather typed": _gather_typed, "typed": _typed}.get(implementation.name)
-    return (
-        _PLAIN[implementation.name](traffic, comm, dtype)
-        if typed is None
-        else typed(traffic, comm, dtype, types)
-    )
+        return _derive_gather_rows(traffic, comm, dtype, implementation.rows, implementation.most)
+    if implementation.name == "gather typed":
+        return _derive_gather_typed(traffic, comm, dtype, types)
+    if implementation.name == "typed":
+        return _derive_typed_exchange(traffic, comm, dtype, types)
+    return _PLAIN[implementation.name](traffic, comm, dtype)
 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:
@@ -196,12 +200,17 @@ def _counts(indices: tuple[Index | None, ...]) -> list[int]:
     return [0 if i is None else MemberBox(0, i).count for i in indices]
 
 
-def broadcast(
+def derive_broadcast(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]
 ) -> Run:
-    """Return a Bcast, for a step in which one rank owns all elements and all others want them.
+    """Return the function that runs a step as a Bcast: one rank owns all elements that others want.
 
-    ``root`` is the number of this rank in ``comm``; ``shape`` is the shape of the tensor.
+    Args:
+        traffic: which elements this rank sends and receives.
+        comm: the communicator.
+        dtype: the element type.
+        root: the number of the sender in ``comm``.
+        shape: the shape of the tensor.
     """
     kind, fresh = element(dtype.itemsize), allocator(shape, dtype)
     is_root, target = comm.Get_rank() == root, traffic.target
@@ -215,10 +224,10 @@ def broadcast(
     return run
 
 
-def _one_call(
+def _call_once(
     call: Callable[[Any, Any], None], fresh: Callable[[], np.ndarray], source: Any, target: Any
 ) -> Run:
-    """Return a run of one MPI call from the shard into a fresh result.
+    """Return a function that computes a new shard by one call of MPI.
 
     Args:
         call: the communicator's method.
@@ -235,19 +244,19 @@ def _one_call(
     return run
 
 
-def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return an Allgather(v) into the result."""
+def _derive_gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Return the function that gathers blocks by Allgather or Allgatherv, directly in the result."""
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
     equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
     call = comm.Allgather if equal else comm.Allgatherv
     received_layout = count if equal else (counts, offsets)
-    return _one_call(call, allocator(traffic.target, dtype), (count, kind), (received_layout, kind))
+    return _call_once(call, allocator(traffic.target, dtype), (count, kind), (received_layout, kind))
 
 
-def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return an Allgather(v) into a buffer, from which every block is copied to its place."""
+def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Return the function that gathers blocks into a buffer, and copies them to the result."""
     assert traffic.gathered is not None
     layout, kind, count = (
         Stretches.of(_counts(traffic.gathered)),
@@ -271,8 +280,13 @@ def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> R
     return run
 
 
-def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
-    """Return an Allgather in which MPI puts the parts of each row in their places."""
+def _derive_gather_typed(
+    traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]
+) -> Run:
+    """Return the function that gathers blocks by one Allgather with a type for their rows.
+
+    MPI itself places the parts of each row. The types are appended to ``types``.
+    """
     assert traffic.gathered is not None and traffic.gathered[0] is not None
     box, dim = traffic.gathered[0], len(traffic.target) - 1
     while traffic.source[dim] == traffic.target[dim]:
@@ -283,15 +297,16 @@ def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types
     shifted = block_type.Create_resized(0, width).Commit()
     types += [block_type, shifted]
     source = math.prod(traffic.source), element(dtype.itemsize)
-    return _one_call(comm.Allgather, allocator(traffic.target, dtype), source, (1, shifted))
+    return _call_once(comm.Allgather, allocator(traffic.target, dtype), source, (1, shifted))
 
 
-def _gather_rows(
+def _derive_gather_rows(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, rows_at_once: int
 ) -> Run:
-    """Return an all_gather of some rows at a time into a buffer that stays in the cache.
+    """Return the function that gathers some rows of each block at a time.
 
-    From the buffer, the rows are copied to their places.
+    They go through a buffer that stays in the processor's cache.
+    ``rows`` is the number of rows of a block, ``rows_at_once`` the number of them that one call gathers.
     """
     size, width = comm.size, math.prod(traffic.source) // rows
     kind = element(dtype.itemsize)
@@ -312,14 +327,16 @@ def _gather_rows(
     return run
 
 
-def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return an Alltoall of equal blocks, directly between the shards."""
+def _derive_swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Return the function that exchanges equal blocks by one Alltoall, without copies."""
     kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
-    return _one_call(comm.Alltoall, allocator(traffic.target, dtype), (count, kind), (count, kind))
+    return _call_once(comm.Alltoall, allocator(traffic.target, dtype), (count, kind), (count, kind))
 
 
-def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]) -> Run:
-    """Return an Alltoallw: MPI reads and writes the boxes in the shards.
+def _derive_typed_exchange(
+    traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]
+) -> Run:
+    """Return the function that exchanges boxes by one Alltoallw, in which MPI reads and places them.
 
     The derived types are appended to ``created``.
     """
@@ -350,11 +367,11 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
     )
     sent = side((*traffic.sends, *before), traffic.source)
     received = side((*traffic.receives, *after), traffic.target)
-    return _one_call(comm.Alltoallw, allocator(traffic.target, dtype), sent, received)
+    return _call_once(comm.Alltoallw, allocator(traffic.target, dtype), sent, received)
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
-    """Return the boxes one after the other, or the array itself if they are contiguous in it."""
+    """Return the boxes of an array one after the other; the array itself if they are so in it."""
     if side.direct:
         return array
     buffer, offset = empty((side.total,), array.dtype), 0
@@ -372,8 +389,8 @@ def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
         offset += piece.count
 
 
-def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return an exchange that packs, calls Alltoallv and unpacks.
+def _derive_packed_exchange(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Return the function that packs boxes, exchanges them by Alltoallv, and unpacks them.
 
     A side whose boxes are contiguous is not copied.
     """
@@ -396,8 +413,11 @@ def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return run
 
 
-def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return an exchange by messages to actual peers, in parts that MPI can count."""
+def _derive_messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Return the function that exchanges boxes by single messages to the ranks that need them.
+
+    A message has at most :data:`MAX_COUNT` elements.
+    """
     kind, own_box, target = element(dtype.itemsize), traffic.local_box, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -425,9 +445,9 @@ def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
 
 
 _PLAIN = {
-    "gather": _gather,
-    "gather, unpack": _gather_unpack,
-    "swap": _swap,
-    "packed": _packed,
-    "messages": _messages,
+    "gather": _derive_gather,
+    "gather, unpack": _derive_gather_unpack,
+    "swap": _derive_swap,
+    "packed": _derive_packed_exchange,
+    "messages": _derive_messages,
 }

@@ -40,23 +40,23 @@ from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
 from spmdsim.worlds.agreement.node_memory import find_near_processes, world_ranks
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import emulation
-from spmdsim.worlds.local_steps import Arrived, check_shards, derive_fill, returning_nothing, returning_zero
+from spmdsim.worlds.local_steps import Arrived, check_shards, derive_fill, make_empty_run, make_zero_run
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import (
-    exchange_halo,
-    exchange_numbered,
-    scan,
+    derive_direct_reduction,
+    derive_halo_exchange,
+    derive_numbered_exchange,
+    derive_scan,
     send_parts,
-    sum_directly,
 )
 from spmdsim.worlds.mpi.forks import several
 from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
-from spmdsim.worlds.mpi.messages import broadcast, place, run_schedule
+from spmdsim.worlds.mpi.messages import derive_broadcast, derive_placement, derive_schedule_run
 from spmdsim.worlds.mpi.nonblocking import BeginsEarly
-from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
-from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
+from spmdsim.worlds.mpi.reducing import ReduceGroup, derive_all_reduce, derive_reduce_scatter
+from spmdsim.worlds.mpi.shared import Shared, derive_shared_all_reduce, derive_shared_gather
 from spmdsim.worlds.mpi.step_runs import ComparedRun, ContiguousRun, MPIStepProgram
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, run_trial
 from spmdsim.worlds.programs import Moved, Run, check_mode, check_shard, forget
@@ -169,7 +169,7 @@ class MPIWorld(BeginsEarly):
         return super().run(step, shards, algorithm)
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
-        """Return the derived form of a step that runs natively."""
+        """Return the cached program of a step; None before its first run, or if an algorithm emulates it."""
         return (
             None
             if self.algorithms
@@ -185,7 +185,10 @@ class MPIWorld(BeginsEarly):
         return SHARED if possible and self.replicated == SHARED else None
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Run a step on this rank's shard. Derive and cache its program on the first call."""
+        """Run a step on this rank's shard, and return a list with the new one.
+
+        The first call compares the call with all ranks, derives the program of the step, and caches it.
+        """
         if len(shards) != 1:
             raise WorldError(
                 f"{many(len(shards), 'shard was', 'shards were')} given to a process that owns one rank"
@@ -207,7 +210,10 @@ class MPIWorld(BeginsEarly):
             return program.after(shards, run(contiguous(array)))
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
-        """Run a step of rows on this rank's shards."""
+        """Look rows up in a table, or return their gradients; see :meth:`World.run_rows`.
+
+        It returns also the elements received from each other rank. The exchange is derived on the first call.
+        """
         self.check_mesh(step.src.mesh)
         self._tally.begin()
         if self.rank not in step.src.mesh:
@@ -226,7 +232,10 @@ class MPIWorld(BeginsEarly):
         return [result], [peers]
 
     def _row_exchange(self, step: RowStep, dtype: np.dtype) -> RowExchange:
-        """Return the exchange of rows of a step. It is collective over the group if the communicator is new."""
+        """Return a new exchange of the rows of a step.
+
+        It is collective over the group if the group has no communicator yet.
+        """
         members, target = tuple(sorted(step.group(self.rank))), step.dst.local_shape(step.shape, self.rank)
         if len(members) == 1:
             alone = Counted.of(MPI.COMM_SELF, self._tally)
@@ -238,6 +247,10 @@ class MPIWorld(BeginsEarly):
         return RowExchange(step, self.rank, comm, dtype, near, windows)
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
+        """Exchange arrays in this rank's group; see :meth:`World.run_parts`.
+
+        A rank outside the mesh gets None.
+        """
         self._tally.begin()
         if outgoing[0] is None:
             return [None], [()]
@@ -264,7 +277,10 @@ class MPIWorld(BeginsEarly):
         return Call.of_step(step, dtype, algorithm, ranks, has_any_length)
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
-        """Return and cache the program of a step; its run is derived later."""
+        """Return and cache the program of a step, without its ``run``, which is derived later.
+
+        Raises WorldError if this world cannot run the step.
+        """
         self.check_step(step)
         members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
         program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank), members)
@@ -276,28 +292,35 @@ class MPIWorld(BeginsEarly):
         return program
 
     def _derive(self, program: MPIStepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
-        """Return the run of a step, native, with a shared result, or by an emulated algorithm."""
+        """Return the function that runs a step on this rank's shard.
+
+        ``algorithm`` is None for MPI's collectives, ``SHARED`` for a result that ranks share, or the name of an
+        emulated algorithm.
+        """
         if algorithm is None:
             return self._program(program, step, dtype)
         if algorithm == SHARED:
-            return self._shared_way(step, dtype, self._program(program, step, dtype))
+            return self._derive_shared_run(step, dtype, self._program(program, step, dtype))
         return self._scheduled(step, algorithm, dtype)
 
     def _scheduled(self, step: Step, algorithm: str, dtype: np.dtype) -> Run:
         if self.rank not in step.src.mesh:
-            return returning_nothing(step, dtype)
+            return make_empty_run(step, dtype)
         schedule = emulation(step, algorithm, self.rank, dtype)
-        return run_schedule(schedule, self._comms.of(tuple(sorted(schedule.members))))
+        return derive_schedule_run(schedule, self._comms.of(tuple(sorted(schedule.members))))
 
     def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
-        """Return the run of the only implementation of a step, or a trial of several."""
+        """Return the function that runs a step by MPI: by its only implementation, or by a trial.
+
+        A trial measures several implementations of the step and keeps the fastest.
+        """
         implementations = implementations_of(
             step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible
         )
 
         def make(implementation: Implementation) -> Run:
             run = self._by_implementation(step, dtype, implementation, program)
-            return run if step.shape_after or self.rank in step.dst.mesh else returning_zero(run, dtype)
+            return run if step.shape_after or self.rank in step.dst.mesh else make_zero_run(run, dtype)
 
         if not has_implementations(step) or implementations[0].name == "nothing":
             return make(implementations[0])
@@ -317,16 +340,19 @@ class MPIWorld(BeginsEarly):
     def _by_implementation(
         self, step: Step, dtype: np.dtype, implementation: Implementation, program: MPIStepProgram
     ) -> Run:
-        """Return the run of one implementation of a step. MPI types are appended to the program."""
+        """Return the function that runs a step by one of its implementations.
+
+        MPI types that it creates are appended to ``program.types``.
+        """
         if implementation.name == "nothing":
-            return returning_nothing(step, dtype)
+            return make_empty_run(step, dtype)
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
         if isinstance(step, HaloStep):
             if step.collective in LOCAL_STEPS:
-                return exchange_halo(step, self.rank, None, dtype)
+                return derive_halo_exchange(step, self.rank, None, dtype)
             members, group = self._group(step)
-            return exchange_halo(step, self.rank, (members, group.comm), dtype)
+            return derive_halo_exchange(step, self.rank, (members, group.comm), dtype)
         if implementation.name == "slice":
             return make_cutter(step.dst.bounds(step.shape, self.rank), step.src.bounds(step.shape, self.rank))
         if implementation.name == "fill":
@@ -336,21 +362,21 @@ class MPIWorld(BeginsEarly):
             return lambda array: array.reshape(target)
         members = program.members
         if implementation.name == "numbered":
-            return exchange_numbered(step, self.rank, self._comms.of(members), members, dtype)
+            return derive_numbered_exchange(step, self.rank, self._comms.of(members), members, dtype)
         if implementation.name == "summed":
-            return sum_directly(step, self.rank, self._comms.of(members), members, dtype)
+            return derive_direct_reduction(step, self.rank, self._comms.of(members), members, dtype)
         if isinstance(step, ScanStep):
-            return scan(step, self._group(step)[1], dtype, implementation)
+            return derive_scan(step, self._group(step)[1], dtype, implementation)
         if implementation.traffic is None:
             _, group = self._group(step)
             if step.collective == "reduce_scatter":
-                return reduce_scattered(step, group, dtype, implementation)
-            return reduce_all(step, group, dtype, target, implementation)
+                return derive_reduce_scatter(step, group, dtype, implementation)
+            return derive_all_reduce(step, group, dtype, target, implementation)
         comm = self._comms.of(implementation.traffic.members)
         if implementation.name == "broadcast":
             root = implementation.traffic.members.index(step.src.mesh.rank_at(0))
-            return broadcast(implementation.traffic, comm, dtype, root, step.shape)
-        return place(implementation, comm, dtype, program.types)
+            return derive_broadcast(implementation.traffic, comm, dtype, root, step.shape)
+        return derive_placement(implementation, comm, dtype, program.types)
 
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
         """Return the ranks with which this rank reduces, sorted, and their communicator."""
@@ -377,8 +403,8 @@ class MPIWorld(BeginsEarly):
         """Control traffic of this process in this world so far, by purpose."""
         return dict(self._tally.control)
 
-    def _shared_way(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
-        """Return a run with one copy of the result for all ranks of the node.
+    def _derive_shared_run(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
+        """Return the function that runs a step so that all ranks of the node share one result.
 
         It is ``otherwise`` if the group is on several nodes or has no data.
         """
@@ -388,9 +414,11 @@ class MPIWorld(BeginsEarly):
         if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members, group.comm):
             return otherwise
         if step.collective == "all_gather":
-            return gather_shared(group_transfers(step, self.rank), group.comm, dtype, self._shared, otherwise)
+            return derive_shared_gather(
+                group_transfers(step, self.rank), group.comm, dtype, self._shared, otherwise
+            )
         chunk = find_threshold(self.choices.chunk, len(members))
-        return reduce_shared(step, group, members, dtype, self._shared, otherwise, chunk)
+        return derive_shared_all_reduce(step, group, members, dtype, self._shared, otherwise, chunk)
 
     # -- the control plane ----------------------------------------------------------------------------
 
@@ -417,6 +445,7 @@ class MPIWorld(BeginsEarly):
         return CallScope(self.agreement, call, self.call_provenance, meets=True)
 
     def _compare_choice(self, what: str) -> None:
+        """Log a call with the chosen algorithms, which ranks compare later."""
         if self.compares:
             chosen = ", ".join(f"{name}={algorithm}" for name, algorithm in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"

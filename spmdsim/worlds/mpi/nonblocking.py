@@ -83,12 +83,18 @@ class BeginsEarly(World):
         return self.rank in mesh and not self.remote_ranks.isdisjoint(mesh.rank_list)
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
-        """Start a step and compare its call; then wait for one request after the other."""
+        """Start a step, and wait for one of its requests at each further ``next``.
+
+        It yields after each start of a request, and returns the shards after the step. The call is compared before the
+        first wait. A step that cannot start early runs at once.
+        """
         self.check_step(step)
         array = contiguous(shards[0])
         program: EarlyProgram | None = self.cache.get((step, array.dtype, BEGUN_EARLY))
         if program is None:
-            program = self.cache[step, array.dtype, BEGUN_EARLY] = self._begun_early(step, array.dtype)
+            program = self.cache[step, array.dtype, BEGUN_EARLY] = self._derive_early_program(
+                step, array.dtype
+            )
         if program.post is None:
             return (yield from super()._stages(step, shards))
         call = program.call
@@ -112,8 +118,11 @@ class BeginsEarly(World):
             except StopIteration as end:
                 return [end.value]
 
-    def _begun_early(self, step: Step, dtype: np.dtype) -> EarlyProgram:
-        """Return the program of a step that starts early. Its ``post`` is None if the step cannot start early."""
+    def _derive_early_program(self, step: Step, dtype: np.dtype) -> EarlyProgram:
+        """Return the program of a step that starts early.
+
+        Its ``post`` is None if the step cannot: an exchange, a group of one rank, or an implementation that waits.
+        """
         post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
@@ -137,26 +146,41 @@ class BeginsEarly(World):
 def choose_nonblocking_start(
     step: Step, group: ReduceGroup, implementation: Implementation, target: tuple[int, ...]
 ) -> Post | None:
-    """Return a function that starts a step without waiting; None if the step must run at once."""
+    """Return a function that starts a step without waiting; None if the step must run at once.
+
+    An all_gather must have equal blocks of one dim. A reduction must have an implementation that reduces in the order
+    of the group. ``target`` is the shape of the shard after the step.
+    """
     if implementation.name == "same" or math.prod(step.shape) > MAX_COUNT:
         return None
     if step.collective == "all_gather":
         even = step.src.ndim == 1 and step.src.is_even(step.shape)
-        return _gathering(group, target) if even else None
+        return _derive_gather_start(group, target) if even else None
     if implementation.name not in ORDERED and not (implementation.name == "native" and group.size == 2):
         return None
     if step.collective == "all_reduce":
-        return _reducing_all(str(step.op), group)
-    return _scattering(str(step.op), group, implementation) if step.collective == "reduce_scatter" else None
+        return _derive_all_reduce_start(str(step.op), group)
+    return (
+        _derive_scatter_start(str(step.op), group, implementation)
+        if step.collective == "reduce_scatter"
+        else None
+    )
 
 
-def _exchanged(
+def _start_exchange(
     group: ReduceGroup, flat: np.ndarray, counts: tuple[int, ...], places: tuple[int, ...]
 ) -> tuple[MPI.Request, np.ndarray]:
-    """Start to send every rank its block of this rank's vector.
+    """Start to send each rank of a group its block of this rank's vector.
 
-    Returns the request, and the array in which the other ranks' parts of this rank's block arrive: a row per rank,
-    unused for this rank.
+    Args:
+        group: the group.
+        flat: the vector.
+        counts: the number of elements of each rank's block.
+        places: the offset of each block in the vector.
+
+    Returns:
+        The request, and the array in which this rank's block of each other rank's vector arrives: a row per rank, of
+        which this rank's own is unused.
     """
     size, me, kind = group.size, group.me, element(flat.dtype.itemsize)
     rows = empty((size, counts[me]), flat.dtype)
@@ -165,14 +189,14 @@ def _exchanged(
     return group.comm.Ialltoallv([flat, sent_layout, kind], [rows.reshape(-1), received_layout, kind]), rows
 
 
-def _scattering(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
-    """Return the start of a reduce_scatter."""
+def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
+    """Return a function that starts a reduce_scatter: exchange blocks, then reduce the own one."""
     layout = implementation.blocks
     assert layout is not None
 
     def post(array: np.ndarray) -> Requests:
         op_, flat = check_reduce(op, array.dtype), pack_blocks(layout, array).reshape(-1)
-        request, rows = _exchanged(group, flat, tuple(layout.counts), tuple(layout.offsets))
+        request, rows = _start_exchange(group, flat, tuple(layout.counts), tuple(layout.offsets))
         yield request
         start, out = layout.offsets[group.me], empty(layout.target, array.dtype)
         own_block = flat[start : start + layout.counts[group.me]]
@@ -182,15 +206,18 @@ def _scattering(op: str, group: ReduceGroup, implementation: Implementation) -> 
     return post
 
 
-def _reducing_all(op: str, group: ReduceGroup) -> Post:
-    """Return the start of an all_reduce: exchange blocks, reduce the own block, gather the blocks."""
+def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
+    """Return a function that starts an all_reduce.
+
+    It exchanges blocks, reduces the own block, and gathers the blocks.
+    """
 
     def post(array: np.ndarray) -> Requests:
         """Yield the request of the exchange, then that of the gather; return the result."""
         op_, flat = check_reduce(op, array.dtype), array.reshape(-1)
         blocks = nested_blocks(flat.size, (group.size,))
         counts, places = tuple(count for _, count in blocks), tuple(offset for offset, _ in blocks)
-        request, rows = _exchanged(group, flat, counts, places)
+        request, rows = _start_exchange(group, flat, counts, places)
         yield request
         out = empty(array.shape, array.dtype)
         flat_result, own_slice = out.reshape(-1), slice(places[group.me], places[group.me] + counts[group.me])
@@ -206,8 +233,8 @@ def _reducing_all(op: str, group: ReduceGroup) -> Post:
     return post
 
 
-def _gathering(group: ReduceGroup, target: tuple[int, ...]) -> Post:
-    """Return the start of an all_gather of equal blocks."""
+def _derive_gather_start(group: ReduceGroup, target: tuple[int, ...]) -> Post:
+    """Return a function that starts an all_gather of equal blocks; ``target`` is the result's shape."""
     in_order = group.order == tuple(range(group.size))
 
     def post(array: np.ndarray) -> Requests:

@@ -49,20 +49,20 @@ class ReduceGroup:
         return len(self.order)
 
 
-def reduce_all(
+def derive_all_reduce(
     step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int, ...], implementation: Implementation
 ) -> Run:
-    """Return the function of an all_reduce of a shard of this shape."""
+    """Return the function that runs an all_reduce on a shard of this shape."""
     op = check_reduce(step.op, dtype)
     if implementation.name == "native":
-        return _native_all(op, group, shape, dtype)
+        return _derive_native_all_reduce(op, group, shape, dtype)
     if implementation.name == "gathered":
-        return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
-    return _composed_all(op, group, implementation.most)
+        return lambda array: _gather_and_fold(op, group, array.reshape(-1)).reshape(array.shape)
+    return _derive_composed_all_reduce(op, group, implementation.most)
 
 
-def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    """Return MPI's Allreduce, in parts that MPI can count."""
+def _derive_native_all_reduce(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
+    """Return the function that reduces by MPI's Allreduce, in as many calls as MPI's counts need."""
     comm, max_count, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
     native = native_op(op, dtype)
     assert native is not None
@@ -90,7 +90,7 @@ def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.d
     return run_at_once
 
 
-def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
+def _gather_and_fold(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
     """Return the reduction of all ranks' vectors in the order of the group, after an Allgather."""
     rows = np.empty((group.size, flat.size), flat.dtype)
     kind = element(flat.dtype.itemsize)
@@ -98,11 +98,12 @@ def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
     return fold(op, [rows[k] for k in group.order])
 
 
-def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
-    """Return an all_reduce in chunks: each rank reduces its block of a chunk, and all gather the blocks.
+def _derive_composed_all_reduce(op: str, group: ReduceGroup, most: int) -> Run:
+    """Return the function that reduces in chunks.
 
+    Each rank reduces its block of a chunk in the order of the group, and all ranks gather the blocks.
     The blocks of all chunks together are balanced, so no more bytes are moved than an all_reduce needs. ``most`` is
-    the number of elements of a block of a chunk.
+    the largest number of elements of a block of a chunk.
     """
     comm, size, me = group.comm, group.size, group.me
 
@@ -142,10 +143,15 @@ def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
     return tuple((a, b - a) for a, b in pairwise((*starts, total)))
 
 
-def scatter_into(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
-    """Reduce this rank's block of the vector into its place in ``result``.
+def reduce_own_block(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
+    """Reduce this rank's block of the group's vectors, and write it to its place in ``result``.
 
-    All ranks of the group share ``result``.
+    Args:
+        op: the reduction.
+        group: the group.
+        flat: this rank's vector.
+        result: the vector of the result, which all ranks of the group share.
+        chunk: the bytes that are reduced at a time.
     """
     size, me = group.size, group.me
     sizes = nested_blocks(flat.size, (size,))
@@ -167,14 +173,16 @@ def to_others(block_size: int, size: int, me: int) -> tuple[tuple[int, ...], tup
 # -- reduce_scatter -----------------------------------------------------------------------------------
 
 
-def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
-    """Return a reduce_scatter of the implementation's blocks."""
+def derive_reduce_scatter(
+    step: Step, group: ReduceGroup, dtype: np.dtype, implementation: Implementation
+) -> Run:
+    """Return the function that runs a reduce_scatter of the implementation's blocks."""
     op, layout = check_reduce(step.op, dtype), implementation.blocks
     assert layout is not None
     if implementation.name == "native":
-        return _native_scatter(op, group, layout, dtype)
+        return _derive_native_reduce_scatter(op, group, layout, dtype)
     if implementation.name == "small":
-        return _small_scatter(op, group, layout, dtype)
+        return _derive_small_reduce_scatter(op, group, layout, dtype)
 
     def composed(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
@@ -187,7 +195,11 @@ def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, implementa
 
 
 def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
-    """Return the blocks at ``layout.offsets``. With ``new_memory``, they lie one after the other."""
+    """Return an array in which the blocks of a shard are at ``layout.offsets``.
+
+    It is the shard itself if they are so in it, else a packed copy. With ``new_memory``, the blocks must also lie one
+    after the other, without other elements, and the result is flat.
+    """
     if layout.direct and (layout.packed or not new_memory):
         return array.reshape(-1)[: sum(layout.counts)] if new_memory else array
     buffer, start = empty((sum(layout.counts),), array.dtype), 0
@@ -198,12 +210,12 @@ def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> 
     return buffer
 
 
-def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
-    """Return MPI's Reduce_scatter, also for equal blocks.
+def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
+    """Return the function that reduces by MPI's Reduce_scatter, also for equal blocks.
 
     Open MPI's Reduce_scatter_block would move up to twice as many bytes.
     """
-    comm, counts, has_equal_blocks = group.comm, layout.counts, len(set(layout.counts)) == 1
+    comm, counts = group.comm, layout.counts
     fresh, native = allocator(layout.target, dtype), native_op(op, dtype)
     assert native is not None
 
@@ -215,28 +227,13 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
             out /= group.size
         return out
 
-    needs_no_view = (
-        has_equal_blocks
-        and layout.direct
-        and layout.packed
-        and layout.covers_source
-        and op != "avg"
-        and dtype.kind != "b"
-    )
-    if not needs_no_view:
-        return run
-
-    def run_at_once(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Reduce_scatter(array, out, counts, native)
-        return out
-
-    return run_at_once
+    return run
 
 
-def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
-    """Return an exchange of equal blocks in one call, including the own block, and a reduction.
+def _derive_small_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
+    """Return the function that exchanges equal blocks in one call and reduces them.
 
+    The own block is exchanged, too.
     Small reductions need few calls.
     """
     comm, size, kind, count = group.comm, group.size, element(dtype.itemsize), layout.counts[0]
@@ -263,9 +260,17 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
 def _exchange_and_fold(
     op: str, group: ReduceGroup, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
-    """Reduce in chunks of every block into ``result``.
+    """Reduce this rank's block of the group's vectors into ``result``, in chunks.
 
-    Each rank receives its part of a chunk from all others and reduces it.
+    For each chunk, each rank receives its part of the chunk from all others, and reduces it in the order of the group.
+
+    Args:
+        op: the reduction.
+        group: the group.
+        layout: the blocks of the vectors, one per rank.
+        most: the largest number of elements of a block in a chunk.
+        flat: this rank's vector.
+        result: the array for this rank's block.
     """
     comm, size, me = group.comm, group.size, group.me
     own_count, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize

@@ -18,7 +18,7 @@ from spmdsim.core.step import Index, Step
 from spmdsim.redistribution.implementations.rank_transfers import RankTransfers
 from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
+from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_own_block
 from spmdsim.worlds.pool import ArrayOwner
 from spmdsim.worlds.programs import Run
 from spmdsim.worlds.trace.events import SHARED_MEMORY
@@ -78,7 +78,11 @@ class Windows:
         return int(common[0])
 
     def memory(self) -> np.ndarray | None:
-        """Return the bytes of one free window on all ranks, or None if too many are in use. Collective."""
+        """Return the bytes of a window that no rank uses, for a result that all ranks share.
+
+        None if too many windows are in use. Collective, with equal results on all ranks: the window has one number on
+        them.
+        """
         # In the order of calls, which is equal on all ranks.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
         mask = self._free_mask()
@@ -92,9 +96,9 @@ class Windows:
         return self._windows[-1].open()
 
     def _can_add(self) -> bool:
-        """Return True if the group may have one more window.
+        """Return True if the group may have one more window; free unused windows of other sizes first.
 
-        Free windows of other sizes if necessary. Collective.
+        Collective, if the group has :data:`KEPT` windows.
         """
         group = list(self._group.values())
         for other_windows in group:
@@ -152,12 +156,20 @@ class Shared:
         self._windows.clear()
 
 
-def gather_shared(
+def derive_shared_gather(
     traffic: RankTransfers, comm: Counted, dtype: np.dtype, shared: Shared, otherwise: Run
 ) -> Run:
-    """Return an all_gather in which every rank copies its shard into the group's result.
+    """Return the function that runs an all_gather in memory that all ranks share.
 
-    ``otherwise`` is the run without shared memory; it is used if windows are missing or members are replicas.
+    Each rank copies its shard to the result.
+
+    Args:
+        traffic: the positions of all shards in the result.
+        comm: the communicator of the group.
+        dtype: the element type.
+        shared: the world's windows.
+        otherwise: the function without shared memory. It is used if no window is free, and returned if members are
+            replicas of others.
     """
     if traffic.gathered is None:  # some members are replicas of others
         return otherwise
@@ -168,10 +180,10 @@ def gather_shared(
         if index is not None:
             out[index] = array
 
-    return _fill_together(windows, traffic.target, dtype, fill, otherwise)
+    return _derive_shared_fill(windows, traffic.target, dtype, fill, otherwise)
 
 
-def reduce_shared(
+def derive_shared_all_reduce(
     step: Step,
     group: ReduceGroup,
     members: tuple[int, ...],
@@ -180,26 +192,35 @@ def reduce_shared(
     otherwise: Run,
     chunk: int,
 ) -> Run:
-    """Return an all_reduce in which every rank reduces its block of the group's result."""
+    """Return the function that runs an all_reduce in memory that all ranks share.
+
+    Each rank reduces its block of the result. ``otherwise`` runs if no window is free; ``chunk`` are the bytes that are
+    reduced at a time.
+    """
     target = step.dst.local_shape(step.shape, members[group.me])
     windows = shared.windows(members, group.comm, math.prod(target) * dtype.itemsize)
 
     def fill(out: np.ndarray, array: np.ndarray) -> None:
-        scatter_into(str(step.op), group, array.reshape(-1), out.reshape(-1), chunk)
+        reduce_own_block(str(step.op), group, array.reshape(-1), out.reshape(-1), chunk)
 
-    return _fill_together(windows, target, dtype, fill, otherwise)
+    return _derive_shared_fill(windows, target, dtype, fill, otherwise)
 
 
-def _fill_together(
+def _derive_shared_fill(
     windows: Windows,
     shape: tuple[int, ...],
     dtype: np.dtype,
     fill: Callable[[np.ndarray, np.ndarray], None],
     otherwise: Run,
 ) -> Run:
-    """Return a run in which every rank fills its part of a result that all ranks share.
+    """Return a function in which each rank fills its part of a result that all ranks share.
 
-    It calls ``otherwise`` if no shared memory is free.
+    Args:
+        windows: the memory for results of this size.
+        shape: the shape of the result.
+        dtype: its element type.
+        fill: writes this rank's part to the result, from the result and the rank's shard.
+        otherwise: runs if no memory is free.
     """
 
     def run(array: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class MPIStepProgram(StepProgram):
     types: list[MPI.Datatype] = field(default_factory=list)
 
     def after(self, shards: list[Any], result: np.ndarray) -> list[Any]:
-        """Return the shards after the step.
+        """Return the list of shards after the step.
 
         If the padded buffer has a copy of the shard before, replace the shard by it.
 

@@ -1,8 +1,9 @@
 """Trials of implementations on MPI: the first calls of a repeated step measure them, and the group keeps the best.
 
-All members of a group make the same calls in the same order. So each one derives from its own calls which implementation is
-next. A trial belongs to a group. It is forgotten at the same call on all members, but the program that a rank derives from
-it can be forgotten and derived again at any time. Ranks compare a call of a trial before it runs, like a new kind of call.
+All members of a group make the same calls in the same order. So each one derives from its own calls which
+implementation is next. A trial belongs to a group. It is forgotten at the same call on all members, but the program
+that a rank derives from it can be forgotten and derived again at any time. Ranks compare a call of a trial before it
+runs, like a new kind of call.
 """
 
 from __future__ import annotations
@@ -73,9 +74,16 @@ class Trials:
         members: tuple[int, ...],
         forget: Callable[[], None],
     ) -> tuple[tuple[Implementation, ...], Trial]:
-        """Return the implementations of a step to try, and the trial that all members share.
+        """Return the implementations of a step that are tried, and the trial of its group.
 
-        `forget` is called when the trial leaves the cache.
+        Ranks of a group have equal trials. A recorded result of an earlier program decides a trial at once.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            implementations: all implementations, the best by the model first.
+            members: the ranks of both meshes, sorted.
+            forget: is called when the trial leaves the cache.
         """
         group = self._groups.get(members)
         if group is None:
@@ -101,7 +109,7 @@ class Trials:
         return tried, group_trial.trial
 
     def table(self) -> TunedSteps:
-        """Return the current choices and the reasons."""
+        """Return the choice for each step so far, with its reason and times."""
         pairs = [pair for group in self._groups.values() for pair in group.items()]
         rows = [
             TunedStep.of(describe_step(*key), group_trial.size, group_trial.trial)
@@ -117,7 +125,10 @@ def describe_step(step: Step, dtype: np.dtype) -> str:
 
 
 def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
-    """Return a step whose calls try the implementations of a trial, or use the chosen one.
+    """Return a function that tries implementations of a step, or runs the chosen one.
+
+    Each of its first calls measures one implementation. Then the ranks agree on the fastest, by the slowest rank's
+    time.
 
     Args:
         trial: the trial of the step.
@@ -149,7 +160,7 @@ def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Cal
 
 @cache
 def machine_name() -> str:
-    """Return the name of this machine and its MPI library."""
+    """Return the processor, the number of cores, and the MPI library of this machine as text."""
     try:
         model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     except OSError:
