@@ -71,7 +71,10 @@ class Launched:
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the leading digits of the first variable that starts with a digit, or None."""
+    """Return the number at the begin of the first of some variables that begins with a digit.
+
+    None if no variable does.
+    """
     for name in names:
         number = re.match(r"\d+", environ.get(name, ""))
         if number:

@@ -40,7 +40,7 @@ class ShortRepr(Pictured):
 
 
 def short_repr(value: Any) -> str:
-    """Return the ``repr`` of a dataclass with as many fields as fit in one line."""
+    """Return the ``repr`` of a dataclass in one line; fields that do not fit are left out."""
     parts, characters_left = [], MOST_CHARACTERS - len(type(value).__name__) - 8
     names = [f.name for f in fields(value) if f.repr] if is_dataclass(value) else []
     for name in names:
@@ -80,7 +80,10 @@ def _text_of(value: Any) -> str:
 
 
 def _render(value: Any, how: str) -> str | None:
-    """Return the figure as "html" or "svg"; None without ``figures``."""
+    """Return the figure of a value as HTML or SVG text; None if the package has no ``figures``.
+
+    ``how`` is "html" or "svg".
+    """
     try:
         draw = import_module("spmdsim.figures.figures")
     except ImportError:

@@ -62,7 +62,7 @@ class Registry(UserDict[str, Value]):
 
 
 def place_of(value: object) -> str:
-    """Return ``file:line`` of a function, or of the statement that declares another value."""
+    """Return ``file:line`` of a function or, for another value, of the statement that declares it."""
     code = getattr(inspect.unwrap(value), "__code__", None) if callable(value) else None
     if code is not None:
         return f"{_relative_path(code.co_filename)}:{code.co_firstlineno}"

@@ -42,7 +42,7 @@ class Setting(Generic[V]):
     words: tuple[str, ...] = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> V:
-        """Return the value in force.
+        """Return the value of the setting: that of its variable, or the default.
 
         Args:
             environment: the variables; this process's if left out.
@@ -182,7 +182,7 @@ _warned: list[bool] = []
 
 
 def _warn_once() -> None:
-    """Print one line for each unknown name, when the process reads its first setting.
+    """Print, once per process, a line for each unknown variable with this package's prefix.
 
     Ranks are silent that ``spmdsim launch`` started, since it has printed the lines, and so are ranks above 0.
     """

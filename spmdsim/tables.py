@@ -76,7 +76,13 @@ class Table:
         return replace(self, heads=("#", *self.heads), rows=rows, right=right)
 
     def _render_columns(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
-        """Yield the text lines of the columns numbered in ``group``: heads, a dashed line, rows."""
+        """Yield the lines of text of some columns: heads, a dashed line, rows.
+
+        Args:
+            columns: the texts of each column, its head first.
+            group: the numbers of the columns.
+            width: the characters of a line; None for no limit.
+        """
         widths = [max(map(len, columns[k])) for k in group]
         if width is not None:
             _narrow(widths, [_least(columns[k]) for k in group], width - 2 * (len(group) - 1))
@@ -91,7 +97,7 @@ class Table:
                 yield "  ".join("-" * wide for wide in widths)
 
     def html(self) -> str:
-        """Return the table as HTML that screen readers understand."""
+        """Return the table as an HTML element, with heads that screen readers announce."""
         sides = [' class="right"' if k in self.right else "" for k in range(len(self.heads))]
         head, *rows = self.cells
         columns = "".join(
@@ -132,7 +138,10 @@ def _least(column: list[str]) -> int:
 
 
 def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
-    """Return the numbers of the columns of each table that fits into ``width`` characters."""
+    """Return the numbers of the columns of each of several tables, below each other.
+
+    Each table fits into ``width`` characters; None puts all columns into one table.
+    """
     every = list(range(len(columns)))
     widths = [max(_least(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]
     if width is None or _wide(widths) <= width:

@@ -1,9 +1,10 @@
 """A rank of a job, from its start to its end: ``python -m spmdsim.launch.bootstrap script.py args…``.
 
-The process that the launcher started sets threads and MPI settings, before the program can import numpy or mpi4py. Then it
-forks. The child runs the program. The parent is the rank's supervisor: it sees how the rank ends, informs the starter, and
-leaves no orphan. Launchers do not name the rank and the signal of every death, and some let ranks run on when the starter is
-killed. The supervisor forks before anything is loaded, so it shares its memory with the rank, and sleeps.
+The process that the launcher started sets threads and MPI settings, before the program can import numpy or mpi4py. Then
+it forks. The child runs the program. The parent is the rank's supervisor: it sees how the rank ends, informs the
+starter, and leaves no orphan. Launchers do not name the rank and the signal of every death, and some let ranks run on
+when the starter is killed. The supervisor forks before anything is loaded, so it shares its memory with the rank, and
+sleeps.
 """
 
 from __future__ import annotations
@@ -62,13 +63,14 @@ JOIN_SECONDS = 4.0
 
 
 def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int:
-    """Run a program as a rank, or in the process of the user's command.
+    """Run a program as a rank, or in the process of the user's command; return the exit code.
 
-    Return the exit code of this process. In a job of ``spmdsim launch`` this forks: the child returns, the process that
-    called becomes its supervisor and exits.
+    In a job of ``spmdsim launch`` this forks: the child runs the program and returns. The process that called becomes
+    the child's supervisor, which watches it, and never returns.
 
     Args:
-        program: receives the job as the launcher describes it, None outside of a job; returns an exit code, or None for 0.
+        program: receives the job as the launcher describes it, None outside of a job; returns an exit code, or None for
+            0.
         name: the program's name in error lines.
     """
     job = prepare()
@@ -134,9 +136,10 @@ def _join_world(text: str, code: int) -> MPI.Comm | None:
 
 
 def start_supervisor(job: Launched | None) -> None:
-    """Fork. The child returns and is the rank; this process becomes its supervisor and does not return.
+    """Fork this rank's supervisor: the child returns and is the rank, the parent watches it.
 
-    Do nothing without a starter on this machine, or on a system that cannot watch processes.
+    The parent does not return. Do nothing without a starter on this machine, or on a system that cannot watch
+    processes.
     """
     if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
         # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
@@ -229,9 +232,9 @@ class _Supervisor:
         self.child.send_signal(number)
 
     def _report_death(self, code: int) -> None:
-        """Write a note of the rank's death unless the rank has written why it ends.
+        """Write a note of how the rank died, unless the rank has noted why it ends.
 
-        The starter ends the job.
+        The starter reads it and ends the job.
         """
         rank = self.job.rank
         if (code == 0 and (self.folder / f"rank_{rank}").exists()) or exit_notes.has_left(
@@ -251,7 +254,7 @@ class _Supervisor:
             time.sleep(ENDED_SECONDS)
 
     def _wait_for_others(self) -> None:
-        """Wait after a rank that ended before it started MPI, until the other ranks end.
+        """Wait, after this rank ended before it started MPI, until the other ranks end.
 
         End the job if they start MPI. They would wait in MPI's start for this rank. The launcher must not see its end:
         some launchers do not name the rank then, others let the ranks wait without end.
@@ -277,7 +280,7 @@ class _Supervisor:
 
 
 def _open_ancestor(process: int) -> int | None:
-    """Return a descriptor of a process, or None if it is no ancestor of this one."""
+    """Return a descriptor of an ancestor of this process; None if ``process`` is no ancestor."""
     ancestor = os.getpid()
     while (status := read_status(ancestor)) is not None and ancestor > 1:
         ancestor = status.parent
@@ -291,7 +294,10 @@ def _open_ancestor(process: int) -> int | None:
 
 
 def run_script(argv: list[str]) -> None:
-    """Run ``script.py args…`` or ``-m module args…`` as the main program."""
+    """Run a script or a module with its arguments as the main program.
+
+    ``argv`` is ``script.py args…`` or ``-m module args…``.
+    """
     if argv[:1] == ["-m"]:
         sys.argv = argv[1:]
         sys.path.insert(0, os.getcwd())
@@ -322,7 +328,10 @@ def require_module(name: str) -> None:
 
 
 def main() -> int:
-    """Run ``script.py args…`` or ``-m module args…`` as a rank."""
+    """Run the command line's ``script.py args…`` or ``-m module args…`` as a rank.
+
+    Returns the exit code of this process.
+    """
     argv = sys.argv[1:]
 
     def program(job: Launched | None) -> None:

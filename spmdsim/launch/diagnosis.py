@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 TRIAL_SECONDS = 60
 #: Barriers that are timed.
 BARRIERS = 10
-#: Microseconds of a barrier from which on waiting ranks seem to keep their cores: the system takes cores away every few ms.
+#: Microseconds of a barrier from which on waiting ranks seem to keep their cores: the system takes cores away every few
+#: ms.
 SLOW_BARRIER = 5000
 
 
@@ -89,7 +90,7 @@ def _examine_software() -> Iterator[Diagnosis]:
 
 
 def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield the number of cores, and in a job the number of ranks."""
+    """Yield a diagnosis of the number of cores; in a job, compared with the number of ranks."""
     available = count_cores(for_all_ranks=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
@@ -103,7 +104,7 @@ def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _examine_leftovers() -> Iterator[Diagnosis]:
-    """Yield the files that killed jobs left, if there are any."""
+    """Yield a diagnosis of the files that killed jobs left; nothing if there are none."""
     paths = find_leftovers()
     sizes = [path.stat().st_blocks * 512 for path in paths if path.exists()]
     if sizes:
@@ -113,9 +114,9 @@ def _examine_leftovers() -> Iterator[Diagnosis]:
 
 
 def clean() -> Diagnosis:
-    """Remove the files that killed jobs of this user left.
+    """Remove the files that killed jobs of this user left, and return a diagnosis.
 
-    Returns the number of removed files, and the names of files that could not be removed.
+    It has the number of removed files, and the names of files that could not be removed.
     """
     paths = find_leftovers()
     stuck = [str(path) for path in paths if not remove_path(path)]
@@ -128,7 +129,7 @@ def clean() -> Diagnosis:
 
 
 def _examine_settings() -> Iterator[Diagnosis]:
-    """Yield the value of each environment variable of this package, and similar, unknown names."""
+    """Yield a diagnosis of each variable of this package, and of similar, unknown names."""
     for setting in SETTINGS:
         try:
             value = setting.read()
@@ -142,7 +143,7 @@ def _examine_settings() -> Iterator[Diagnosis]:
 
 
 def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield the kernels of BLAS and their number of threads."""
+    """Yield a diagnosis of the kernels of BLAS and their number of threads."""
     import numpy  # noqa: F401 - loads the BLAS
     from threadpoolctl import threadpool_info
 
@@ -163,7 +164,7 @@ def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield mpi4py and its MPI library, and outside of a job the launcher that belongs to it."""
+    """Yield diagnoses of mpi4py, its MPI library and, outside of a job, its launcher."""
     from spmdsim.launch.mpi import find_launcher, find_library
 
     try:
@@ -184,7 +185,7 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _start_trial() -> list[Diagnosis]:
-    """Start two ranks that try MPI, and return their findings."""
+    """Start a job of two ranks that try MPI, and return their diagnoses."""
     code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
     command = [sys.executable, "-c", code, sys.executable, "-m", "spmdsim.launch.diagnosis"]
     try:

@@ -70,7 +70,8 @@ def start(
         log_dir: write ``worker_N.log`` per rank there, and echo rank 0.
         env: variables to add to the environment of the ranks.
         lockstep: start one process that plays all ranks instead, without MPI.
-        blocks: write each print of a rank of ``spmdsim.launch.bootstrap`` in one piece, not mixed with lines of other ranks.
+        blocks: write each print of a rank of ``spmdsim.launch.bootstrap`` in one piece, not mixed with lines of other
+            ranks.
         shown: echo rank 0 if there are logs.
 
     Returns:
@@ -130,8 +131,8 @@ def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | No
 def end_job_on_error(name: str = "program") -> None:
     """Make an uncaught exception of this rank, or of one of its threads, end the whole job.
 
-    Importing the package does so in every process that a launcher started. This function is for programs that set hooks of
-    their own before, or that want another name in error lines.
+    Importing the package does so in every process that a launcher started. This function is for programs that set hooks
+    of their own before, or that want another name in error lines.
     """
     set_hooks(name)
 
@@ -194,9 +195,10 @@ class LastCallFiles:
         )
 
     def request(self, process: subprocess.Popen[bytes], reason: str = "") -> None:
-        """Ask the remaining ranks to write, unless one has written, and wait for the files.
+        """Ask the ranks that still run to write their last calls, and wait for the files.
 
-        Call this before the launcher ends, which ends its ranks at once.
+        Return at once if the user wants no file, no rank logs calls, or a rank has written.
+        Call this before the launcher ends, because that ends its ranks. The wait takes ``RECORD_SECONDS`` at most.
 
         Args:
             process: the launcher.
@@ -232,7 +234,7 @@ def report_end(
     logs: Path | None,
     last_calls: LastCallFiles,
 ) -> int:
-    """Print why a job ended, and return its exit code.
+    """Print why a job ended, and return its exit code for the shell.
 
     Args:
         code: the launcher's exit code.
@@ -324,7 +326,8 @@ def run_launcher(
 ) -> int:
     """Run the launcher to its end, and return its exit code.
 
-    Pass SIGUSR1 on. On Ctrl-C and SIGTERM terminate the job.
+    SIGUSR1 is passed on to the ranks, which write their last calls. Ctrl-C and SIGTERM end the job; the code is then
+    130 or 143.
 
     Args:
         launcher: None for a job in lock step.
@@ -418,7 +421,7 @@ def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -
 
 
 def terminate(process: subprocess.Popen[bytes], end_signal: int) -> None:
-    """Ask the launcher to stop its ranks; after a grace period, stop the whole group."""
+    """Ask the launcher to stop its ranks; after ``GRACE_SECONDS``, kill its process group."""
     process.send_signal(end_signal)
     try:
         process.wait(GRACE_SECONDS)

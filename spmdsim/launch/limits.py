@@ -1,7 +1,7 @@
 """Run a command's body, which runs a user's code, in a child process with limits of time, memory and output.
 
-The child is a fork: it starts at once and has the state of its parent. It reports its end through a pipe. A child that is
-killed, or that the user's code ends with any exit code, does not report and is an error.
+The child is a fork: it starts at once and has the state of its parent. It reports its end through a pipe. A child that
+is killed, or that the user's code ends with any exit code, does not report and is an error.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 #: The limits if nothing else is asked for.
 SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
-#: By the clock a process may take ``WALL`` times its processor time, and ``LOADING`` seconds more while it works; besides, the
-#: time that it waits for a processor, up to ``MOST_WAITING`` times its processor time.
+#: By the clock a process may take ``WALL`` times its processor time, and ``LOADING`` seconds more while it works;
+#: besides, the time that it waits for a processor, up to ``MOST_WAITING`` times its processor time.
 WALL, MOST_WAITING = 2, 8
 #: Seconds of processor time for what a command itself needs until the user's code begins.
 LOADING = 5
@@ -61,9 +61,9 @@ LIMIT_SIGNAL = PASSED_SIGNAL
 class Limits:
     """The limits of a command, seconds of processor time and bytes; 0 is no limit.
 
-    By the clock a process may take ``WALL`` times its seconds, and ``LOADING`` more while it works; besides, the time that it
-    waits for a processor. Memory is counted beyond what the command itself needs (on Linux). Output on a terminal is not
-    counted.
+    By the clock a process may take ``WALL`` times its seconds, and ``LOADING`` more while it works; besides, the time
+    that it waits for a processor. Memory is counted beyond what the command itself needs (on Linux). Output on a
+    terminal is not counted.
     """
 
     seconds: float = SECONDS
@@ -74,13 +74,13 @@ class Limits:
 def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
     """Run a function in a child process with limits, and return its exit code.
 
-    The child and its descendants end before this function returns. A rank of an MPI job, and a system that cannot fork, run
-    the function in this process without limits. After Ctrl-C the line of the user's code is printed.
+    The child and its descendants end before this function returns. A rank of an MPI job, and a system that cannot fork,
+    run the function in this process without limits. After Ctrl-C the line of the user's code is printed.
 
     Args:
         body: the function, which runs the user's code.
         limits: the limits.
-        reads: whether the user's code may read stdin.
+        reads: True if the user's code may read stdin.
 
     Raises:
         InputError: the function reached a limit, or its process ended before the function did.
@@ -159,7 +159,15 @@ def _run_child(
 ) -> NoReturn:
     """Run the function in the child, report how it ended, and exit.
 
-    The parent's program must not continue here.
+    The parent's program does not continue here.
+
+    Args:
+        body: the function, which runs the user's code.
+        limits: the limits.
+        writes: the pipes that replace stdout (1) and stderr (2).
+        report: the descriptor for the line that reports the end, and the secret text that begins it.
+        reads: True if the user's code may read stdin.
+        in_group: True to stay in the parent's process group, which may read from the terminal.
     """
     process, outcome = os.getpid(), ""
     try:
@@ -217,7 +225,7 @@ def _run_body(body: Callable[[], int]) -> str:
 
 
 def describe_mistake(error: BaseException) -> str:
-    """Return one line on the exception that the user's code has raised."""
+    """Return the message for an exception of the user's code: its line and its text."""
     if isinstance(error, SpmdError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -389,8 +397,8 @@ class _ChildWatch:
     def _extend_deadline(self) -> bool:
         """Move the deadline, and return True if the child may continue.
 
-        It may if it worked, or waited for a processor, for a tenth of the time since the last deadline, and has not reached
-        the time that it may take by the clock.
+        It may if it worked, or waited for a processor, for a tenth of the time since the last deadline, and has not
+        reached the time that it may take by the clock.
         """
         before = self.used
         used, waited = measure_busy_seconds(self.child)
@@ -400,9 +408,9 @@ class _ChildWatch:
         return self.used - before > WALL * self.limit / 10 and time.monotonic() < self.deadline
 
     def _read_output(self, seconds: float) -> bool:
-        """Read what the child prints and reports within ``seconds``.
+        """Read what the child prints and reports within some seconds, and print it.
 
-        Return True if it is more than nothing.
+        Returns True if there was anything.
         """
         has_read = False
         for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
@@ -447,7 +455,7 @@ class _ChildWatch:
         self.handle.close()
 
     def _report_end(self) -> int:
-        """Return the exit code that the child has reported.
+        """Return the exit code that the child has reported, after its end.
 
         Raise InputError if it reached a limit or reported a mistake.
         """

@@ -1,9 +1,10 @@
 """Run a user's code in a separate process, which answers questions with plain data.
 
-A process that judges code must not run it: the code could change the judge. A sandbox is a fork of the judge with memory of its
-own. It has two pipes to the judge, no other open file, and no right to look into other processes. Processes that it starts end
-with it, also those in sessions of their own: a reaper waits for it. Its prints go to stderr. It keeps the user's rights to
-change files and send signals. To judge code of other people, start the judge as a user that cannot write the package.
+A process that judges code must not run it: the code could change the judge. A sandbox is a fork of the judge with
+memory of its own. It has two pipes to the judge, no other open file, and no right to look into other processes.
+Processes that it starts end with it, also those in sessions of their own: a reaper waits for it. Its prints go to
+stderr. It keeps the user's rights to change files and send signals. To judge code of other people, start the judge as a
+user that cannot write the package.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _VERSION = 0x20080522
 class Sandbox:
     """A process that calls ``make`` and answers questions by the function that ``make`` returns.
 
-    Questions and answers are values of JSON. NoAnswer is raised if ``make`` or the function raises an error or reaches a
-    limit, or if the process has ended.
+    Questions and answers are values of JSON. NoAnswer is raised if ``make`` or the function raises an error or reaches
+    a limit, or if the process has ended.
     """
 
     def __init__(self, make: Callable[[], Serve]) -> None:
@@ -63,7 +64,10 @@ class Sandbox:
         self._read_answer()
 
     def ask(self, *question: Any) -> Any:
-        """Return the answer to a question. Raises NoAnswer."""
+        """Send a question to the process, and return its answer.
+
+        Raises NoAnswer if the answer is an error, or the process ends or does not answer in time.
+        """
         if self._failure:
             raise NoAnswer(self._failure)
         with suppress(BrokenPipeError):
@@ -71,7 +75,10 @@ class Sandbox:
         return self._read_answer()
 
     def _read_answer(self) -> Any:
-        """Return the next answer. Raise NoAnswer if it is an error, or no answer at all."""
+        """Wait for the next answer, and return it.
+
+        Raises NoAnswer if it is an error, or does not come.
+        """
         kind, value = self._parse_answer()
         if kind == "error":
             raise NoAnswer(str(value))
@@ -120,7 +127,7 @@ class Sandbox:
         self._fail(limits.describe_overtime("") if is_over else limits.describe_early_exit(code))
 
     def find_place(self) -> str:
-        """End the process, and return the line of its code; empty if it does not answer soon."""
+        """Ask the process for the line of its code, end it, and return the line; empty without answer."""
         if not self._process:
             return ""
         self._handle.send_signal(limits.LIMIT_SIGNAL)

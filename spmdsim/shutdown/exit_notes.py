@@ -63,9 +63,9 @@ def note_failure(code: int, cause: str = "") -> bool:
 
 
 def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
-    """Write a note so that a reader sees all of it or none.
+    """Write a note so that a reader sees all of it or none; return True if that succeeds.
 
-    Return False if the system refuses, as on a full disk.
+    It fails if the system refuses, as on a full disk.
 
     Args:
         path: the note.
@@ -108,14 +108,16 @@ def note_left(code: int) -> None:
 def has_started_mpi() -> bool:
     """Return True if this process has started MPI, even if MPI has ended since."""
     is_initialized = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
-    return (
-        is_initialized is not None and is_initialized()
-    )  # a module that is being imported has no such function yet
+    # A module that is being imported has no such function yet.
+    return is_initialized is not None and is_initialized()
 
 
 @contextmanager
 def noting_mpi_start() -> Iterator[None]:
-    """Keep a note in the block that this rank starts MPI, where it waits for all other ranks."""
+    """Note, during the block, that this rank starts MPI, where it waits for all other ranks.
+
+    Nothing is noted without a starter on this machine.
+    """
     folder = find_job_folder()
     note = None if folder is None else folder / f"{STARTING_MPI}{this_rank()}"
     if note is not None:
@@ -164,7 +166,7 @@ def note_recording() -> None:
 
 
 def read_request() -> str | None:
-    """Return the starter's reason for asking for the last calls; None if it has noted none."""
+    """Return why the starter asks for the last calls; None if it does not ask."""
     folder = find_job_folder()
     try:
         return None if folder is None else (folder / ASKED).read_text() or None
@@ -203,7 +205,7 @@ def to_shell_code(returncode: int) -> int:
 
 
 def describe_death(code: int) -> str:
-    """Return in words how a rank ended. A negative exit code is the signal that killed it.
+    """Return in words how a rank ended, from its exit code or minus the signal that killed it.
 
     >>> describe_death(-11), describe_death(5)
     ('was killed by signal 11 (SIGSEGV)', 'ended with exit code 5 without a word')

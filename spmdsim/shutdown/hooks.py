@@ -1,7 +1,8 @@
 """Hooks of the interpreter by which a failure of this rank ends the job, and not only this rank.
 
-The package sets them when it is imported in a process that an MPI launcher started. Most do nothing before MPI runs on several
-ranks. Exceptions, threads, exit handlers, ``SystemExit``, ``os._exit`` and closed files of MPI have a hook each.
+The package sets them when it is imported in a process that an MPI launcher started. Most do nothing before MPI runs on
+several ranks. Exceptions, threads, exit handlers, ``SystemExit``, ``os._exit`` and closed files of MPI have a hook
+each.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def read_exit_reason() -> tuple[int, str]:
 
 
 def set_hooks(name: str | None = None) -> None:
-    """Install the hooks of threads, exits and exceptions that end all ranks if one rank fails.
+    """Install the hooks by which a failure of this rank ends the job.
 
     A further call installs hooks again that the program has replaced.
 
@@ -87,7 +88,10 @@ def _end_before_mpi_at_exit() -> None:
 def _end_job_on_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """End the job when no code of the program catches an exception (``sys.excepthook``)."""
+    """End the job after an exception that no code of the program has caught.
+
+    This is ``sys.excepthook``. Without several ranks, and in a forked child, the exception is only printed.
+    """
     name = _program_name[0] if _program_name else Path(sys.argv[0]).name
     if stop.is_forked() and isinstance(error, SpmdError):
         stop.write(stop.describe_error(error, name))
@@ -127,7 +131,10 @@ def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
 
 
 def hook_exit_callbacks() -> None:
-    """End the job when a function of ``atexit`` raises, which Python would only print."""
+    """Set a hook that ends the job when a function of ``atexit`` raises.
+
+    Python would only print the exception. Other exceptions that cannot be raised go to the hook before.
+    """
     previous_hook = sys.unraisablehook
     if previous_hook.__module__ == __name__:
         return
@@ -147,9 +154,10 @@ def hook_exit_callbacks() -> None:
 
 
 def hook_exit() -> None:
-    """Store the exit code with which ``SystemExit`` ends this process, for the functions that run at exit.
+    """Set a hook that stores the exit code with which ``SystemExit`` ends this process.
 
-    Python reads the exception's attribute ``code`` when no code has caught the exception; no Python frame is above then.
+    Functions that run at exit read it (:func:`read_exit_reason`). Python reads the exception's attribute ``code`` when
+    no code has caught the exception; no Python frame is above then.
     """
     member = vars(SystemExit)["code"]
     if isinstance(member, property):  # hooked already
@@ -175,7 +183,7 @@ def hook_exit() -> None:
 
 
 def hook_quick_exit() -> None:
-    """Have ``os._exit`` end the job as other exits do.
+    """Replace ``os._exit`` by a function that ends the job as other exits do.
 
     Launchers do not name the rank, and some take 0 for a good end.
     """
@@ -214,7 +222,10 @@ def _print_quick_exit(status: int, frame: FrameType) -> None:
 
 
 def hook_shutdown() -> None:
-    """Watch the interpreter's shutdown from where it waits for threads: the main program is over then."""
+    """Set a hook that watches the interpreter's shutdown, from where it waits for threads.
+
+    The main program is over then. See :func:`watch_shutdown`.
+    """
     wait_for_threads = threading._shutdown  # type: ignore[attr-defined]
     if wait_for_threads.__module__ == __name__:  # hooked already
         return
@@ -233,7 +244,10 @@ def hook_shutdown() -> None:
 
 
 def guard_mpi_files() -> None:
-    """Have ``os.close`` and ``os.closerange`` raise WorldError for the files of MPI that are open now."""
+    """Protect the files of MPI that are open now from ``os.close`` and ``os.closerange``.
+
+    Both raise WorldError for such a file as long as MPI runs.
+    """
     if not _mpi_files:
         os.close = _refuse_mpi_files(os.close, lambda number: (number,))
         os.closerange = _refuse_mpi_files(os.closerange, range)

@@ -1,8 +1,8 @@
 """Two phases of a rank, watched from a child process: the start of MPI and the shutdown of the interpreter.
 
-Ranks wait for each other in both phases, and no thread of Python runs. A rank that never comes, or that stays in a thread, an
-``atexit`` handler or a ``__del__``, would keep all others waiting without end and without a word. The main program between
-the phases may take as long as it likes.
+Ranks wait for each other in both phases, and no thread of Python runs. A rank that never comes, or that stays in a
+thread, an ``atexit`` handler or a ``__del__``, would keep all others waiting without end and without a word. The main
+program between the phases may take as long as it likes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from spmdsim.shutdown.processes import (
 from spmdsim.shutdown.stop import BEFORE_MPI, PACKAGE, ask_launcher_to_end, is_users_file, write
 from spmdsim.sides import name_ranks
 
-#: Seconds that a rank waits at least for the others to start MPI, whatever ``SPMDSIM_DEADLINE`` says of calls; and between
-#: two lines that say so. Large programs take a minute to import.
+#: Seconds that a rank waits at least for the others to start MPI, whatever ``SPMDSIM_DEADLINE`` says of calls; and
+#: between two lines that say so. Large programs take a minute to import.
 DEADLINE, SIGNS = 60.0, 10.0
 #: Seconds between two looks at the processes of the ranks.
 LOOK_SECONDS = 0.5
@@ -60,8 +60,8 @@ LATER_SECONDS = 2.0
 KILL_SECONDS = 1.0
 #: The exit code of a job that ends so.
 CODE = 2
-#: Seconds for the other ranks to fail, too, before a rank that fails ends the job by its launcher; and more seconds for each
-#: rank, so that only the first of them prints the line.
+#: Seconds for the other ranks to fail, too, before a rank that fails ends the job by its launcher; and more seconds for
+#: each rank, so that only the first of them prints the line.
 ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
 #: Seconds for a process to write its stacks.
 ANSWER_SECONDS = 1.0
@@ -76,10 +76,10 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def start_mpi() -> None:
-    """Import ``mpi4py.MPI``, which starts MPI.
+    """Import ``mpi4py.MPI``, which starts MPI, and watch that all ranks come.
 
-    A child process ends the job if another rank does not come. All worlds of this package start MPI here. A program may
-    have started it before, by its own import.
+    All worlds of this package start MPI here. A rank waits in the import for all others. A child process ends the job
+    if another rank does not come before the deadline. A program may have started MPI before, by its own import.
     """
     job = detect()
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -112,10 +112,13 @@ def _watch_mpi_start(job: Launched, deadline: float) -> Iterator[None]:
 
 
 class _MpiImport(MetaPathFinder, Loader):
-    """Finds and loads ``mpi4py.MPI`` once, as Python does, and watches the import if it starts MPI.
+    """Finder and loader of ``mpi4py.MPI`` that watches the program's own import if it starts MPI.
 
-    A rank waits in this import for all other ranks, and no thread of Python runs. ``mpi4py.rc.initialize`` tells whether the
-    import starts MPI.
+    A rank waits in this import for all other ranks. A look into ``sys.modules`` cannot replace the hook: while the rank
+    waits, none of its threads runs, and another process cannot see its modules. Another process sees that the library
+    is mapped, but not whether MPI has started since; so the rank itself must note the begin and the end of the import.
+    ``mpi4py.rc.initialize`` tells whether the import starts MPI. The module is found and loaded once, as without the
+    hook.
     """
 
     def find_spec(
@@ -180,9 +183,9 @@ class WatchedProcess:
         return os.read(self._marks, 64) if self.wait_for_end(seconds) else None
 
     def end_job(self, text: str, code: int) -> None:
-        """Print ``text`` and ask the launcher to end the job.
+        """Print a text, ask the launcher to end the job, and kill the process if it does not end.
 
-        Kill the process if it has not ended after a second.
+        The process has :data:`KILL_SECONDS` to end.
         """
         os.write(2, f"{text}\n".encode())
         note_failure(code)
@@ -192,9 +195,10 @@ class WatchedProcess:
             self._handle.send_signal(signal.SIGKILL)
 
     def request_stacks(self, answer: int) -> str:
-        """Return the stacks of the process, as ``faulthandler`` writes them to ``answer``.
+        """Return the stacks of the process's threads as text; empty if it writes none.
 
-        Empty if it writes none.
+        The process writes them by ``faulthandler`` when it gets :data:`STACK_SIGNAL`. ``answer`` is the descriptor from
+        which they are read.
         """
         self._handle.send_signal(STACK_SIGNAL)
         text, end = b"", time.monotonic() + ANSWER_SECONDS
@@ -210,11 +214,11 @@ class WatchedProcess:
 
 
 def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
-    """Run a function in a child process, which watches this process.
+    """Fork a child process that runs a function, which watches this process.
 
     Returns:
-        A descriptor and the child's number. The child reads marks from the descriptor, and its work should end when the
-        descriptor is closed (:meth:`WatchedProcess.wait_for_end`).
+        A descriptor and the child's process number. The child reads the marks that this process writes to the
+        descriptor, and its work should end when the descriptor is closed (:meth:`WatchedProcess.wait_for_end`).
     """
     handle, (read_end, write_end) = ProcessHandle(os.getpid()), os.pipe()
     try:
@@ -246,6 +250,7 @@ def run_beside(work: Callable[[WatchedProcess], None]) -> Iterator[None]:
 
 
 def _run_work(work: Callable[[WatchedProcess], None], watched: WatchedProcess) -> NoReturn:
+    """Run the work in the child, with the system's own handling of signals, and exit with code 0."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM):  # the watched process handles these signals
             signal.signal(number, signal.SIG_DFL)
@@ -263,8 +268,8 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
     Args:
         watched: the rank, which starts MPI.
         job: the job, as the launcher describes it.
-        deadline: the seconds that the rank waits for ranks that have not left; infinity for no deadline, and no lines about
-            ranks that have not come yet.
+        deadline: the seconds that the rank waits for ranks that have not left; infinity for no deadline, and no lines
+            about ranks that have not come yet.
     """
     begin, signs, gone_seconds, gone_ranks = time.monotonic(), 0, 0.0, list[int]()
     while not watched.wait_for_end(LOOK_SECONDS):
@@ -294,8 +299,9 @@ def read_deadline() -> float:
 
 
 def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
-    """Return the ranks that have left the program, and the ranks that have not come to MPI's start.
+    """Return two lists: ranks that have left the program, and ranks that have not come.
 
+    A rank has come if it may have loaded MPI.
     Both lists are empty if this process does not see all ranks: on other machines, in containers, without ``/proc``.
     """
     processes = _list_rank_processes()
@@ -308,7 +314,10 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
 
 
 def _list_rank_processes() -> dict[int, list[int]]:
-    """Return the processes of each rank that this rank's launcher started on this machine."""
+    """Return the numbers of the processes of each rank, of this rank's launcher and machine.
+
+    It is empty if the launcher is in another container.
+    """
     parents: dict[int, int] = {}
     ranks: dict[int, int] = {}
     for process in list_processes():
@@ -348,13 +357,13 @@ def _may_have_loaded_mpi(process: int) -> bool:
 
 
 def end_before_mpi(code: int) -> None:
-    """End the job if this rank fails before it starts MPI.
+    """End the job if this rank fails before it starts MPI; return at once if it does not.
 
-    Do nothing under a supervisor, which does it. A launcher that speaks PMI ends no job for such a rank: the other
-    ranks would wait in MPI's start.
+    A launcher that speaks PMI ends no job for such a rank: the other ranks would wait in MPI's start. A supervisor, if
+    there is one, ends the job itself.
 
     Args:
-        code: the exit code of this rank.
+        code: the exit code of this rank; 0 if it does not fail.
     """
     job = detect()
     if not code or job is None or has_started_mpi() or find_job_folder() is not None:
@@ -393,11 +402,11 @@ class StackFrame(NamedTuple):
 def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     """Start a child process that ends the job if this process's shutdown blocks for too long.
 
-    After ``seconds`` the child asks for the stacks of all threads by a signal. If the user's code or a thread blocks, it
-    prints the rank and the place, and ends the job with code 2. The clock restarts if the process waits for other ranks
-    (:func:`waiting_for_ranks`), does not answer, or works in a function without lines of Python, such as the interpreter's
-    own clearing of many objects. Nothing is watched if the platform has no ``fork``, if ``seconds`` is infinite, or if no
-    process can be started.
+    After ``seconds`` the child asks for the stacks of all threads by a signal. If the user's code or a thread blocks,
+    it prints the rank and the place, and ends the job with code 2. The clock restarts if the process waits for other
+    ranks (:func:`waiting_for_ranks`), does not answer, or works in a function without lines of Python, such as the
+    interpreter's own clearing of many objects. Nothing is watched if the platform has no ``fork``, if ``seconds`` is
+    infinite, or if no process can be started.
 
     Args:
         rank: the rank of this process, for the message.
@@ -441,7 +450,7 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
 
 @contextmanager
 def waiting_for_ranks() -> Iterator[None]:
-    """Let the shutdown take as long as it likes in the block, where this rank waits for others."""
+    """Stop the clock of :func:`watch_shutdown` during the block, in which this rank waits for others."""
     _write_mark(WAITS)
     try:
         yield
@@ -456,9 +465,10 @@ def _write_mark(mark: bytes) -> None:
 
 
 def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
-    """Return the line that holds up a process's shutdown.
+    """Return words for the line of the user's code in which a process's shutdown blocks.
 
-    Empty if this package waits in it, or main is absent.
+    For a thread that is waited for, they name the thread. They are :data:`NO_LINES` if no line of Python runs, and
+    empty if this package waits or the main thread is absent.
 
     Args:
         stacks: as ``faulthandler`` writes them, the innermost frame first.

@@ -2,8 +2,8 @@
 
 Linux answers by ``/proc`` and ``prctl``. On other systems the lists are empty, and options are not set.
 
-MPI libraries leave shared memory and launchers' files when a job ends badly. Segments take memory. Open MPI does not start a
-launcher that happens to get the process number of an earlier one whose files exist.
+MPI libraries leave shared memory and launchers' files when a job ends badly. Segments take memory. Open MPI does not
+start a launcher that happens to get the process number of an earlier one whose files exist.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ SHARED = Path("/dev/shm")
 MPICH_SEGMENTS, OPEN_MPI_SEGMENTS = "/dev/shm/mpich_shm_", "/dev/shm/sm_segment."
 #: The begins of the names of all segments of these libraries.
 SEGMENT_NAMES = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
-#: Seconds after which an unused segment of an ended job is removed. A rank that makes a segment maps it within this time.
+#: Seconds after which an unused segment of an ended job is removed. A rank that makes a segment maps it within this
+#: time.
 YOUNG = 0.25
 #: Seconds after which an unused segment of any job is removed. The ranks of a running job may take long to start.
 SETTLED = 600.0
 #: The signal that a reaper passes on to its child.
 PASSED_SIGNAL = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
-#: Options of Linux's prctl: send a signal when the parent ends; let processes of the same user look into this one; gain no
-#: rights; adopt orphans.
+#: Options of Linux's prctl: send a signal when the parent ends; let processes of the same user look into this one; gain
+#: no rights; adopt orphans.
 SIGNAL_WITH_PARENT, READABLE, NO_NEW_RIGHTS, ADOPT_ORPHANS = 1, 4, 38, 36
 _IS_READABLE = 3
 
@@ -72,8 +73,9 @@ def list_children(process: int) -> list[int]:
 
 
 def list_mapped_files(process: int) -> list[str] | None:
-    """Return the paths of the files that a process has mapped, or None if the system refuses them.
+    """Return the paths of the files that a process has mapped to memory.
 
+    None if the system refuses them. A process that has ended has mapped none.
     A process that has ended has mapped none.
     """
     try:
@@ -106,7 +108,7 @@ def make_unreadable() -> Iterator[None]:
 
 
 def can_watch_processes() -> bool:
-    """Return True if this system tells when a process ends.
+    """Return True if this system has descriptors of processes, which tell when a process ends.
 
     Old kernels and some containers refuse it at run time.
     """
@@ -156,16 +158,17 @@ class ProcessHandle:
 
 
 def fork_below_reaper() -> int:
-    """Fork a process below a reaper, which terminates the process's descendants.
+    """Fork a process that ends with all of its descendants.
 
+    It runs below a reaper, which terminates them.
     Linux hands orphans to the nearest ancestor that asked for them (``PR_SET_CHILD_SUBREAPER``). A reaper is such an
     ancestor: it waits for one child and terminates everything below itself when the child ends, when it is asked to, or
-    when its own parent ends. It passes ``PASSED_SIGNAL`` on to the child. On other systems a reaper terminates its child
-    alone.
+    when its own parent ends. It passes ``PASSED_SIGNAL`` on to the child. On other systems a reaper terminates its
+    child alone.
 
     Returns:
-        0 in the new process; in the calling process the reaper's number. The reaper ends as the new process ended: with its
-        exit code, or by its signal. SIGTERM ends the reaper and all of its descendants.
+        0 in the new process; in the calling process the reaper's number. The reaper ends as the new process ended: with
+        its exit code, or by its signal. SIGTERM ends the reaper and all of its descendants.
     """
     caller = os.getpid()
     reaper = os.fork()
@@ -191,7 +194,7 @@ def fork_below_reaper() -> int:
 
 
 def _reap(child: int) -> NoReturn:
-    """Wait for the child, terminate its descendants, and end as it ended.
+    """Wait, as the reaper, for the child to end; terminate its descendants, and end like it.
 
     No file of the caller stays open.
     """
@@ -232,9 +235,8 @@ def terminate_descendants(*children: ProcessHandle) -> None:
     while True:
         for handle in children:
             handle.send_signal(signal.SIGKILL)
-        for number in list_children(
-            os.getpid()
-        ):  # only this function waits for them: their numbers stay their own
+        # Only this function waits for the children, so their numbers stay their own.
+        for number in list_children(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(number, signal.SIGKILL)
         try:
@@ -263,7 +265,7 @@ def unlink_segments(name: str = MPICH_SEGMENTS) -> None:
 
 
 def remove_segments(since: float) -> list[Path]:
-    """Remove this user's unused segments that are not older than a job that has ended.
+    """Remove the unused segments of shared memory that a job of this user has left.
 
     Args:
         since: when the job began, by the file system's clock.
@@ -289,9 +291,10 @@ def remove_session(launcher: int) -> None:
 
 
 def find_leftovers() -> list[Path]:
-    """Return the files that this user's ended jobs have left.
+    """Return the paths that this user's ended jobs have left, sorted.
 
-    They are unused segments of shared memory, and folders of launchers that do not run.
+    They are segments of shared memory that are unused and older than :data:`SETTLED` seconds, and folders of launchers
+    that do not run. Without ``/proc`` there are none.
     """
     now = time.time()
     segments = [
@@ -315,7 +318,10 @@ def remove_path(path: Path) -> bool:
 
 
 def _list_sessions(launcher: str) -> list[Path]:
-    """Return the folders of launchers, which Open MPI 5 and its predecessors name by their process number."""
+    """Return the folders of a launcher; of all launchers for the number ``*``.
+
+    Open MPI 5 and its predecessors name them by the launcher's process number.
+    """
     import tempfile  # each rank's supervisor loads this file, and none needs that
 
     names = (f"ompi.{launcher}", f"prte*.{launcher}.{os.getuid()}") if hasattr(os, "getuid") else ()
@@ -355,16 +361,16 @@ def _read_birth(path: Path) -> float | None:
 def may_be_used(path: Path) -> bool:
     """Return True if another process has opened or mapped a file, or if the system does not tell it.
 
-    Linux grants a lease for writing only if nothing else refers to the file. The lists of files of all processes would not
+    Linux grants a lease for writing only if nothing else refers to the file. The lists of files of all processes would
+    not
     do: the system refuses those of some processes, and has none of processes in other containers.
     """
     try:
         import fcntl
 
         with path.open("rb+") as file:
-            fcntl.fcntl(
-                file, fcntl.F_SETSIG, signal.SIGURG
-            )  # if another process opens the file now; it is ignored
+            # The signal comes if another process opens the file now; it is ignored.
+            fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         return False
     except (ImportError, AttributeError, OSError):  # another system; or the lease is refused

@@ -114,6 +114,9 @@ def find_active_world() -> MPI.Comm | None:
 def find_exit_code(error: BaseException) -> int:
     """Return the exit code of a program that an exception ends.
 
+    It is the code of a SystemExit (0 to 255), 130 after Ctrl-C, 2 for a user's mistake, and 1 for other errors.
+
+
     >>> find_exit_code(SystemExit(5)), find_exit_code(SystemExit()), find_exit_code(ValueError())
     (5, 0, 1)
     """
@@ -127,7 +130,10 @@ def find_exit_code(error: BaseException) -> int:
 
 
 def describe_error(error: BaseException, name: str) -> str:
-    """Return the text on an error: one line for a user's mistake, else the traceback."""
+    """Return the text to print for an error: one line for a user's mistake, else the traceback.
+
+    For a SystemExit it is its text, or the call with its line; empty for the code 0. ``name`` begins the line.
+    """
     if isinstance(error, SpmdError):
         return f"{name}: error: {error}"
     if isinstance(error, SystemExit):
@@ -171,7 +177,10 @@ def is_users_file(file: str) -> bool:
 
 
 def strip_starters(error: BaseException) -> BaseException:
-    """Return the error with a traceback that begins in the user's program, not in its starter."""
+    """Return an error with a traceback that begins in the user's program, not in its starter.
+
+    If no frame is the program's, the traceback does not change.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith(STARTERS):
         trace = trace.tb_next
@@ -181,14 +190,18 @@ def strip_starters(error: BaseException) -> BaseException:
 
 
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
-    """Print once why the job stops, and return the exit code.
+    """Print once, for all ranks that stop, why; return the exit code of this process.
 
-    Do not return if other ranks still run.
+    If other ranks still run, end the job and do not return.
+
+    Each rank that stops sends its reason to rank 0, which prints each distinct reason once. A SystemExit without a text
+    is only printed if other ranks still run. Without MPI, each rank prints its own reason.
 
     Args:
         error: what ends the program on this rank.
         name: the begin of an error line.
-        join: starts MPI if it does not run yet, to learn whether the other ranks stop, too.
+        join: starts MPI if it does not run yet, from the text and the code, to learn whether the other ranks stop, too;
+            it returns the communicator of all ranks or None.
     """
     code, text, job = find_exit_code(error), describe_error(error, name), detect()
     is_quiet = isinstance(error, SystemExit) and not isinstance(error.code, str)
@@ -217,22 +230,34 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         if not is_quiet:
             write(text)
         return code
-    reason, folder = Reason(text, isinstance(error, DisagreementError)), find_job_folder()
+    _stop_with_others(comm, Reason(text, isinstance(error, DisagreementError)), code, is_quiet)
+    return 0 if is_noted else code  # the starter reads the note; the launcher would only print more lines
+
+
+def _stop_with_others(comm: MPI.Comm, reason: Reason, code: int, is_quiet: bool) -> None:
+    """Print the reasons of all ranks that stop, on one of them; end the job if other ranks still run.
+
+    Args:
+        comm: all ranks of the job.
+        reason: why this rank stops.
+        code: its exit code.
+        is_quiet: True to print reasons only if other ranks still run.
+    """
+    folder = find_job_folder()
     if comm.rank and folder is not None and has_left(folder, 0, 0):  # rank 0 receives no messages any more
         reasons: dict[int, Reason] | None = {comm.rank: reason}
     else:
         reasons = _gather_stops(comm, reason, EXIT_SECONDS if is_quiet else SECONDS)
     if reasons is None:  # rank 0 has the reasons of all ranks, and prints them
         if has_log() and not is_quiet:
-            write(text)
-    else:
-        others_run = len(reasons) < comm.size
-        if others_run or not is_quiet:
-            _print_reasons(reasons, comm.size)
-        _run_last_functions(text)
-        if others_run:
-            abort_job(code)
-    return 0 if is_noted else code  # the starter reads the note; the launcher would only print more lines
+            write(reason.text)
+        return
+    others_run = len(reasons) < comm.size
+    if others_run or not is_quiet:
+        _print_reasons(reasons, comm.size)
+    _run_last_functions(reason.text)
+    if others_run:
+        abort_job(code)
 
 
 # -- is it one rank that stops, or all of them? ----------------------------------------------------------
@@ -251,12 +276,12 @@ class Reason(NamedTuple):
 
 
 def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Return the reasons of all stopping ranks on the rank that prints them, and None on other ranks.
+    """Return the reasons of all ranks that stop, on the rank that prints them; else None.
 
-    If one rank stops alone, the others wait for ever in their next collective, so that rank must abort the job. If all ranks
-    stop (a wrong argument is wrong everywhere), they should print that once and exit without an abort. To tell the cases
-    apart, each rank sends its reason to rank 0, which waits ``seconds`` for the others. The messages have their own tag, so
-    no collective of the other ranks receives them.
+    If one rank stops alone, the others wait for ever in their next collective, so that rank must abort the job. If all
+    ranks stop (a wrong argument is wrong everywhere), they should print that once and exit without an abort. To tell
+    the cases apart, each rank sends its reason to rank 0, which waits ``seconds`` for the others. The messages have
+    their own tag, so no collective of the other ranks receives them.
     """
     if comm.rank:
         return _report_to_root(comm, reason, seconds)
@@ -276,9 +301,10 @@ def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
 
 
 def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Send the reason to rank 0.
+    """Send this rank's reason to rank 0, and wait until it prints the reason.
 
-    Return None if rank 0 prints it, else the reason: then rank 0 does not stop.
+    Returns None if rank 0 prints it because all ranks stop. Otherwise rank 0 still runs, or does not end the job in
+    time: the reason is returned by rank, so that this rank prints it.
     """
     request = comm.isend(reason, dest=0, tag=TAG)
     deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
@@ -308,8 +334,8 @@ def end_job_for_others(comm: MPI.Comm) -> None:
 def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     """Print each cause once, with its ranks unless all have it.
 
-    Leave out ranks that only report a difference between others if a rank has a reason of its own. If none has, print one of
-    the reports: they are equal, but a later rank may have seen less.
+    Leave out ranks that only report a difference between others if a rank has a reason of its own. If none has, print
+    one of the reports: they are equal, but a later rank may have seen less.
     """
     ranks_and_reasons = sides(sorted(reasons.items()))
     causes = sorted((ranks, reason.text) for ranks, reason in ranks_and_reasons if not reason.of_others)
@@ -336,18 +362,17 @@ def note_exit_code(code: int) -> int:
 
 
 def _leave_quietly(error: BaseException, code: int) -> int:
-    """Print one line after Ctrl-C, and nothing if the output's reader has ended (``| head``).
+    """End a program without a traceback after Ctrl-C, or if its output's reader has ended.
 
-    Return the exit code.
+    One line is printed after Ctrl-C, nothing if the reader has ended (``| head``). Returns the exit code.
     """
     if not isinstance(error, BrokenPipeError):
         if not error.args:  # else the line is printed already
             write("interrupted")
         return code
     null_device = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(
-        null_device, sys.stdout.fileno()
-    )  # Python would print an error when it flushes the buffer at exit
+    # Otherwise Python would print an error when it flushes the buffer at exit.
+    os.dup2(null_device, sys.stdout.fileno())
     return READER_LEFT
 
 
