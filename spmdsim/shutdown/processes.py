@@ -76,7 +76,6 @@ def list_mapped_files(process: int) -> list[str] | None:
     """Return the paths of the files that a process has mapped to memory.
 
     None if the system refuses them. A process that has ended has mapped none.
-    A process that has ended has mapped none.
     """
     try:
         lines = (PROC / str(process) / "maps").read_bytes().decode(errors="replace").splitlines()

@@ -12,7 +12,7 @@ from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.agreement.call_log import CallLog
 from spmdsim.worlds.agreement.group_log import TensorHistory
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement, CallScope, RankStatus
-from spmdsim.worlds.agreement.process_agreements import PROCESS, ProcessAgreements
+from spmdsim.worlds.agreement.process_agreements import PROCESS
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
 
@@ -26,7 +26,6 @@ class BoardAgreement(CallAgreement):
         deadline: seconds that a rank waits for the others.
         strict: whether every call and its source lines are compared before it runs.
         purpose: tells the calls apart from others of the world.
-        process: the state of this process.
     """
 
     compares = True
@@ -39,7 +38,6 @@ class BoardAgreement(CallAgreement):
         deadline: float,
         strict: bool = False,
         purpose: str = "",
-        process: ProcessAgreements = PROCESS,
     ) -> None:
         super().__init__()
         self.board, self.places = board, tuple(places)
@@ -47,7 +45,7 @@ class BoardAgreement(CallAgreement):
         self._name = purpose + board.name_world(self.places)
         self._logs: dict[tuple[int, ...], CallLog] = {}
         self._refusal = ""
-        self._watch = process.watch(board)
+        self._watch = PROCESS.watch(board)
         self._watch.follow(self._logs, deadline)
 
     def log_of(self, ranks: tuple[int, ...]) -> CallLog:

@@ -174,8 +174,6 @@ class CallLog(GroupLog):
 
         A heavy call can write behind the buffer of a rank in another call (``Call.number``). Each rank first logs its
         call and then looks. So of two ranks in different calls at least one stays out of MPI.
-        Each rank first writes its call and then looks. So of two ranks in different calls at least one stays out of
-        MPI.
         """
         index = locate(0, layout.AGREED, number)
         for place, start in self._starts.items():

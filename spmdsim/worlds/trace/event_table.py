@@ -70,7 +70,7 @@ def _line(
 
 
 def _row(event: Event) -> tuple[str, ...]:
-    """Return the row of an event. Bytes are the largest of any rank."""
+    """Return the texts of an event's row; bytes are those of the rank with most of them."""
     source, seconds = event.source or "", f"{event.seconds:.6f}"
     if not isinstance(event, CollectiveEvent):
         layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
@@ -96,7 +96,7 @@ def _row(event: Event) -> tuple[str, ...]:
 
 
 def matrix(trace: Trace, size: int) -> np.ndarray:
-    """Return the bytes sent from rank to rank, an int64 array ``[receiver, sender]``.
+    """Return the bytes that each rank sends to each rank, an int64 array ``[receiver, sender]``.
 
     ``size`` is the number of ranks of the world. Placing steps send the boxes that they place. Reductions are counted
     as the bandwidth-optimal direct algorithm moves them: every member sends its part of a block to the owner, and for
@@ -133,7 +133,7 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 
 
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    """Return ``(peer, elements)`` of a step.
+    """Return ``(peer, elements)`` of the messages that a rank receives in a step.
 
     A peer may occur several times, and the rank itself may be one.
     """

@@ -104,7 +104,7 @@ class CollectiveEvent(ShortRepr):
 
     @property
     def due(self) -> tuple[int, ...]:
-        """Bytes that each owned rank receives if the step runs by the calls in ``way``.
+        """Bytes that each owned rank must receive if the step runs by the MPI calls in ``way``.
 
         They are the planned bytes with two exceptions. A small reduction that MPI does not support is gathered on all
         ranks, in one call. A result that ranks share in memory is not sent to each of them.

@@ -49,7 +49,7 @@ _TYPES = {"rank": int, "number": int, "begin": int, "end": int}
 
 
 def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: int) -> dict[str, Any]:
-    """Return the timeline of some calls: one process per rank, one lane per group.
+    """Return the timeline of logged calls in Chrome's JSON format: one lane per rank and group.
 
     Args:
         calls: the calls of all ranks.
@@ -93,7 +93,10 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
 
 
 def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
-    """Write a document to a file at once: as JSON if the name ends in ``.json``, else as a table."""
+    """Write a document of :func:`document` to a file: as JSON for ``.json``, else as a table.
+
+    Readers see all of it or none.
+    """
     text = json.dumps(document) if Path(path).suffix == ".json" else table([document])
     new_file = f"{os.fspath(path)}.{os.getpid()}.part"
     try:
@@ -105,7 +108,7 @@ def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a document from its file.
+    """Return the document that a file of :func:`write` in JSON has.
 
     Raises:
         InputError: If the file has other contents.
@@ -204,7 +207,10 @@ def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
 
 
 def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> GroupCalls:
-    """Return the table of one group's calls, and notes about the first call that differs or lacks a rank."""
+    """Return the rows of one group's calls, and notes about the first call that differs.
+
+    A call that a rank has not made differs, too.
+    """
     members = [rank for rank in group if rank in ranks]
     rows: dict[int, dict[int, LastCall]] = {}
     for call in calls:

@@ -19,7 +19,7 @@ MOST_ARROWS = 20_000
 
 
 def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return the timeline of one program.
+    """Return the timeline of one program in Chrome's JSON format.
 
     Args:
         traces: one trace per process, such as ``world.gather_objects([trace])`` returns.
@@ -64,7 +64,7 @@ def _recorded_ranks(trace: Trace) -> Sequence[int]:
 
 
 def _lines(trace: Trace) -> dict[int, int]:
-    """Return the lanes, from 1 on, of events that started early, by event number.
+    """Return the lane, from 1 on, of each event that started early, by the event's number.
 
     Events of a lane do not overlap.
     """
@@ -79,7 +79,10 @@ def _lines(trace: Trace) -> dict[int, int]:
 
 
 def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the names of the lanes. Events that started early have lanes of their own."""
+    """Return the records that name the lanes of each rank.
+
+    Lane 0 has operators and collectives, further lanes the collectives that started early.
+    """
     lanes = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"})
     words = ("operators and collectives", "begun early")
     return [
@@ -89,7 +92,7 @@ def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
-    """Return the slice of an event in the lane of a rank."""
+    """Return the record of an event in a rank's lane 0; ``start`` is in microseconds."""
     common = {"ph": "X", "pid": rank, "tid": 0, "ts": start, "dur": event.seconds * 1e6}
     if not isinstance(event, CollectiveEvent):
         args: dict[str, Any] = {
@@ -118,9 +121,12 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 
 
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
-    """Return, per message, an arrow's start in the sender's slice and its end in the receiver's.
+    """Return two records for each message: an arrow's start at the sender, its end at the receiver.
 
     At most :data:`MOST_ARROWS` messages are drawn.
+
+    Args:
+        slices: by rank and number, each event with its start in microseconds and its lane.
     """
     arrows: list[dict[str, Any]] = []
     for (rank, number), (event, start, line) in slices.items():

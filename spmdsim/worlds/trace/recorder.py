@@ -36,9 +36,12 @@ _operators: list[str] = []
 
 @contextlib.contextmanager
 def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]:
-    """Record an operator that runs in the ``with`` block, or its gradients.
+    """Record an operator or its gradients, which the ``with`` block computes, in the open traces.
 
-    ``gradients`` is their number, 0 for the forward pass.
+    Args:
+        recipe: the recipe of the operator.
+        world: the world of the operands.
+        gradients: the number of gradients that are computed; 0 for the forward pass.
     """
     with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
         start = time.perf_counter()
@@ -130,9 +133,9 @@ class Trace(Pictured, Sequence[Event]):
         return self._total("planned", rank)
 
     def _total(self, what: str, rank: int | None) -> int:
-        """Return the sum of an attribute of the events for ``rank``.
+        """Return the sum of an attribute of the collectives for ``rank``.
 
-        Without a rank, the largest sum of any rank.
+        Without a rank, it is the largest sum of any rank.
         """
         totals: Counter[int] = Counter()
         for event in self.collectives:
@@ -257,9 +260,12 @@ def emit(event: Event) -> None:
 
 
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
-    """Emit a call of an operator that started at ``start`` and ends now.
+    """Add the event of an operator that ends now to the open traces.
 
-    Shapes in the event are those of the process's first rank.
+    Args:
+        recipe: the recipe of the call.
+        ranks: the ranks that this process owns. Shapes in the event are those of the first one.
+        start: the start, as seconds of ``time.perf_counter``.
     """
     if programs:
         programs[-1].record_operator_event(recipe)

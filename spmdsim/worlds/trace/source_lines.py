@@ -15,15 +15,16 @@ from types import CodeType, FrameType
 
 from spmdsim.shutdown.stop import PACKAGE
 
+#: Lines of a call and its callers that are compared or printed at most.
+MOST_LINES = 8
 #: The lines whose calls are replayed now by recorded programs; the last one is current.
 lines_again: list[str | None] = []
 
 
 def cell(file: str) -> str | None:
-    """Return the name of a notebook's cell such as ``Cell In[4]``, from IPython's name of its file.
+    """Return the name of a notebook's cell, such as ``Cell In[4]``; None for other files.
 
-    None for other files.
-
+    ``file`` is the name that IPython gives the cell's code.
     It asks the running shell, so that IPython is not imported here.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -45,7 +46,7 @@ def in_words(file: str, line: int | None, folder: bool = False) -> str:
 
 
 def source_line(frame: FrameType | None = None) -> str | None:
-    """Return ``file:line`` of the innermost frame outside this package: the user's call.
+    """Return ``file:line`` of the user's call: the innermost frame outside this package.
 
     For a cell, its name and line.
 
@@ -67,16 +68,16 @@ def user_place() -> tuple[str, int]:
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("unknown", 0)
 
 
-def source_lines(most: int = 8) -> str:
-    """Return the user's call and its callers, innermost first: ``"model.py:12 < train.py:40"``.
+def source_lines() -> str:
+    """Return the lines of the user's call and of its callers: ``"model.py:12 < train.py:40"``.
 
-    At most ``most`` lines are returned.
+    The innermost line is the first; at most :data:`MOST_LINES` lines are returned.
     """
-    return " < ".join(islice(_user_lines(sys._getframe(1)), most))
+    return " < ".join(islice(_user_lines(sys._getframe(1)), MOST_LINES))
 
 
 def users(name: str) -> bool:
-    """Return True if a file is the user's, or a notebook's cell.
+    """Return True if a source file is the user's, or a notebook's cell.
 
     Files of this package, ``contextlib`` and generated code are not the user's.
     """
@@ -88,7 +89,10 @@ def users(name: str) -> bool:
 
 
 def _user_lines(frame: FrameType | None) -> Iterator[str]:
-    """Yield the user's lines from a frame outwards, up to the first line of a cell."""
+    """Yield the user's lines from a frame to its callers, innermost first.
+
+    In a notebook, it ends with the first line of the cell: below is only what runs the cell.
+    """
     while frame is not None:
         name = frame.f_code.co_filename
         if users(name):
@@ -111,9 +115,9 @@ _numbers = count(1)
 
 
 def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """Return the user's first frame from this one on, and the number of its function.
+    """Return the innermost frame of the user's code, and the number of its function.
 
-    ``(None, 0)`` without one.
+    The search goes from ``frame`` to its callers. Returns ``(None, 0)`` if no frame is the user's.
     """
     while frame is not None:
         function = functions.get(id(frame.f_code))
@@ -126,7 +130,7 @@ def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
 
 
 def remember(code: CodeType) -> int:
-    """Return the number of a function and cache it; 0 if the function is not the user's.
+    """Return a new number for a function of the user's, 0 for another one, and cache it.
 
     The cache is cleared when it has :data:`KEPT` functions.
     """
