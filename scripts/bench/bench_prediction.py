@@ -33,7 +33,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, arguments, place_arguments
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search_result import SearchResult
-from spmdsim.cli.collective.calibrate import measured_machine
+from spmdsim.cli.collective.calibrate import measure_machine
 from spmdsim.cost import Machine, load_machine
 from spmdsim.nn.gradients import backward
 
@@ -165,7 +165,7 @@ def main() -> int:
         print("bench_prediction.py: error: needs two ranks or more; run it under mpirun", file=sys.stderr)
         return 2
     machine = (
-        load_machine(arguments_.machine) if arguments_.machine else measured_machine(mpi_world.comm, 16 << 20)
+        load_machine(arguments_.machine) if arguments_.machine else measure_machine(mpi_world.comm, 16 << 20)
     )
     machine = mpi_world.comm.bcast(machine)
     worst = 1.0

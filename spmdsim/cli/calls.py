@@ -25,7 +25,10 @@ The first call that ranks made differently is marked with ">".
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Print the table of the last calls, or write it as pictures; return 0."""
+    """Print a table of the last calls that each rank made, or write it as pictures; return 0.
+
+    The calls come from the files of ``launch --record``. If ``--svg`` or ``--html`` is given, nothing is printed.
+    """
     from spmdsim.figures.figures import Figure
     from spmdsim.tables import Table
     from spmdsim.worlds.trace.last_calls import groups, read, table, title

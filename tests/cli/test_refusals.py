@@ -202,7 +202,9 @@ def test_ranks_per_node_are_one_or_more(count: int) -> None:
 def test_exports_ask_for_their_place_first(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spmdsim.cli.collective.formats.schedule_from", lambda *_: pytest.fail("works first"))
+    monkeypatch.setattr(
+        "spmdsim.cli.collective.formats.build_schedule", lambda *_: pytest.fail("works first")
+    )
     words = ("collective", "export", "all_reduce", "ring", "-n", "2", "-o", "/no/such/folder/x")
     assert main(words) == 2
     assert "error: cannot write '/no/such/folder/x" in capfd.readouterr().err

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spmdsim.cli.collective import bench, measure
-from spmdsim.cli.collective.bench import BenchRow, footer
+from spmdsim.cli.collective.bench import BenchRow, format_footer
 from spmdsim.cli.collective.samples import Pace
 from spmdsim.cost import Machine, load_machine
 from spmdsim.cost.calibration import CalibrationCheck, calibrate, error_interval, fit_line, fit_pieces
@@ -179,8 +179,8 @@ class OneRank:
 def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
     """Others work for 3 s in the first second, not at all in the next; a rank takes one core of as many as there are."""
     now = iter([(0.0, 10.0), (1.0, 13.0), (2.0, 13.0)])
-    monkeypatch.setattr(measure, "seconds_of_others", lambda comm: next(now))
-    cores = measure.others_at_work(OneRank())
+    monkeypatch.setattr(measure, "read_other_seconds", lambda comm: next(now))
+    cores = measure.watch_other_programs(OneRank())
     assert cores() == 3.0 and cores() == 1.5
     there = len(os.sched_getaffinity(0))
     assert measure.noise_note(OneRank(), there - 1.0) == ""
@@ -192,16 +192,16 @@ def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
     cores.append(cores[0])
     assert measure.noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
-    told = list(footer([row], 0, note))
+    told = list(format_footer([row], 0, note))
     assert "1 of 1 times lie outside" in told[-2] and "says nothing against the predictions" in told[-1]
-    told = list(footer([row], 0, ""))
+    told = list(format_footer([row], 0, ""))
     assert "1 of 1 times lie outside" in told[-1]
 
 
 def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
-    every = [column.name for column in bench._columns(True, None)]
+    every = [column.name for column in bench._select_columns(True, None)]
     assert every[-3:] == ["predicted", "error", "interval"] and len(every) == 12
-    narrow = bench._columns(True, 80)
+    narrow = bench._select_columns(True, 80)
     assert [column.name for column in narrow] == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
     assert sum(column.width + 1 for column in narrow) < 80
 
@@ -227,5 +227,5 @@ def test_of_slow_calls_fewer_are_timed() -> None:
     slow = SimpleNamespace(
         Barrier=lambda: None, allgather=lambda value: [value, [9.0] if isinstance(value, list) else 0.1]
     )
-    measure.seconds_per_call(call, slow, 2, 60, 5, min, most=0.3)  # the other rank's last call took 0.1 s
+    measure.measure_call(call, slow, 2, 60, 5, min, most=0.3)  # the other rank's last call took 0.1 s
     assert len(calls) == 2 + 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.cli.collective.detect import labels, wide_range
+from spmdsim.cli.collective.detect import draw_wide_range, format_names
 from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
 from spmdsim.cli.main import main
 from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
@@ -55,9 +55,9 @@ def test_swapped_blocks_are_noticed() -> None:
 @pytest.mark.parametrize("name", ["ring", "ring_openmpi", "rabenseifner", "linear"])
 def test_bits_tell_the_algorithm(name: str) -> None:
     n = 6
-    vectors = [wide_range((0, rank), 2048, np.dtype(np.float32)) for rank in range(n)]
+    vectors = [draw_wide_range((0, rank), 2048, np.dtype(np.float32)) for rank in range(n)]
     observed = emulate(schedule_of("all_reduce", name, n), vectors)
-    names = labels(matching_schedules(observed, vectors, list_candidates("all_reduce", n)))
+    names = format_names(matching_schedules(observed, vectors, list_candidates("all_reduce", n)))
     assert name in names
     others = {"ring", "ring_openmpi", "linear", "rabenseifner"} - {name}
     assert not others & set(names)

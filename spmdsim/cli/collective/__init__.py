@@ -14,7 +14,7 @@ examples:
 
 
 def _subcommands() -> dict[str, Command]:
-    """Return the subcommands by name."""
+    """Import the modules of the subcommands; return the subcommands by the name that users type."""
     from spmdsim.cli.collective import bench, calibrate, check, detect, formats, predict, show
 
     return {

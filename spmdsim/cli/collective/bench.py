@@ -1,4 +1,8 @@
-"""``spmdsim collective bench``: time emulated algorithms and the library's calls, beside predictions."""
+"""``spmdsim collective bench``: time emulated algorithms and MPI's own calls.
+
+The times are printed beside predictions. Read :func:`main` first, then :func:`_measure_rows`, which times the calls.
+The rest prints and draws rows.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,8 @@ from spmdsim.errors import InputError, many
 if TYPE_CHECKING:
     import numpy as np
 
+    from spmdsim.cli.collective.measure import MeasuredCase
+    from spmdsim.collectives import Schedule
     from spmdsim.cost import Machine
     from spmdsim.figures.figures import Figure
 
@@ -63,47 +69,68 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     help="measure algorithms and the library's own call under MPI, results verified",
 )
 def main(args: argparse.Namespace) -> int:
-    """Measure and print; return 1 if a result is wrong, else 0."""
+    """Time the algorithms and print one row per size; return 1 if a result is wrong, else 0.
+
+    The rows are a table, JSON or pictures. Outside of a launch, with ``--ranks``, start this command on these ranks and
+    return the exit code of the job.
+    """
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
-    sizes, dtype, name = _sizes(args), _dtype(args.datatype), collective(args.collective).name
+    sizes, dtype, name = _parse_sizes(args), _parse_dtype(args.datatype), collective(args.collective).name
     if not launched() and args.ranks:
-        _calls(args, name, args.ranks)  # refuses unknown algorithms before ranks are started
+        _make_schedules(args, name, args.ranks)  # refuses unknown algorithms before ranks are started
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective.measure import communicator, noise_note, others_at_work
+    from spmdsim.cli.collective.measure import noise_note, require_communicator, watch_other_programs
 
-    comm = communicator()
-    calls = _calls(args, name, comm.Get_size())
-    busy_cores = others_at_work(comm)
-    print_row = _printer(args, name, comm.Get_size())
+    comm = require_communicator()
+    schedules = _make_schedules(args, name, comm.Get_size())
+    busy_cores = watch_other_programs(comm)
+    print_row = _make_row_printer(args, name, comm.Get_size())
     rows = []
-    for row in _measure(args, name, calls, sizes, dtype, comm):
+    for row in _measure_rows(args, name, schedules, sizes, dtype, comm):
         rows.append(row)
         print_row(row)
-    note = noise_note(comm, busy_cores())
+    return _report_rows(args, name, comm.Get_size(), rows, noise_note(comm, busy_cores()))
+
+
+def _report_rows(args: argparse.Namespace, name: str, size: int, rows: list[BenchRow], note: str) -> int:
+    """Print the footer or JSON, and write pictures.
+
+    Args:
+        args: the arguments.
+        name: the collective.
+        size: number of ranks.
+        rows: all rows, which the table already has.
+        note: a remark about other work on the cores, or empty.
+
+    Returns:
+        1 if a result is wrong, else 0.
+    """
     wrong = sum(row.wrong for row in rows)
     if args.json:
-        listed = [row.to_dict() for row in rows]
-        emit_json(
-            {"collective": name, "ranks": comm.Get_size(), "note": note, "wrong": wrong, "rows": listed}
-        )
+        row_facts = [row.to_dict() for row in rows]
+        emit_json({"collective": name, "ranks": size, "note": note, "wrong": wrong, "rows": row_facts})
     else:
-        say(*footer(rows, wrong, note))
+        say(*format_footer(rows, wrong, note))
     if wants_pictures(args):
-        write_pictures(args, _figure(f"{name} on {many(comm.Get_size(), 'rank')}", rows))
+        write_pictures(args, _draw_figure(f"{name} on {many(size, 'rank')}", rows))
     if note:
         remark(note)
     return 1 if wrong else 0
 
 
-def _sizes(args: argparse.Namespace) -> list[int]:
-    """Return the message sizes in bytes."""
+def _parse_sizes(args: argparse.Namespace) -> list[int]:
+    """Return the message sizes of ``--minbytes``, ``--maxbytes`` and ``--stepfactor`` in bytes."""
     return growing_sizes(parse_bytes(args.minbytes), parse_bytes(args.maxbytes), args.stepfactor)
 
 
-def _dtype(name: str) -> np.dtype:
-    """Return the element type; raise InputError if it is no integer or real float type."""
+def _parse_dtype(name: str) -> np.dtype:
+    """Return the element type of a name such as "float32".
+
+    Raises:
+        InputError: If the name is unknown, or the type is neither an integer nor a real floating-point type.
+    """
     from spmdsim.layout.element_type import element_type
 
     dtype = element_type(name)
@@ -112,58 +139,82 @@ def _dtype(name: str) -> np.dtype:
     return dtype
 
 
-def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
-    """Return the schedule of each requested algorithm by name.
+def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str, Schedule | None]:
+    """Return the schedules of the requested algorithms, by name in the order of the table.
 
-    None stands for the library's call. Without requested names, these are all algorithms that support ``size`` ranks.
+    Args:
+        args: the arguments; ``--algorithms`` has names separated by commas.
+        name: the collective.
+        size: number of ranks.
+
+    Returns:
+        The schedule of each algorithm; None for "native", the MPI library's own call. Without ``--algorithms``:
+        "native", then all algorithms that support ``size`` ranks.
+
+    Raises:
+        InputError: If an algorithm is unknown, or no algorithm has an option that is set.
+        ScheduleError: If an algorithm that ``--algorithms`` names does not support ``size`` ranks.
     """
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
 
-    asked = names_in(args.algorithms)
-    options = checked_options(args, name, asked)
-    calls: dict[str, Any] = {}
-    for label in asked or ["native", *(a.name for a in algorithms(name))]:
+    requested = names_in(args.algorithms)
+    options = checked_options(args, name, requested)
+    schedules: dict[str, Schedule | None] = {}
+    for label in requested or ["native", *(entry.name for entry in algorithms(name))]:
         if label == "native":
-            calls[label] = None
+            schedules[label] = None
             continue
         chosen = algorithm(name, label)
-        own_options = {k: v for k, v in options.items() if k in dict(chosen.options)}
-        if asked or chosen.fits(size, own_options):
-            calls[label] = make_schedule(chosen, size, **own_options)
-    return calls
+        own_options = {key: option for key, option in options.items() if key in dict(chosen.options)}
+        if requested or chosen.fits(size, own_options):
+            schedules[label] = make_schedule(chosen, size, **own_options)
+    return schedules
 
 
-def _measure(
-    args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], dtype: np.dtype, comm: Any
+def _measure_rows(
+    args: argparse.Namespace,
+    name: str,
+    schedules: dict[str, Schedule | None],
+    sizes: list[int],
+    dtype: np.dtype,
+    comm: Any,
 ) -> Iterator[BenchRow]:
-    """Yield one row per algorithm and size, in the order of nccl-tests.
+    """Time each algorithm with each message size; yield one row per pair.
 
-    All sizes of an algorithm come first. ``calls`` has the schedule of each algorithm, or None for the library's
-    call.
+    All sizes of an algorithm come together. All ranks call it. Sizes that round to the same number of elements give one
+    row.
+
+    Args:
+        args: the arguments, with the numbers of calls and the machine file for predictions.
+        name: the collective.
+        schedules: the schedule of each algorithm; None for the MPI library's own call.
+        sizes: message sizes in bytes.
+        dtype: element type.
+        comm: the communicator of the ranks.
     """
     import numpy as np
 
     from spmdsim.cli.collective.measure import (
-        case_for,
-        emulated_call,
-        native_call,
-        seconds_per_call,
+        bind_emulated_call,
+        bind_native_call,
+        fit_case,
+        measure_call,
     )
     from spmdsim.cost import load_machine
     from spmdsim.cost.closed_forms import bus_factor
 
     machine = load_machine(args.machine) if args.machine else None
-    cases = list(dict.fromkeys(case_for(name, comm, nbytes, dtype).count for nbytes in sizes))
-    for label, schedule in calls.items():
-        for count in cases:
-            case = case_for(name, comm, count * dtype.itemsize, dtype)
+    counts = list(dict.fromkeys(fit_case(name, comm, nbytes, dtype).count for nbytes in sizes))
+    for label, schedule in schedules.items():
+        for count in counts:
+            case = fit_case(name, comm, count * dtype.itemsize, dtype)
             result = np.zeros(case.output_count, dtype)
             if schedule is None:
-                call = native_call(case, comm, result)
+                call = bind_native_call(case, comm, result)
             else:
-                call = emulated_call(schedule, case, comm, result)
-            seconds = seconds_per_call(call, comm, args.warmup_iters, args.iters)
+                call = bind_emulated_call(schedule, case, comm, result)
+            seconds = measure_call(call, comm, args.warmup_iters, args.iters)
             wrong = sum(comm.allgather(case.wrong(result)))
             algbw = case.nbytes / seconds / 1e9
             predicted = _predict_seconds(machine, schedule, name, case) if machine else None
@@ -183,10 +234,13 @@ def _measure(
             )
 
 
-def _predict_seconds(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:
-    """Return predicted seconds; None if there are none.
+def _predict_seconds(
+    machine: Machine, schedule: Schedule | None, name: str, case: MeasuredCase
+) -> float | None:
+    """Return the predicted seconds of a measured case, or None if there is no prediction.
 
-    For the library's call they come from measured times.
+    A schedule is priced. The library's own call (``schedule`` is None) has a prediction if the machine file has
+    measured times of the collective.
     """
     from spmdsim.cost.pricing import emulated_seconds
 
@@ -241,7 +295,7 @@ class BenchRow:
         return None if self.predicted is None else self.predicted / self.seconds - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the fields, ``error`` and ``outside`` as plain values for JSON."""
         return {**asdict(self), "error": self.error, "outside": self.outside}
 
 
@@ -270,17 +324,18 @@ _PREDICTED = (
         "predicted", "(us)", 11, lambda row: "-" if row.predicted is None else f"{row.predicted * 1e6:.2f}"
     ),
     _Column("error", "", 7, lambda row: "-" if row.error is None else f"{row.error:+.0%}"),
-    _Column("interval", "(us)", 17, lambda row: "-" if row.predicted is None else _interval(row)),
+    _Column("interval", "(us)", 17, lambda row: "-" if row.predicted is None else _format_interval(row)),
 )
 
 #: Columns that a narrow terminal leaves out, in this order: constant ones first, then those that follow from others.
 _LEFT_OUT = ("type", "redop", "root", "count", "algbw", "error")
 
 
-def _columns(predicted: bool, width: int | None) -> list[_Column]:
-    """Return the columns that fit into ``width`` characters; all of them if it is None.
+def _select_columns(predicted: bool, width: int | None) -> list[_Column]:
+    """Return the columns that fit into ``width`` characters; all columns if it is None.
 
-    ``predicted`` includes the columns of predictions.
+    Columns are left out in the order of ``_LEFT_OUT``. If they are all left out and the rest is still too wide, return
+    the rest. ``predicted`` includes the columns of predictions.
     """
     columns = [*_COLUMNS, *(_PREDICTED if predicted else ())]
     for name in _LEFT_OUT:
@@ -290,38 +345,39 @@ def _columns(predicted: bool, width: int | None) -> list[_Column]:
     return columns
 
 
-def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
-    """Return a function that prints each row at once, with a heading for each algorithm.
+def _make_row_printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
+    """Return a function that prints a row of the table as soon as it is measured.
 
-    With ``--json`` the function prints nothing.
+    It prints the column heads before the first row of each algorithm. With ``--json`` it prints nothing. ``name`` is
+    the collective and ``size`` the number of ranks.
     """
     if args.json:
         return lambda row: None
     last_algorithm = ""
     title = f"# {name}, {many(size, 'rank')}"
-    columns = _columns(bool(args.machine), line_columns())
+    columns = _select_columns(bool(args.machine), line_columns())
 
     def show(row: BenchRow) -> None:
         nonlocal last_algorithm
         if row.algorithm != last_algorithm:
             last_algorithm = row.algorithm
             say("", f"{title}: {row.algorithm}")
-            say(f"# {_line(columns, [column.name for column in columns])}")
-            say(f"# {_line(columns, [column.unit for column in columns])}")
-        say(f"  {_line(columns, [column.cell(row) for column in columns])}")
+            say(f"# {_format_line(columns, [column.name for column in columns])}")
+            say(f"# {_format_line(columns, [column.unit for column in columns])}")
+        say(f"  {_format_line(columns, [column.cell(row) for column in columns])}")
 
     return show
 
 
-def _line(columns: list[_Column], cells: list[object]) -> str:
-    """Return a line of right-aligned cells."""
+def _format_line(columns: list[_Column], cells: list[object]) -> str:
+    """Return one line of right-aligned cells, without blanks at its end."""
     return " ".join(f"{cell!s:>{column.width}}" for column, cell in zip(columns, cells)).rstrip()
 
 
-def _interval(row: BenchRow) -> str:
-    """Return the interval of a prediction as text, or "none".
+def _format_interval(row: BenchRow) -> str:
+    """Return the interval of a prediction in microseconds, such as "1.2..3.4", or "none".
 
-    "outside" is added if the time lies outside.
+    " outside" is appended if the measured time lies outside of the interval.
     """
     if row.interval is None:
         return "none"
@@ -329,10 +385,14 @@ def _interval(row: BenchRow) -> str:
     return f"{low * 1e6:.1f}..{high * 1e6:.1f}{' outside' if row.outside else ''}"
 
 
-def footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
-    """Yield the last lines: wrong elements, mean bandwidth, and prediction errors.
+def format_footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
+    """Yield the lines below the table: wrong elements, bus bandwidth, errors of predictions.
 
-    ``note`` is a remark about other work on the cores, or empty.
+    Args:
+        rows: all rows of the table.
+        wrong: number of wrong elements in all rows.
+        note: the remark of :func:`~spmdsim.cli.collective.measure.noise_note`. If it is not empty and a time lies
+            outside of its interval, a line explains that other programs can be the reason.
     """
     from statistics import mean, median
 
@@ -352,8 +412,11 @@ def footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
             yield "# that says nothing against the predictions: they are for cores that nobody else uses"
 
 
-def _figure(title: str, rows: list[BenchRow]) -> Figure:
-    """Return the figure of measured and predicted times over sizes, with their table."""
+def _draw_figure(title: str, rows: list[BenchRow]) -> Figure:
+    """Return a plot of measured and predicted times over sizes, above a table of all rows.
+
+    Without a row of positive size there is no plot.
+    """
     from spmdsim.figures.figures import Figure
     from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
     from spmdsim.tables import Table

@@ -1,4 +1,7 @@
-"""``spmdsim collective calibrate``: fit a machine file to this machine."""
+"""``spmdsim collective calibrate``: measure this machine and write its machine file.
+
+``samples.py`` has the measurements, and ``cost/calibration.py`` the fit.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ examples:
     help="fit alpha, beta and gamma to this machine; writes a machine file",
 )
 def main(args: argparse.Namespace) -> int:
-    """Measure messages, fit a machine, print it, and write it to the file of ``--output``; return 0.
+    """Measure messages, fit a machine, print it and write it to ``--output``; return 0.
 
     Outside of a launch, start this command on ``--ranks`` ranks and return the exit code of the job.
 
@@ -66,26 +69,25 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--end is {largest}; fitting needs sizes up to 1K at least")
     if not launched():
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective.measure import communicator, noise_note
+    from spmdsim.cli.collective.measure import noise_note, require_communicator
     from spmdsim.cli.collective.samples import Pace
     from spmdsim.cost.machine_file import machine_to_json
 
-    comm = communicator()
-    if comm.Get_size() < 2:
-        raise InputError("calibration needs two ranks at least: messages go from one to the other")
+    comm = require_communicator()
     pace = Pace(comm, SECONDS / STAGES, remark)
-    calibration, inner_fit = _measure(pace, largest)
+    calibration, inner_fit = _measure_and_fit(pace, largest)
     calibration = _add_interval(pace, largest, calibration)
     note = noise_note(comm)
-    notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()} | (
-        {"note": note} if note else {}
-    )
-    saved = args.output and write_file(args.output, machine_to_json(calibration.machine, notes))
+    notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()}
+    if note:
+        notes["note"] = note
+    machine_text = machine_to_json(calibration.machine, notes)
+    saved = args.output and write_file(args.output, machine_text)
     write_pictures(args, calibration.machine)
     if args.json:
-        emit_json(json.loads(machine_to_json(calibration.machine, notes)))
+        emit_json(json.loads(machine_text))
     else:
-        _print(calibration, inner_fit)
+        _print_calibration(calibration, inner_fit)
         if saved:
             say(f"wrote {args.output}")
     if note:
@@ -93,29 +95,35 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def measured_machine(comm: Any, largest: int) -> Machine:
-    """Return the machine of these ranks, fitted to measurements.
+def measure_machine(comm: Any, largest: int) -> Machine:
+    """Measure the ranks of a communicator and return the machine fitted to the times.
 
-    Messages have up to ``largest`` bytes. All ranks call it.
+    All ranks call it. It takes some minutes. ``largest`` is the size of the largest message in bytes.
     """
     from spmdsim.cli.collective.samples import Pace
 
     pace = Pace(comm, SECONDS / STAGES, lambda words: None)
-    return _add_interval(pace, largest, _measure(pace, largest)[0]).machine
+    return _add_interval(pace, largest, _measure_and_fit(pace, largest)[0]).machine
 
 
-def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
-    """Measure all kinds and fit a machine to them.
+def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
+    """Run all measurements except the final check, and fit a machine to them.
+
+    The machine's messages are those between two nodes if there are several, else those inside the node.
 
     Returns:
-        The calibration, and the fit of messages inside a node, or None unless there are several nodes.
+        The calibration, and the fit of messages inside a node. The fit is None if all ranks are on one node, or the
+        first node has a single rank.
+
+    Raises:
+        InputError: If there are fewer than two ranks.
     """
     from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
     from spmdsim.cost import calibration as fitting
 
     comm = pace.comm
-    near, far, per_node = samples.pairs(comm)
+    near, far, per_node = samples.find_pairs(comm)
     outer = far or near
     if outer is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
@@ -143,18 +151,18 @@ def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
 
 
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
-    """Return the calibration with the interval of errors of whole collectives."""
-    from spmdsim.cli.collective.samples import checks
+    """Time whole collectives; return the calibration with the interval of prediction errors."""
+    from spmdsim.cli.collective.samples import check_predictions
     from spmdsim.cost.calibration import error_interval
 
-    rows = checks(pace, largest, calibration.machine)
+    rows = check_predictions(pace, largest, calibration.machine)
     return replace(
         calibration, checks=tuple(rows), machine=replace(calibration.machine, interval=error_interval(rows))
     )
 
 
-def _print(calibration: Calibration, inner_fit: Fit | None) -> None:
-    """Print fitted lines, fit errors, and rates of operators.
+def _print_calibration(calibration: Calibration, inner_fit: Fit | None) -> None:
+    """Print the fitted lines, the errors of the fits, and the rates of operators.
 
     ``inner_fit`` is the fit of messages inside a node, or None.
     """

@@ -58,7 +58,12 @@ with is no verdict. Give it a user who may not write to this package, as all who
     **JUDGED,
 )
 def main(args: argparse.Namespace) -> int:
-    """Check the algorithm; return 0 if it is correct, 1 if wrong, 2 if nothing was checked."""
+    """Verify an algorithm for all rank counts of ``--ranks`` and print verdicts and score.
+
+    Returns:
+        0 if it is correct for all rank counts that it supports, 1 if it is wrong for one of them, 2 if it supports
+        none.
+    """
     if ".py" not in args.algorithm and (args.chunks or args.ports):
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
@@ -69,12 +74,12 @@ def main(args: argparse.Namespace) -> int:
             f"--root {args.root} is no rank of 0 ... {min(sizes) - 1}: check rank counts above it, as with -n {abs(args.root) + 1}.."
         )
     fitting = [size for size in sizes if chosen.fits(size)]
-    results = [_check(chosen, size, args) for size in fitting]
+    results = [_check_rank_count(chosen, size, args) for size in fitting]
     ok = bool(results) and all(r["ok"] for r in results)
     score = sum(r["score"] for r in results) / len(results) if ok else 0.0
     code = 0 if ok else 1 if results else 2
     if wants_pictures(args) and results:
-        write_pictures(args, _figure(chosen, results, args))
+        write_pictures(args, _draw_figure(chosen, results, args))
     if args.json:
         facts = {"algorithm": args.algorithm, "collective": chosen.collective.name, "ok": ok}
         emit_json({**facts, "score": round(score, 2), "results": results})
@@ -87,16 +92,17 @@ def main(args: argparse.Namespace) -> int:
             f"{'rank' if left_out == [1] else 'ranks'}"
         )
     if results:
-        say(_table(results, args.all))
+        say(_make_table(results, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"
     say(verdict if results else "nothing was checked")
     return code
 
 
-def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Verify one number of ranks for all roots; return the facts of the first wrong root.
+def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Verify an algorithm with ``size`` ranks for all roots; return the facts of one root.
 
-    If no root is wrong, return the facts of the first root.
+    They are the facts of the first wrong root. If no root is wrong, return the facts of the first root. Only one root
+    is checked if ``--root`` is set or the collective has no root.
     """
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.facts import facts_of, uncounted_facts
@@ -122,16 +128,17 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
     return first
 
 
-def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
-    """Return the figure of the verdicts, with the messages of the first wrong number of ranks.
+def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
+    """Return the figure of the verdicts, above the messages of the first wrong rank count.
 
-    If all are correct, the messages are those of the smallest number of ranks.
+    If all rank counts are correct, the messages are those of the first one. If the algorithm yields no schedule for the
+    rank count, the figure has only verdicts.
     """
     from spmdsim.collectives import make_schedule
     from spmdsim.errors import ScheduleError
     from spmdsim.figures.figures import Figure, figure, stacked
 
-    verdicts = Figure(f"{args.algorithm} as {chosen.collective.name}", (_table(results, args.all),))
+    verdicts = Figure(f"{args.algorithm} as {chosen.collective.name}", (_make_table(results, args.all),))
     result = next((r for r in results if not r["ok"]), results[0])
     try:
         drawn = figure(make_schedule(chosen, result["ranks"], result.get("root", args.root or 0)))
@@ -140,11 +147,11 @@ def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Nam
     return stacked(verdicts.title, [Figure("verdicts", verdicts.parts), drawn])
 
 
-def _table(results: list[dict[str, Any]], all_findings: bool) -> Table:
-    """Return the table of verdicts.
+def _make_table(results: list[dict[str, Any]], all_findings: bool) -> Table:
+    """Return the table of verdicts with one row per rank count.
 
-    Correct rank counts have counts and lower bounds, wrong ones have findings. Without ``all_findings`` only the
-    first finding of each rank count is shown.
+    Rows of correct rank counts have counts and lower bounds. Rows of wrong rank counts have the first finding and the
+    number of further findings. With ``all_findings`` each further finding has a row.
     """
     rows: list[tuple[str, ...]] = []
     for result in results:

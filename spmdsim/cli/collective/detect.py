@@ -1,6 +1,7 @@
 """``spmdsim collective detect``: find out which algorithm the MPI library uses.
 
-Its tables state a choice; the bits of its sums confirm or refute it.
+The libraries have tables that choose an algorithm by rank count and message size. The bits of sums confirm or refute
+the choice, because each order of additions rounds differently. Read :func:`main`, then :func:`_detect_algorithm`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,14 @@ class DetectedAlgorithm:
     help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
 )
 def main(args: argparse.Namespace) -> int:
-    """Detect the algorithms and print them; return 1 if bits refute a table's choice, else 0."""
+    """Detect the algorithm of each message size; return 1 if bits refute a table, else 0.
+
+    The findings are printed. With ``--table``, print only the choices of the libraries' tables. Outside of a launch,
+    with ``--ranks``, start this command on these ranks and return the exit code of the job.
+
+    Raises:
+        InputError: If the collective does not add, or there are fewer than 3 ranks (both without ``--table``).
+    """
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
@@ -93,55 +101,73 @@ def main(args: argparse.Namespace) -> int:
         )
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective.measure import communicator
+    from spmdsim.cli.collective.measure import require_communicator
     from spmdsim.worlds import MPIWorld
 
-    comm = communicator()
+    comm = require_communicator()
     if comm.Get_size() < 3:
         raise InputError(
             f"detection needs 3 ranks at least, not {comm.Get_size()}: fewer add in one order only"
         )
     vendor = MPIWorld(comm, check=False).vendor
     library = vendor.lower().replace(" ", "")
-    findings = [_detect(name, library, comm, size, args.datatype) for size in sizes]
+    findings = [_detect_algorithm(name, library, comm, size, args.datatype) for size in sizes]
     findings = list({finding.nbytes: finding for finding in findings}.values())
     _print_findings(name, vendor, comm, findings, args)
     return 1 if any(finding.verdict.startswith("not ") for finding in findings) else 0
 
 
-def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
-    """Compare the bits of the library's result with the orders of known algorithms.
+def _detect_algorithm(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
+    """Run the library's call with one message size; return the algorithms that fit its bits.
 
-    The library's call runs on one size. An algorithm remains if its bits agree for every draw of the data.
+    All ranks call it. The data are drawn until :data:`ENOUGH` elements were compared. An algorithm remains if its order
+    of additions gives the bits of every draw.
+
+    Args:
+        name: the collective.
+        library: vendor of the MPI library in lower case without blanks, such as "openmpi".
+        comm: the communicator of the ranks.
+        nbytes: message size.
+        dtype_name: "float32" or "float64".
     """
     import numpy as np
 
-    from spmdsim.cli.collective.measure import case_for, native_call
+    from spmdsim.cli.collective.measure import bind_native_call, fit_case
     from spmdsim.collectives.reduction_order import list_candidates, matching_schedules
 
-    case = case_for(name, comm, nbytes, np.dtype(dtype_name))
+    case = fit_case(name, comm, nbytes, np.dtype(dtype_name))
     # The last rank of a scan has the sum of all inputs; in other collectives rank 0 has it.
     judge = case.size - 1 if name == "scan" else 0
     remaining = list_candidates(name, case.size)
     identical = True
     for draw in range(max(1, ENOUGH // case.count)):
-        vectors = [wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]
-        case.__dict__["source"] = vectors[case.rank]
+        vectors = [draw_wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]
         result = np.zeros(case.output_count, case.dtype)
-        native_call(case, comm, result)()
+        bind_native_call(case, comm, result, vectors[case.rank])()
         identical &= len(set(comm.allgather(crc32(result.tobytes())))) == 1
         if case.rank == judge:
             remaining = matching_schedules(result, vectors, remaining, rank=judge)
-    names = comm.bcast(labels(remaining) if case.rank == judge else (), judge)
-    return _finding(name, library, case.size, case.nbytes, case.dtype.itemsize, names, identical)
+    names = comm.bcast(format_names(remaining) if case.rank == judge else (), judge)
+    return _judge_table_choice(name, library, case.size, case.nbytes, case.dtype.itemsize, names, identical)
 
 
-def _finding(
-    name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same: bool
+def _judge_table_choice(
+    name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same_on_all: bool
 ) -> DetectedAlgorithm:
-    """Compare the table's choice with the algorithms that the bits allow.
+    """Compare the table's choice for a message size with the algorithms that the bits allow.
 
-    ``bits`` are their names; ``same`` is True if results are identical on all ranks.
+    Args:
+        name: the collective.
+        library: vendor of the MPI library in lower case without blanks.
+        size: number of ranks.
+        nbytes: message size.
+        itemsize: bytes of an element.
+        bits: names of the algorithms whose order of additions gives the bits, from :func:`format_names`.
+        same_on_all: True if the results are identical on all ranks.
+
+    Returns:
+        The finding. Its verdict begins with "not " if the bits refute the table's choice. Without a table the verdict
+        names the first of ``bits``.
     """
     from spmdsim.collectives.selection_tables import choose
 
@@ -149,22 +175,22 @@ def _finding(
         choice = choose(library, name, size, nbytes, itemsize=itemsize)
     except InputError:
         verdict = f"by the bits: {bits[0]}" if bits else "no algorithm known here adds in this order"
-        return DetectedAlgorithm(nbytes, "", "", "", bits, same, verdict)
+        return DetectedAlgorithm(nbytes, "", "", "", bits, same_on_all, verdict)
     chosen = choice.algorithm.name
-    plain = {label.split(" (")[0] for label in bits}
-    if chosen in plain:
-        verdict = "proven" if len(plain) == 1 else "agrees with the bits"
+    algorithms = {label.split(" (")[0] for label in bits}  # without the division into chunks
+    if chosen in algorithms:
+        verdict = "proven" if len(algorithms) == 1 else "agrees with the bits"
     elif bits:
         verdict = f"not {chosen}: the bits are those of {bits[0]}"
     else:
         verdict = f"not {chosen}: no algorithm known here adds in this order"
-    return DetectedAlgorithm(nbytes, choice.name, chosen, choice.why, bits, same, verdict)
+    return DetectedAlgorithm(nbytes, choice.name, chosen, choice.why, bits, same_on_all, verdict)
 
 
-def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
-    """Return a rank's input: numbers of widely different sizes, from 1e-4 to 1e4.
+def draw_wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
+    """Return ``count`` random numbers whose sizes differ by up to eight powers of ten.
 
-    Each order of additions rounds differently on them.
+    Different orders of additions round differently on them. Equal seeds give equal numbers.
     """
     import numpy as np
 
@@ -172,29 +198,29 @@ def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray
     return (random.standard_normal(count) * 10.0 ** random.uniform(-4, 4, count)).astype(dtype)
 
 
-def labels(schedules: list[Schedule]) -> tuple[str, ...]:
-    """Return the names of algorithms for the user.
+def format_names(schedules: list[Schedule]) -> tuple[str, ...]:
+    """Return the names of the schedules' algorithms, each once, in the order of the schedules.
 
-    The division into chunks is added if the schedules have only a division that is not the algorithm's usual one.
+    A name states how the vector is divided into chunks if none of the schedules has the algorithm's default division.
 
     >>> from spmdsim.collectives import schedule_of
-    >>> labels([schedule_of("all_reduce", "ring", 3, rounding="ceiling"), schedule_of("all_reduce", "linear", 3)])
+    >>> format_names([schedule_of("all_reduce", "ring", 3, rounding="ceiling"), schedule_of("all_reduce", "linear", 3)])
     ('ring (ceiling chunks)', 'linear')
     """
-    cuts: dict[str, list[str]] = {}
+    divisions: dict[str, list[str]] = {}
     for schedule in schedules:
-        cuts.setdefault(schedule.algorithm.name, []).append(schedule.rounding)
-    usual = {schedule.algorithm.name: schedule.algorithm.rounding for schedule in schedules}
+        divisions.setdefault(schedule.algorithm.name, []).append(schedule.rounding)
+    defaults = {schedule.algorithm.name: schedule.algorithm.rounding for schedule in schedules}
     return tuple(
-        name if usual[name] in roundings else f"{name} ({roundings[0]} chunks)"
-        for name, roundings in cuts.items()
+        name if defaults[name] in roundings else f"{name} ({roundings[0]} chunks)"
+        for name, roundings in divisions.items()
     )
 
 
 def _print_findings(
     name: str, vendor: str, comm: Any, findings: list[DetectedAlgorithm], args: argparse.Namespace
 ) -> None:
-    """Print the findings as a table or as JSON."""
+    """Print the findings of all message sizes as a table, or as JSON with ``--json``."""
     if args.json:
         listed = [asdict(finding) for finding in findings]
         emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
@@ -215,7 +241,11 @@ def _print_findings(
 
 
 def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
-    """Print the choices of the libraries' tables, without MPI; return 0."""
+    """Print the choice of each library's table for each message size, without MPI; return 0.
+
+    Raises:
+        InputError: If ``-n`` is less than 1.
+    """
     import numpy as np
 
     from spmdsim.collectives.selection_tables import choose, libraries

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.schedule_arguments import (
     JUDGED,
     ROUNDING,
     SCHEDULE,
+    build_schedule,
     parse_bytes,
     refuse_unused_chunks,
-    schedule_from,
 )
 from spmdsim.cli.main import amount, choice, command, value
 from spmdsim.cli.output import emit_json, only_with, remark, require_writable, say, write_file
 from spmdsim.errors import ScheduleError, many
 from spmdsim.reading import read_text, readable
-
-if TYPE_CHECKING:
-    pass
 
 
 @command(
@@ -38,7 +34,10 @@ if TYPE_CHECKING:
     **JUDGED,
 )
 def export(args: argparse.Namespace) -> int:
-    """Write the schedule to a file or print it; return 0."""
+    """Write a schedule as GOAL text or MSCCL XML to ``--output``, or print it; return 0.
+
+    If the file cannot be written, the error is reported before the schedule is made.
+    """
     from spmdsim.collectives.formats.goal_format import goal_of
     from spmdsim.collectives.formats.msccl import msccl_xml
 
@@ -47,7 +46,7 @@ def export(args: argparse.Namespace) -> int:
         only_with(args, "--bytes --itemsize --reduce-time --rounding", "--format goal: msccl has no sizes")
     if args.output is not None:
         require_writable(args.output)
-    schedule = schedule_from(args, args.algorithm)
+    schedule = build_schedule(args, args.algorithm)
     if args.format == "goal":
         text = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time).to_text()
     else:
@@ -60,6 +59,7 @@ def export(args: argparse.Namespace) -> int:
     return 0
 
 
+#: Parameters of the LogGOPS model and their meanings, for the help of ``collective goal``.
 PARAMETERS = {
     "L": "latency of the network",
     "o": "cpu time per message on each side",
@@ -80,9 +80,10 @@ PARAMETERS = {
     help="simulate a GOAL file (LogGOPSim's format)",
 )
 def goal(args: argparse.Namespace) -> int:
-    """Simulate the file and print end times; return 1 if the program cannot end.
+    """Simulate a GOAL file and print the time at which each rank ends, in ns.
 
-    A program cannot end if it deadlocks or a message is not received.
+    Returns:
+        0, or 1 if the program deadlocks or a message is not received.
     """
     from spmdsim.collectives.formats.goal_format import read_goal
     from spmdsim.cost.event_simulation import EventProgram, LogGOPS, simulate_program

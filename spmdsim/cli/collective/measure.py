@@ -1,6 +1,7 @@
 """Measurement of calls on all ranks, for the commands that time collectives.
 
-It has inputs whose sums are exact, the library's own calls, calls of emulated algorithms, and the timing.
+:class:`MeasuredCase` has inputs whose sums are exact, and verifies results. :func:`bind_native_call` and
+:func:`bind_emulated_call` return functions to be timed, and :func:`measure_call` times them.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ FEW = 0.2
 
 
 def noise_note(comm: Any, others: float = 0.0) -> str:
-    """Return a remark if ranks of this node share cores, or other programs use them; else "".
+    """Return a remark for the user if times of this job are unreliable, else "".
 
-    All ranks call it. ``others`` is the number of cores that other programs keep busy.
+    They are unreliable if the ranks of this node share cores, or if ranks and other programs together need more than
+    the node's cores (by more than :data:`FEW`). All ranks call it.
+
+    Args:
+        comm: the communicator of the ranks.
+        others: the number of cores that other programs keep busy.
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     everywhere = comm.allgather((platform.node(), frozenset(allowed)))
@@ -54,35 +60,36 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
     return ""
 
 
-def others_at_work(comm: Any) -> Callable[[], float]:
-    """Return a function that counts the cores that other programs have kept busy.
+def watch_other_programs(comm: Any) -> Callable[[], float]:
+    """Return a function that returns how many cores other programs have kept busy since now.
 
-    It counts from this call on. All ranks call both functions. The number is 0 if the system does not report it.
+    The cores are those of this node. The number is the mean over the time between the two calls, such as 1.5. It is 0
+    if the system does not report it. All ranks call both functions.
     """
-    start, busy_before = seconds_of_others(comm)
+    start, busy_before = read_other_seconds(comm)
 
     def cores() -> float:
-        end, busy_after = seconds_of_others(comm)
+        end, busy_after = read_other_seconds(comm)
         return max(0.0, (busy_after - busy_before) / (end - start))
 
     return cores
 
 
-def seconds_of_others(comm: Any) -> tuple[float, float]:
-    """Return the time, and the seconds for which the cores worked for other programs.
+def read_other_seconds(comm: Any) -> tuple[float, float]:
+    """Return a time, and the seconds for which this node's cores have worked for other programs.
 
-    They are the cores of this node. Both are seconds with arbitrary start.
+    Both are seconds since an arbitrary start, so only differences have a meaning. All ranks call it.
     """
     used = comm.allgather((platform.node(), time.process_time()))
-    return time.perf_counter(), busy_seconds() - sum(
+    return time.perf_counter(), _read_busy_seconds() - sum(
         seconds for node, seconds in used if node == platform.node()
     )
 
 
-def busy_seconds() -> float:
-    """Return the seconds for which this node's cores have worked; 0 if unknown.
+def _read_busy_seconds() -> float:
+    """Return the seconds for which all cores of this node have worked since the system's start.
 
-    They count from the start of the system.
+    They come from ``/proc/stat``. Return 0 if it cannot be read.
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:
@@ -140,7 +147,11 @@ class MeasuredCase:
         return collective(self.collective)
 
     def _elements(self, who: str) -> int:
-        """Return the number of elements on this rank for an owner, such as "root"."""
+        """Return the number of elements that this rank sends or receives.
+
+        ``owner`` is the collective's word for the ranks that own the data: "owner" for one block per rank, "root" for
+        rank 0 alone, "nobody"; all other words stand for the complete vector.
+        """
         at_root = self.count if self.rank == 0 else 0
         return {"owner": self.block, "root": at_root, "nobody": 0}.get(who, self.count)
 
@@ -151,17 +162,17 @@ class MeasuredCase:
         return np.resize(pattern.astype(self.dtype), self.input_count)
 
     def wrong(self, result: Array) -> int:
-        """Return the number of wrong elements in the result."""
+        """Return the number of wrong elements in the result, an array of ``output_count`` elements."""
         return sum(
             self._count_wrong(result[start:stop], ranks, first)
             for start, stop, ranks, first in self._blocks()
         )
 
     def _blocks(self) -> list[tuple[int, int, range, int]]:
-        """Return the blocks of the output as `(start, stop, ranks, first)`.
+        """Return the blocks of this rank's output as `(start, stop, ranks, first)`.
 
-        ``ranks`` are the ranks whose inputs are added; ``first`` is the index of the block's first element in their
-        inputs.
+        The elements from ``start`` to ``stop`` are the sum of the inputs of ``ranks``. ``first`` is the index of the
+        block's first element in these inputs. If the rank has no output, the list is empty.
         """
         if not self.output_count:
             return []
@@ -173,7 +184,12 @@ class MeasuredCase:
         return [(0, self.output_count, range(ranks), first)]
 
     def _count_wrong(self, block: Array, ranks: range, first: int) -> int:
-        """Return the number of wrong elements in a block of the output."""
+        """Return the number of elements of a block that differ from the sum of the ranks' inputs.
+
+        ``ranks`` are the ranks whose inputs are added. ``first`` is the index of the block's first element in the
+        inputs. Inputs repeat after :data:`PERIOD` elements, so one period of expected values is compared with the whole
+        block.
+        """
         index = np.arange(first, first + PERIOD)
         pattern = sum((index + 3 * rank) % PERIOD + 1 for rank in ranks)
         expected = np.asarray(pattern).astype(self.dtype)
@@ -182,10 +198,11 @@ class MeasuredCase:
         return wrong + int(np.count_nonzero(block[full:] != expected[: len(block) - full]))
 
 
-def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
-    """Return the case with the largest size up to ``nbytes``.
+def fit_case(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
+    """Return the case of a collective with the largest message of up to ``nbytes`` bytes.
 
-    It has at least one element, or one per rank.
+    The message has at least one element. If the collective has one block per rank, each block has at least one element
+    and all blocks have the same size. A barrier has no elements.
     """
     size = comm.Get_size()
     count = max(nbytes // dtype.itemsize, 1)
@@ -199,13 +216,23 @@ def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase
 # ------------------------------------------------------------------------------ running and timing
 
 
-def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
-    """Return a function that runs the library's call of a case and writes into ``result``.
+def bind_native_call(
+    case: MeasuredCase, comm: Any, result: Array, source: Array | None = None
+) -> Callable[[], object]:
+    """Return a function that runs MPI's own call on a case and writes into ``result``.
+
+    Args:
+        case: the collective and its size.
+        comm: the communicator of the ranks.
+        result: an array of ``case.output_count`` elements.
+        source: the input of this rank; by default that of the case.
 
     Raises:
         InputError: If MPI has no call for the collective.
     """
-    source, block = case.source, case.block
+    block = case.block
+    if source is None:
+        source = case.source
     if case.collective == "broadcast":
         result[: case.input_count] = source
     send, receive = source if case.input_count else None, result if case.output_count else None
@@ -227,8 +254,14 @@ def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], ob
     return calls[case.collective]
 
 
-def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
-    """Return a function that runs an emulated algorithm on a case and writes into ``result``."""
+def bind_emulated_call(
+    schedule: Schedule, case: MeasuredCase, comm: Any, result: Array
+) -> Callable[[], object]:
+    """Return a function that runs a schedule on a case and writes into ``result``.
+
+    The schedule's messages are point-to-point messages of MPI. ``result`` is an array of ``case.output_count``
+    elements.
+    """
     from spmdsim.worlds.mpi.messages import TAG, Messages
 
     program = program_for(schedule, case.rank, case.count)
@@ -248,7 +281,7 @@ def calls_within(most: float, each: float, wanted: int) -> int:
     return max(1, min(wanted, int(most / max(each, 1e-9) + 1e-9)))
 
 
-def seconds_per_call(
+def measure_call(
     call: Callable[[], object],
     comm: Any,
     warmup: int,
@@ -257,17 +290,19 @@ def seconds_per_call(
     choose: Callable[[list[float]], float] = median,
     most: float = inf,
 ) -> float:
-    """Return the mean seconds of a call that all ranks make, averaged over ranks.
+    """Time a call that all ranks make; return its seconds, averaged over the ranks.
+
+    The calls are timed in batches, and ranks wait for each other before each batch.
 
     Args:
         call: the call.
         comm: the communicator of the ranks.
         warmup: number of calls before the measurement.
-        iterations: number of timed calls in all batches. If the last call of the warmup shows that they would take
-            more than ``most`` seconds, fewer calls are timed, equally many on all ranks.
-        batches: number of batches.
-        choose: selects the result from the means of the batches, by default the median.
-        most: most seconds of all timed calls.
+        iterations: number of timed calls in all batches together.
+        batches: number of batches, at most one per call.
+        choose: computes the result from the seconds per call of each batch, by default the median.
+        most: if the last call of the warmup shows that the timed calls would take more seconds, fewer calls are timed.
+            The number is equal on all ranks and at least 1.
     """
     for _ in range(warmup):
         start_of_call = time.perf_counter()
@@ -288,7 +323,7 @@ def seconds_per_call(
     return max(choose(batch_means), 1e-9)
 
 
-def communicator() -> Any:
+def require_communicator() -> Any:
     """Return the communicator of all ranks that the launcher started.
 
     Raises:

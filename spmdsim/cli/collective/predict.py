@@ -1,4 +1,7 @@
-"""``spmdsim collective predict``: predict times of algorithms at any rank count and size, without MPI."""
+"""``spmdsim collective predict``: predict times of algorithms for many ranks, without MPI.
+
+Read :func:`main`. It prints tables of times; with ``--links`` it prints loads of links instead.
+"""
 
 from __future__ import annotations
 
@@ -83,42 +86,33 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
     help="times at any rank count and size, on a machine or topology; crossovers",
 )
 def main(args: argparse.Namespace) -> int:
-    """Predict times and print them; return 0."""
+    """Predict and print times of all requested algorithms, rank counts and sizes; return 0.
+
+    Raises:
+        InputError: If an option has no effect, or no algorithm can be priced.
+    """
     from spmdsim.collectives import collective
     from spmdsim.cost import load_machine
     from spmdsim.cost.prediction import predict
-    from spmdsim.figures.cost_figures import (
-        crossover_words,
-        measured_words,
-        prediction_tables,
-    )
 
     _refuse_unused_options(args)
     machine = load_machine(args.machine)
     ranks = growing_counts(args.ranks)
-    sizes = _sizes(args, len(ranks) > 1)
+    sizes = _parse_sizes(args, len(ranks) > 1)
     spec, names = collective(args.collective), names_in(args.algorithms)
     options = checked_options(args, spec.name, [args.links] if args.links else names)
+    if args.links:
+        return _print_links(args, machine, spec.name, ranks[-1], sizes[-1], options)
     events = None
     if args.model == "loggops":
-        events = _event_parameters(args.loggops, machine)
-        if args.topology or machine.intra:
-            ignored = args.topology or f"the nodes of {machine.name}"
-            remark(
-                f"LogGOPS has one link between any two ranks and shares none: {ignored} counts for nothing"
-            )
-        if machine.pieces:
-            remark(
-                f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
-            )
+        events = _parse_event_parameters(args.loggops, machine)
+        _report_ignored_parameters(machine, args.topology)
     prediction = predict(
         spec.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
     )
     if not prediction.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in prediction.left_out.items())
         raise InputError(f"no algorithm of {spec.name} can be priced here ({reasons})")
-    if args.links:
-        return _print_links(args, machine, spec.name, ranks[-1], sizes[-1], options)
     write_pictures(args, prediction)
     if args.trace:
         _write_timeline(args.trace, prediction, args.itemsize, options, events)
@@ -127,15 +121,36 @@ def main(args: argparse.Namespace) -> int:
         return 0
     say(f"{spec.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
     say(f"size: {spec.size_means}", "")
+    _print_prediction(prediction, shares_links=bool(args.topology) and events is None)
+    return 0
+
+
+def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
+    """Print the tables of times, crossovers and the algorithms that were left out.
+
+    ``shares_links`` is True if messages share the links of a topology, whose loads are rounded up for many ranks.
+    """
+    from spmdsim.figures.cost_figures import crossover_words, measured_words, prediction_tables
+
     for table in prediction_tables(prediction):
         say(table, "")
-    say(machine.certainty)
-    if args.topology and events is None:
-        _warn_of_rough_counts(ranks[-1])
+    say(prediction.machine.certainty)
+    if shares_links:
+        _print_rough_count_warning(prediction.points[-1].ranks)
     say(*map(crossover_words, prediction.crossovers), *measured_words(prediction))
     for name, why in prediction.left_out.items():
         remark(f"left out: {name}: {why}")
-    return 0
+
+
+def _report_ignored_parameters(machine: Machine, topology: str) -> None:
+    """Print a remark for each parameter of the machine or topology that the LogGOPS model lacks."""
+    if topology or machine.intra:
+        ignored = topology or f"the nodes of {machine.name}"
+        remark(f"LogGOPS has one link between any two ranks and shares none: {ignored} counts for nothing")
+    if machine.pieces:
+        remark(
+            f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
+        )
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
@@ -149,9 +164,17 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _print_links(
     args: argparse.Namespace, machine: Machine, collective: str, n: int, nbytes: int, options: dict[str, Any]
 ) -> int:
-    """Print the busiest link of each round, as a table, JSON or picture; return 0.
+    """Print the busiest link of each round as a table or JSON; return 0.
 
-    ``n`` is the number of ranks and ``nbytes`` the message size.
+    With ``--svg`` or ``--html`` it is also drawn.
+
+    Args:
+        args: the arguments; ``args.links`` is the algorithm.
+        machine: the machine, whose nodes are the topology if ``--topology`` is not set.
+        collective: name of the collective.
+        n: number of ranks.
+        nbytes: message size.
+        options: options of the algorithm, such as ``{"group": 4}``.
     """
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.link_load import hotspots
@@ -180,12 +203,15 @@ def _print_links(
         emit_json([asdict(load) for load in links])
         return 0
     say(title, "", table, "")
-    _warn_of_rough_counts(n)
+    _print_rough_count_warning(n)
     return 0
 
 
-def _warn_of_rough_counts(n: int) -> None:
-    """Print a remark if ``n`` ranks are so many that the bytes of symmetric algorithms are rounded up."""
+def _print_rough_count_warning(n: int) -> None:
+    """Print a warning if there are more than ``EXACT_UP_TO`` ranks.
+
+    Above it, each message of a symmetric algorithm counts as large as the largest message of its round.
+    """
     from spmdsim.cost.link_load import EXACT_UP_TO
 
     if n > EXACT_UP_TO:
@@ -194,11 +220,14 @@ def _warn_of_rough_counts(n: int) -> None:
         )
 
 
-def _event_parameters(text: str, machine: Machine) -> LogGOPS:
+def _parse_event_parameters(text: str, machine: Machine) -> LogGOPS:
     """Parse LogGOPS parameters such as ``L=2e-6,o=1e-6``; missing ones come from the machine.
 
+    Raises:
+        InputError: If a name is unknown, or a value is not a number of at least 0.
+
     >>> from spmdsim.cost import Machine
-    >>> _event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
+    >>> _parse_event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
     2e-06
     """
     from spmdsim.cost.event_simulation import LogGOPS
@@ -216,10 +245,10 @@ def _event_parameters(text: str, machine: Machine) -> LogGOPS:
     return LogGOPS(**values)
 
 
-def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
-    """Return the message sizes in bytes.
+def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
+    """Return the message sizes in bytes, from ``--begin`` to ``--end`` by ``--factor``.
 
-    Without ``--begin`` and ``--end`` they are 1K to 64M, or 1M alone if there are several rank counts.
+    By default they are 1K to 64M. With several rank counts (``many_ranks``) they are 1M alone.
     """
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
@@ -229,10 +258,17 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 def _write_timeline(
     path: str, prediction: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
 ) -> None:
-    """Write the timeline of the fastest algorithm at the last point of a prediction.
+    """Write a timeline of the fastest algorithm for the last rank count and size.
+
+    Args:
+        path: the file to write, for ui.perfetto.dev.
+        prediction: the prediction.
+        itemsize: bytes of an element.
+        options: options of algorithms; those of the fastest one are used.
+        events: LogGOPS parameters for an event simulation; None for synchronous rounds.
 
     Raises:
-        InputError: If only the library's own call was priced.
+        InputError: If only the MPI library's own call was priced, whose messages are unknown.
     """
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm

@@ -1,6 +1,7 @@
 """Arguments that the subcommands of ``spmdsim collective`` share.
 
-They are algorithms by name or from a file, rank counts, sizes, and options of algorithms.
+The file declares the arguments, builds schedules from them, loads a user's algorithm (``FILE.py:FUNCTION``), and parses
+rank counts and sizes.
 """
 
 from __future__ import annotations
@@ -56,10 +57,17 @@ ROUNDING = choice("--rounding", ("balanced", "ceiling"), "how a vector is cut th
 OPTIONS = ("segments", "group", "radix", "index")
 
 
-def schedule_from(args: argparse.Namespace, name: str, options: Iterable[str] = OPTIONS) -> Schedule:
-    """Return the schedule of an algorithm that the arguments describe.
+def build_schedule(args: argparse.Namespace, name: str, options: Iterable[str] = OPTIONS) -> Schedule:
+    """Return the schedule of an algorithm for the rank count, root and options in the arguments.
 
-    ``options`` are the names of the algorithm's options that are passed on if given.
+    Args:
+        args: the command's arguments.
+        name: the algorithm, or ``FILE.py:FUNCTION``.
+        options: names of the algorithm's options to pass on. Options that are not set have the algorithm's default.
+
+    Raises:
+        InputError: If the algorithm is unknown, or ``--root`` is set and the collective has no root.
+        ScheduleError: If the algorithm does not support the rank count or an option.
     """
     from spmdsim.collectives import make_schedule
 
@@ -70,7 +78,7 @@ def schedule_from(args: argparse.Namespace, name: str, options: Iterable[str] = 
 
 
 def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
-    """Raise InputError for ``--chunks`` unless a user's algorithm is among ``names``.
+    """Raise InputError if ``--chunks`` is set and no name is a user's ``FILE.py:FUNCTION``.
 
     The package's algorithms state their own number of chunks.
     """
@@ -81,7 +89,7 @@ def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
 
 
 def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
-    """Raise InputError for ``--root`` of a collective that has no root."""
+    """Raise InputError if ``--root`` is set and the algorithm's collective has no root."""
     if not chosen.collective.rooted:
         only_with(
             args, "--root", f"broadcast, reduce, gather and scatter: {chosen.collective.name} has no root"
@@ -89,14 +97,17 @@ def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
 
 
 def set_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
-    """Return the options of algorithms that are set, with their values."""
+    """Return the options of algorithms that the user set, such as ``{"group": 4}``."""
     return {name: getattr(args, name) for name in options if getattr(args, name) is not None}
 
 
 def checked_options(args: argparse.Namespace, collective: str, names: Iterable[str]) -> dict[str, Any]:
-    """Return the options of algorithms that are set, with their values.
+    """Return the options that the user set, after checking that an algorithm has each of them.
 
-    ``names`` are the algorithms that will run; an empty list stands for all.
+    Args:
+        args: the arguments, with ``group`` and ``segments``.
+        collective: name of the collective.
+        names: the algorithms that will run; an empty list stands for all algorithms of the collective.
 
     Raises:
         InputError: If none of these algorithms has a set option.
@@ -116,19 +127,23 @@ def checked_options(args: argparse.Namespace, collective: str, names: Iterable[s
 
 
 def names_in(text: str) -> list[str]:
-    """Split a text at commas, and return the names without blanks."""
+    """Split a text at commas; return the names without blanks around them, and no empty names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def find_algorithm(
     collective: str, name: str, chunks: str | None = None, ports: str | None = None
 ) -> Algorithm:
-    """Return an algorithm by name, or a user's function as ``FILE.py:FUNCTION``.
+    """Return an algorithm by its name, or a user's algorithm by ``FILE.py:FUNCTION``.
 
-    ``chunks`` and ``ports`` are expressions for a user's function: number of chunks, and messages per round.
+    Args:
+        collective: name of the collective.
+        name: the algorithm. A name that contains ".py" is a user's.
+        chunks: number of chunks of a user's algorithm, such as "2*n"; by default it is derived from the rounds.
+        ports: number of messages that a rank of a user's algorithm may send per round, such as "n-1"; by default "1".
 
     Raises:
-        InputError: If the file or the function does not exist, or the function is not named.
+        InputError: If the algorithm, the file or the function does not exist, or ``name`` names no function.
     """
     from spmdsim.collectives import algorithm, from_function
 
@@ -138,11 +153,11 @@ def find_algorithm(
     if not path:
         raise InputError(f"{name}: say which function, as in {name}:my_ring")
     return from_function(
-        foreign_function(Path(path), function), collective, chunks=chunks or "", ports=ports or "1"
+        _isolate_function(Path(path), function), collective, chunks=chunks or "", ports=ports or "1"
     )
 
 
-def foreign_function(path: Path, name: str) -> Any:
+def _isolate_function(path: Path, name: str) -> Any:
     """Return a user's generator function that runs in a child process.
 
     Only its rounds come back, as data. On systems without ``fork`` it runs in this process.
@@ -151,12 +166,14 @@ def foreign_function(path: Path, name: str) -> Any:
     from spmdsim.launch.sandbox import Sandbox
 
     if not hasattr(os, "fork"):
-        return load_function(path, name)
-    return foreign(Sandbox(lambda: Rounds(load_function(path, name))).ask)
+        return _load_function(path, name)
+    return foreign(Sandbox(lambda: Rounds(_load_function(path, name))).ask)
 
 
-def load_function(path: Path, name: str) -> Any:
+def _load_function(path: Path, name: str) -> Any:
     """Run a user's Python file and return a function of it.
+
+    Modules beside the file can be imported.
 
     Raises:
         InputError: If the file cannot be loaded, or has no such function.
@@ -181,10 +198,11 @@ def load_function(path: Path, name: str) -> Any:
 
 
 def rank_counts(text: str) -> list[int]:
-    """Parse rank counts such as ``6``, ``2..16`` or ``2,4,8``.
+    """Parse rank counts such as ``6``, ``2..16`` or ``2,4,8``; keep their order and repetitions.
 
     Raises:
-        InputError: If the text is no list of rank counts, or a count is above :data:`LARGEST`.
+        InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, or there are more
+            than :data:`MOST_POINTS` counts.
 
     >>> rank_counts("2..5,8")
     [2, 3, 4, 5, 8]
@@ -205,7 +223,7 @@ def rank_counts(text: str) -> list[int]:
 
 
 def parse_bytes(text: str) -> int:
-    """Convert a size such as ``64K`` or ``1M`` (powers of 1024) to bytes.
+    """Convert a size such as ``64K``, ``64KiB`` or ``1M`` (powers of 1024) to bytes.
 
     Raises:
         InputError: If it is no whole number of bytes from 0 to :data:`MOST_BYTES`.
@@ -226,10 +244,12 @@ def parse_bytes(text: str) -> int:
 
 
 def growing_counts(text: str) -> list[int]:
-    """Parse rank counts; ``2..1024x2`` starts at 2 and multiplies by 2 up to 1024.
+    """Parse rank counts that may grow by a factor, such as ``2..1024x2``.
+
+    This text starts at 2 and doubles up to 1024. Without a factor, the text is that of :func:`rank_counts`.
 
     Raises:
-        InputError: If the text is no list of rank counts.
+        InputError: If the text is no list of rank counts, or the factor is not above 1.
 
     >>> growing_counts("2..16x2"), growing_counts("3,6")
     ([2, 4, 8, 16], [3, 6])
@@ -244,29 +264,37 @@ def growing_counts(text: str) -> list[int]:
         raise InputError(f"{text!r} is no list of rank counts; write 8, 2..16 or 2..1024x2") from None
     if not (1 <= low <= high <= LARGEST and 1 < factor < math.inf):
         raise InputError(f"{text!r}: rank counts are 1 ... {LARGEST}, lower one first, factors above 1")
-    return [int(value) for value in _growing(low, high, factor)]
+    return _growing(low, high, factor)
 
 
 def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
-    """Return sizes from ``begin`` up to ``end``, each about ``factor`` times the one before.
+    """Return sizes from ``begin`` to ``end``, each ``factor`` times the size before.
+
+    Each size is at least 1 more than the size before.
+
+    >>> growing_sizes(1, 8, 1.5)
+    [1, 2, 3, 4, 6]
 
     Raises:
-        InputError: If they do not grow, or are more than :data:`MOST_POINTS`.
+        InputError: If ``begin`` is above ``end``, ``factor`` is not above 1, or there are more than
+            :data:`MOST_POINTS`.
     """
     if not (begin <= end and 1 < factor < math.inf):
         raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
-    return [int(value) for value in _growing(begin, end, factor)]
+    return _growing(begin, end, factor)
 
 
-def _growing(low: int, high: int, factor: float) -> list[float]:
-    """Return numbers from ``low`` up to ``high`` that grow by ``factor``, but at least by one.
+def _growing(low: int, high: int, factor: float) -> list[int]:
+    """Return ``low``, and numbers up to ``high`` that grow by ``factor``.
+
+    Each number is at least 1 more than the number before, and rounded down.
 
     Raises:
         InputError: If there are more than :data:`MOST_POINTS`.
     """
     values, value = [], float(low)
     while value <= high * (1 + 1e-9):
-        values.append(value)
+        values.append(int(value))
         if len(values) > MOST_POINTS:
             raise InputError(
                 f"from {low:,} to {high:,} by a factor of {factor:.9g} there are more than {MOST_POINTS:,}"

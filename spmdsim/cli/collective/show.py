@@ -1,9 +1,13 @@
-"""``spmdsim collective show``, ``list`` and ``diff``: show algorithms step by step, in a table, or side by side."""
+"""``spmdsim collective show``, ``list`` and ``diff``: print algorithms.
+
+Each of the three commands has a section of this file.
+"""
 
 from __future__ import annotations
 
 import argparse
 from fractions import Fraction
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
@@ -11,10 +15,10 @@ from spmdsim.cli.collective.schedule_arguments import (
     OPTIONS,
     ROUNDING,
     SCHEDULE,
+    build_schedule,
     find_algorithm,
     parse_bytes,
     refuse_unused_chunks,
-    schedule_from,
 )
 from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.output import (
@@ -33,8 +37,10 @@ if TYPE_CHECKING:
     from spmdsim.collectives.facts import Counts, Facts
     from spmdsim.collectives.history import History
 
-PARTS = ("states", "messages", "counts")
-MOST_STATES = 64
+#: Sections of the output that ``--only`` selects.
+SECTIONS = ("states", "messages", "counts")
+#: Most lines of states, one per rank and round, that are printed.
+MOST_STATE_LINES = 1024
 
 
 @command(
@@ -47,7 +53,7 @@ MOST_STATES = 64
     ROUNDING,
     value("-b --bytes", "SIZE", "counts in bytes for this message size, such as 1M"),
     "--itemsize",
-    several("--only", "", "only this part (repeatable)", choices=PARTS),
+    several("--only", "", "only this part (repeatable)", choices=SECTIONS),
     *PICTURES,
     flag("--ascii", "no characters beyond ASCII"),
     "--json",
@@ -55,31 +61,40 @@ MOST_STATES = 64
     **JUDGED,
 )
 def show(args: argparse.Namespace) -> int:
-    """Show an algorithm; return 1 if its schedule is wrong, else 0."""
+    """Print or draw an algorithm step by step; return 1 if its schedule is wrong, else 0.
+
+    Pictures replace the printed text unless ``--only`` selects what to print.
+    """
     from spmdsim.collectives.history import unroll
 
     _refuse_unused_options(args)
-    schedule = schedule_from(args, args.algorithm)
+    schedule = build_schedule(args, args.algorithm)
     if not wants_pictures(args) and not args.json and set(args.only) == {"counts"}:
-        return _counts_only(schedule, args)
+        return _print_counts_only(schedule, args)
     story = unroll(schedule)
     drawn = write_pictures(args, story)
     if args.json:
-        emit_json(_as_json(story, args))
+        emit_json(_schedule_facts(story, args))
     elif not drawn or args.only:
-        _print(args, *_parts(story, args))
+        _print(args, *_format_sections(story, args))
     return 1 if story.findings else 0
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that only affect parts that are not shown."""
+    """Raise InputError for an option without effect.
+
+    They are ``--chunks`` without a user's algorithm, and ``--itemsize`` or ``--rounding`` without ``--bytes``.
+    """
     refuse_unused_chunks(args, args.algorithm)
     if args.bytes is None:
         only_with(args, "--itemsize --rounding", "--bytes, the message that is cut")
 
 
-def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
-    """Verify a schedule and print its counts; return 1 if it is wrong, else 0."""
+def _print_counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
+    """Verify a schedule and print its counts; return 1 if it is wrong, else 0.
+
+    A wrong schedule has no counts: its verdict is printed.
+    """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
 
@@ -88,63 +103,71 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
         say(str(verdict))
         return 1
     facts = facts_of(schedule, verdict)
-    _print(args, *_counts(facts, args))
+    _print(args, *_format_counts(facts, args))
     return 0
 
 
 def _print(args: argparse.Namespace, *parts: object) -> None:
-    """Print texts and tables; with ``--ascii`` in ASCII characters only."""
+    """Print texts and tables, with ``--ascii`` in ASCII characters only."""
     say(*parts, encoding="ascii" if args.ascii else None)
 
 
-def _parts(story: History, args: argparse.Namespace) -> list[object]:
-    """Return the lines and pictures of the selected parts of a schedule.
+def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
+    """Return the lines of the sections that ``--only`` selects.
 
-    Parts are states, messages and counts.
+    Sections are states, messages and counts; by default all are selected. The name of the schedule and the findings
+    come first. A wrong schedule has no counts. States are left out if there are more than :data:`MOST_STATE_LINES` of
+    them, counted over ranks and rounds.
     """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.figures.schedule_figures import highlighted, message_lines, state_legend, state_lines
 
-    schedule, parts = story.schedule, args.only or PARTS
-    facts = facts_of(schedule) if "counts" in parts and not story.findings else None
+    schedule, sections = story.schedule, args.only or SECTIONS
     out: list[object] = [schedule.name, schedule.algorithm.about, ""]
     out += [f"wrong: {finding}" for finding in story.findings]
-    if "states" in parts and story.states and story.cells:
-        if schedule.size * len(story.states) > MOST_STATES * 16:
+    if "states" in sections and story.states and story.cells:
+        if schedule.size * len(story.states) > MOST_STATE_LINES:
             out += [f"({schedule.size} ranks x {len(story.states)} states are too many to print)", ""]
         else:
             out += [state_legend(schedule), ""]
             for index in range(len(story.states)):
                 out += [highlighted(state_lines(story, index)), ""]
-    if "messages" in parts:
+    if "messages" in sections:
         legend, *arrows = message_lines(story)
         out += [legend, highlighted(arrows), ""]
-    if facts is not None:
-        out += _counts(facts, args)
+    if "counts" in sections and not story.findings:
+        out += _format_counts(facts_of(schedule), args)
     return out
 
 
 def _count_bytes(schedule: Schedule, args: argparse.Namespace) -> Counts:
-    """Count the bytes of a schedule for the message size ``--bytes``."""
+    """Count the bytes of a schedule for ``--bytes`` per message and ``--itemsize`` per element."""
     from spmdsim.collectives.facts import count
 
     return count(schedule, parse_bytes(args.bytes), args.itemsize)
 
 
-def _counts(facts: Facts, args: argparse.Namespace) -> list[object]:
-    """Return the counts of a schedule as lines and a table, in multiples of m or in bytes."""
+def _format_counts(facts: Facts, args: argparse.Namespace) -> list[object]:
+    """Return lines of totals and bounds of a correct schedule, and the table per rank.
+
+    Counts are bytes with ``--bytes``, else multiples of the message size m.
+    """
     from spmdsim.figures.schedule_figures import fact_lines
 
     if args.bytes is None:
-        return [*fact_lines(facts), "", _rank_table(facts, facts.counts, facts.unit)]
+        return [*fact_lines(facts), "", _make_rank_table(facts, facts.counts, facts.unit)]
     counts = _count_bytes(facts.verdict.schedule, args)
-    return [*fact_lines(facts, counts, parse_bytes(args.bytes)), "", _rank_table(facts, counts)]
+    return [*fact_lines(facts, counts, parse_bytes(args.bytes)), "", _make_rank_table(facts, counts)]
 
 
-def _rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
-    """Return the table of counts per rank, with equal ranks in one row.
+def _make_rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
+    """Return the table of messages and bytes per rank, with ranks of equal counts in one row.
 
-    Counts are multiples of ``unit`` bytes, written as shares of m; if ``unit`` is 0, they are bytes.
+    Args:
+        facts: facts about the schedule.
+        counts: its counts.
+        unit: the bytes of the message size m in ``counts``; bytes are written as shares of m. If it is 0, they are
+            written as bytes.
     """
     from spmdsim.collectives.facts import as_share
     from spmdsim.collectives.instructions import name_runs
@@ -176,8 +199,8 @@ def _rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
     return Table(columns, rows, right=range(1, len(columns)))
 
 
-def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]:
-    """Return the counts of a correct schedule in bytes, for JSON.
+def _counts_in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]:
+    """Return the counts of a correct schedule in bytes with their lower bounds, for JSON.
 
     ``--bytes`` is the message size.
     """
@@ -194,39 +217,52 @@ def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]
     }
 
 
-def _as_json(story: History, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON fields of a schedule.
+def _schedule_facts(story: History, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the facts about a schedule for JSON.
 
-    They are counts, and messages and states per round if selected.
+    Counts, messages per round and states per round are included if ``--only`` selects them or is not set.
     """
     from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
-    schedule, parts = story.schedule, args.only or PARTS
+    schedule, sections = story.schedule, args.only or SECTIONS
     if story.findings:
-        findings, options = [str(f) for f in story.findings], dict(schedule.options)
-        chosen, chunks = schedule.algorithm, schedule.chunk_count
-        facts = uncounted_facts(chosen, schedule.size, schedule.root, findings, options, chunks)
+        facts = uncounted_facts(
+            schedule.algorithm,
+            schedule.size,
+            schedule.root,
+            [str(finding) for finding in story.findings],
+            dict(schedule.options),
+            schedule.chunk_count,
+        )
     else:
         facts = facts_of(schedule).to_dict()
-    if "counts" not in parts:
+    if "counts" not in sections:
         facts = {key: fact for key, fact in facts.items() if key not in COUNTED}
     elif args.bytes is not None:
-        facts["in_bytes"] = None if story.findings else _in_bytes(schedule, args)
+        facts["in_bytes"] = None if story.findings else _counts_in_bytes(schedule, args)
     facts["name"] = schedule.name
-    if "messages" in parts:
-        facts["messages"] = [
-            [
-                {"source": m.source, "target": m.target, "chunks": list(m.chunks), "reduces": m.reduces}
-                for m in step
-            ]
-            for step in story.steps
-        ]
-    if "states" in parts:
+    if "messages" in sections:
+        facts["messages"] = [[_message_facts(message) for message in step] for step in story.steps]
+    if "states" in sections:
         facts["states"] = [
-            [{str(c): story.contributors(v) for c, v in sorted(holds.items())} for holds in state.holds]
-            for state in story.states
+            [_state_facts(story, entries) for entries in state.holds] for state in story.states
         ]
     return facts
+
+
+def _message_facts(message: Any) -> dict[str, object]:
+    """Return the ranks and chunks of a message for JSON, and whether its receiver reduces it."""
+    return {
+        "source": message.source,
+        "target": message.target,
+        "chunks": list(message.chunks),
+        "reduces": message.reduces,
+    }
+
+
+def _state_facts(story: History, entries: dict[Any, Any]) -> dict[str, object]:
+    """Return the contributors to each chunk that one rank owns after a round, for JSON."""
+    return {str(chunk): story.contributors(entry) for chunk, entry in sorted(entries.items())}
 
 
 # ---------------------------------------------------------------- list
@@ -249,7 +285,7 @@ LEGEND = (
     help="all algorithms with their conditions and cost formulas",
 )
 def list_algorithms(args: argparse.Namespace) -> int:
-    """Print a table of algorithms per collective; return 0."""
+    """Print a table of the algorithms of ``args.collective``, or of each collective; return 0."""
     from spmdsim.collectives import algorithms
     from spmdsim.figures.figures import Figure
 
@@ -257,7 +293,7 @@ def list_algorithms(args: argparse.Namespace) -> int:
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
     rows: dict[str, list[tuple[str, ...]]] = {}
     for entry in chosen:
-        rows.setdefault(entry.collective.name, []).append(_row(entry))
+        rows.setdefault(entry.collective.name, []).append(_format_row(entry))
     tables = tuple(Table(columns, table_rows, name) for name, table_rows in rows.items())
     drawn = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
     if args.json:
@@ -269,10 +305,11 @@ def list_algorithms(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the row of an algorithm.
+def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the cells of an algorithm in the table of ``collective list``.
 
-    It has name, rank counts, costs, order of operands, and description.
+    They are name, rank counts, three cost formulas, order of operands, and description. A formula is "-" if there is
+    none.
     """
     form = algorithm.formula
     order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
@@ -281,13 +318,13 @@ def _row(algorithm: Algorithm) -> tuple[str, ...]:
     if form is not None:
         costs = (form.steps + (f" if {form.only}" if form.only else ""), form.beta, form.gamma)
     about = algorithm.about + (f" (options:{options})" if options else "")
-    return (algorithm.name, algorithm.condition_words, *(_readable(c) for c in costs), order, about)
+    return (algorithm.name, algorithm.condition_words, *(_readable_formula(c) for c in costs), order, about)
 
 
-def _readable(expression: str) -> str:
-    """Return a formula without its guard for a single rank.
+def _readable_formula(expression: str) -> str:
+    """Return a formula of costs without its guard for a single rank, with "·" for products.
 
-    >>> _readable("(n-2+s if n > 1 else 0)")
+    >>> _readable_formula("(n-2+s if n > 1 else 0)")
     'n-2+s'
     """
     if expression.startswith("(") and expression.endswith("if n > 1 else 0)"):
@@ -296,7 +333,7 @@ def _readable(expression: str) -> str:
 
 
 def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
-    """Return the facts about an algorithm as plain values."""
+    """Return the facts of an algorithm for JSON: conditions, options, costs, names elsewhere."""
     form = algorithm.formula
     formula = form and {
         "rounds": form.steps,
@@ -332,7 +369,11 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
     **JUDGED,
 )
 def diff(args: argparse.Namespace) -> int:
-    """Compare two algorithms and print them side by side; return 0."""
+    """Print counts and messages of two algorithms side by side; return 0.
+
+    Raises:
+        InputError: If an option is set that neither algorithm has.
+    """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
 
@@ -343,21 +384,18 @@ def diff(args: argparse.Namespace) -> int:
         if not any(option in has for has in options):
             only_with(args, f"--{option}", f"algorithms that have it: {' and '.join(names)} do not")
     schedules = [
-        schedule_from(args, name, [option for option in OPTIONS if option in has])
+        build_schedule(args, name, [option for option in OPTIONS if option in has])
         for name, has in zip(names, options)
     ]
     facts = [facts_of(s) for s in schedules]
     stories = [unroll(s) for s in schedules]
-    differs = next(
-        (i for i, (a, b) in enumerate(zip(stories[0].steps, stories[1].steps)) if set(a) != set(b)),
-        None if len(stories[0].steps) == len(stories[1].steps) else min(len(s.steps) for s in stories),
-    )
+    differs = _first_different_round(*stories)
     write_pictures(args, *stories)
     if args.json:
         emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
         return 0
     titles = [s.algorithm.name for s in schedules]
-    first, second = map(_column, facts)
+    first, second = map(_comparison_cells, facts)
     rows = [(label, cell, second[label]) for label, cell in first.items()]
     title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
     say(Table(("", *titles), rows, title), "")
@@ -365,12 +403,20 @@ def diff(args: argparse.Namespace) -> int:
         say("their messages are the same in every round")
     else:
         say(f"their messages are the same in the first {many(differs, 'round')}" if differs else "")
-        _side_by_side(stories, titles)
+        _print_side_by_side(stories, titles)
     return 0
 
 
-def _column(facts: Facts) -> dict[str, str]:
-    """Return the cells of an algorithm in the comparison, by row label."""
+def _first_different_round(first: History, second: History) -> int | None:
+    """Return the number of the first round, from 0, in which messages differ; None if no round differs."""
+    for number, (messages, others) in enumerate(zip_longest(first.steps, second.steps)):
+        if messages is None or others is None or set(messages) != set(others):
+            return number
+    return None
+
+
+def _comparison_cells(facts: Facts) -> dict[str, str]:
+    """Return the cells of one algorithm in the comparison of two, by the label of the row."""
     from spmdsim.collectives.facts import as_share
 
     verdict, counts = facts.verdict, facts.counts
@@ -394,18 +440,16 @@ def _column(facts: Facts) -> dict[str, str]:
     }
 
 
-def _side_by_side(stories: list[History], names: list[str]) -> None:
-    """Print the messages of two algorithms side by side.
+def _print_side_by_side(stories: list[History], names: list[str]) -> None:
+    """Print the messages of two algorithms side by side, under their ``names``.
 
-    If the line is too short, they are printed one below the other.
+    If the lines have more characters than the terminal (150 in files and pipes), print one below the other.
     """
     from spmdsim.figures.schedule_figures import grid, highlighted
 
-    pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
-    width = max(map(len, pictures[0])) + 4
-    length = max(map(len, pictures))
-    left, right = (p + [""] * (length - len(p)) for p in pictures)
-    lines = [a.ljust(width) + b for a, b in zip(left, right)]
+    first, second = ([name, *grid(story)] for name, story in zip(names, stories))
+    width = max(map(len, first)) + 4
+    lines = [left.ljust(width) + right for left, right in zip_longest(first, second, fillvalue="")]
     if max(map(len, lines)) > (line_columns() or 150):
-        lines = [*pictures[0], "", *pictures[1]]
+        lines = [*first, "", *second]
     say(highlighted(lines))
