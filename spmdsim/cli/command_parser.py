@@ -1,7 +1,7 @@
 """The argument parser of all commands.
 
 It accepts layouts and MPI's ``-np`` as arguments, wraps help to the terminal, and prints errors in one line on one
-rank.
+rank. :class:`Parser` overrides methods of :class:`argparse.ArgumentParser`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Formatter that wraps descriptions and examples only if a line does not fit."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Return a text whose paragraphs are wrapped one by one."""
+        """Return a text whose paragraphs are wrapped one by one; an empty line separates paragraphs."""
         return "\n\n".join(self._wrap_paragraph(block.split("\n"), width) for block in text.split("\n\n"))
 
     def _wrap_paragraph(self, lines: list[str], width: int) -> str:
-        """Wrap a paragraph if a line has more than ``width`` characters.
+        """Return a paragraph in lines of at most ``width`` characters; unchanged if all lines fit.
 
-        Indented lines are commands. They are never wrapped, so that users can copy them; the explanation of a command
-        moves to a line below it.
+        Indented lines are commands, which users copy, so they are never wrapped. The explanation of a command (the text
+        after two blanks) moves to a line below it.
         """
         if max(map(len, lines)) <= width:
             return "\n".join(lines)
@@ -64,23 +64,26 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Treat ``-1,0`` and ``-,a`` as layouts, and ``-np 8`` as ``-n 8``."""
+        """Parse a word that may be an option; ``-1,0`` is a layout, and ``-np 8`` is ``-n 8``."""
         word, equals, number = arg_string.partition("=")
         if word in ("-np", "--np") and "-n" in self._option_string_actions:
             return super()._parse_optional(f"-n{equals}{number}")
         return None if LAYOUT.match(arg_string) else super()._parse_optional(arg_string)
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Return the options that an abbreviation may mean, each once.
+        """Return the options that an abbreviation may mean, each option once.
 
         Two spellings of one option are not ambiguous.
         """
         return list({id(match[0]): match for match in super()._get_option_tuples(option_string)}.values())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; report unknown ones here.
+        """Parse arguments; exit with an error if one is unknown.
 
-        The command's own help lists the right ones.
+        argparse would report it by the main parser, whose help does not list the options of the command.
+
+        Returns:
+            The namespace, and an empty list of unknown arguments.
         """
         self._words = sys.argv[1:] if args is None else list(args)
         namespace, extra = super().parse_known_args(args, namespace)
@@ -89,14 +92,20 @@ class Parser(argparse.ArgumentParser):
         return namespace, extra
 
     def _unknown_text(self, words: Sequence[str]) -> str:
-        """Return the error text for unknown words, with the nearest option."""
+        """Return the error text for unknown words, with the option nearest to the first of them.
+
+        Without a similar option, the text lists the words only.
+        """
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         ours = [word for word in self._option_string_actions if word.startswith("--")]
         hint = f": {right_words(options[0], ours)}" if options and nearest(options[0], ours) else ""
         return f"there is no argument {' '.join(words)}{hint}"
 
     def _missing_text(self, message: str) -> str:
-        """Return the error text for missing arguments: their names, and the usage of the command."""
+        """Return the error text for missing arguments: their names, and the usage of the command.
+
+        ``message`` is argparse's message. It is returned unchanged if a missing argument is an option or a subcommand.
+        """
         remainders = [str(a.metavar or a.dest) for a in self._actions if a.nargs == argparse.REMAINDER]
         names = [name for name in message.partition(": ")[2].split(", ") if name not in remainders]
         positionals = [a for a in self._actions if not a.option_strings and a.nargs != argparse.REMAINDER]
@@ -106,15 +115,15 @@ class Parser(argparse.ArgumentParser):
         return f"{' and '.join(names)} must be given: {self.prog} {words}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise an error that names the nearest choice if a value is not among an argument's choices."""
+        """Raise ArgumentError with the nearest choice if a value is not among the choices."""
         if action.choices is not None and value not in action.choices:
             words = right_words(str(value), [str(choice) for choice in action.choices])
             raise argparse.ArgumentError(action, f"there is no {value!r}; {words}")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 and one line that names the mistake and the help.
+        """Print one line that names the mistake and the help, and exit with code 2.
 
-        A misspelled option is reported before a missing argument.
+        If an argument is missing and an option is misspelled, the line reports the misspelled option.
         """
         if message.startswith("the following arguments are required"):
             options = [word for word in self._words if word.startswith("--") and word != "--"]

@@ -28,7 +28,7 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Examine the machine and print the findings; return 1 if something is broken, else 0."""
+    """Examine MPI, BLAS and this machine, and print findings; return 1 if one is broken, else 0."""
     from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
 from spmdsim.cli.main import command, several, value, written_layout
-from spmdsim.cli.output import LIMITS, only_with, remark, require_writable, writable, write_file
+from spmdsim.cli.output import LIMITS, refuse_options, remark, require_writable, writable, write_file
 
 if TYPE_CHECKING:
     from spmdsim.figures.explore import Offer
@@ -48,17 +48,21 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.figures.explore import page
 
     if not args.algorithm:
-        only_with(args, f"--collective {LIMITS}", "--algorithm FILE.py:FUNCTION")
+        refuse_options(args, f"--collective {LIMITS}", "--algorithm FILE.py:FUNCTION")
     output = args.output or "explore.html"
     require_writable(output)
-    text = page(offer_from(args))
+    text = page(build_offer(args))
     if write_file(output, text):
         remark(f"wrote {output} ({len(text.encode()):,} bytes): open it in a browser")
     return 0
 
 
-def offer_from(args: argparse.Namespace) -> Offer:
-    """Return the choices that the page offers, from the command's arguments."""
+def build_offer(args: argparse.Namespace) -> Offer:
+    """Return the choices that the page offers, such as meshes, shapes and algorithms.
+
+    Choices that the user did not set keep the defaults of the page. The meshes of ``--layout`` come before those of
+    ``--mesh``.
+    """
     from spmdsim.figures.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh
 

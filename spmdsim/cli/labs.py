@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import CommandGroup, command, flag, positive, value, whole_number
-from spmdsim.cli.output import emit_json, only_with, remark, require_folder, say
+from spmdsim.cli.output import emit_json, refuse_options, remark, require_folder, say
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 
@@ -37,7 +37,7 @@ exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 
 @command("Say which labs there are.", None, help="the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
-    """Print a line for each lab, and a line with its tasks."""
+    """Print number, title, time and points of each lab, and a line with its tasks; return 0."""
     from spmdsim.labs import lab, lab_numbers
 
     for current in map(lab, lab_numbers()):
@@ -60,11 +60,15 @@ def list_labs(args: argparse.Namespace) -> int:
     help="write the labs, or what teachers get, into a folder",
 )
 def copy(args: argparse.Namespace) -> int:
-    """Write the files of students, or with ``--teacher`` of teachers, into a folder."""
+    """Write the files of students into a folder, or with ``--teacher`` those of teachers.
+
+    Raises:
+        InputError: If a file exists and ``--replace`` is not set, or the folder cannot be written to.
+    """
     from spmdsim.labs.forms import student_files, teacher_files
 
     if not args.teacher:
-        only_with(args, "--source", "--teacher")
+        refuse_options(args, "--source", "--teacher")
     source = Path(args.source) if args.source is not None else None
     files = teacher_files(source) if args.teacher else student_files()
     folder = Path(args.folder)
@@ -103,7 +107,11 @@ def copy(args: argparse.Namespace) -> int:
     limits=SECONDS,
 )
 def check(args: argparse.Namespace) -> int:
-    """Grade an answer; return 0 if all points are reached, else 1."""
+    """Grade an answer and print the report; return 0 if all points are reached, else 1.
+
+    With ``--task`` and ``--hint``, print the hints of the task and grade nothing. With ``--hint`` alone, print hints of
+    the first task that lacks points.
+    """
     from spmdsim.labs import lab
     from spmdsim.labs.grading import hints, report
 
@@ -111,7 +119,7 @@ def check(args: argparse.Namespace) -> int:
     if args.task and args.hint:
         say(*hints(current.task(args.task), args.hint))
         return 0
-    scores = _scores(current, args)
+    scores = _grade_tasks(current, args)
     incomplete = [each for each in scores if each.points < each.most]
     if args.json:
         from dataclasses import asdict
@@ -127,23 +135,23 @@ def check(args: argparse.Namespace) -> int:
     return int(bool(incomplete))
 
 
-def _scores(current: Lab, args: argparse.Namespace) -> list[Score]:
-    """Run and grade the tasks of a lab, each in a process with limits."""
+def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
+    """Run and grade ``args.task``, or all tasks of a lab, each in a process with limits."""
     from spmdsim.labs.grading import compile_program, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
     tasks = [current.task(args.task)] if args.task else current.tasks
-    path = _answer_file(current, args.file)
+    path = _find_answer_file(current, args.file)
     codes = compile_program(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
     return [score_limited(current, task, lambda: run_program(codes, path), limits) for task in tasks]
 
 
-def _answer_file(current: Lab, name: str | None) -> Path:
-    """Return the answer file: ``name``, or the newest lab<N>.py or .ipynb of this folder.
+def _find_answer_file(current: Lab, name: str | None) -> Path:
+    """Return the answer file: ``name``, or the newer one of lab<N>.py and lab<N>.ipynb here.
 
     Raises:
-        InputError: If there is no such file.
+        InputError: If ``name`` is None and neither file exists.
     """
     if name is not None:
         return Path(name)

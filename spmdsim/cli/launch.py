@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import command, flag, group, value, varied, whole_number
-from spmdsim.cli.output import only_with, remark, writable
+from spmdsim.cli.output import refuse_options, remark, writable
 from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
 from spmdsim.settings import CHECK, RANKS, RECORD
@@ -95,10 +95,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _complete_options(args: argparse.Namespace) -> dict[str, str]:
-    """Check the options and complete ``args.n`` and ``args.blocks``.
+    """Check the options; set ``args.n``, and ``args.blocks`` for programs of other launchers.
+
+    ``args.n`` is set from ``-n``, ``--nproc_per_node``, or :func:`default_ranks`. In lock step the default is 1,
+    because the program's own world states the number of ranks.
 
     Returns:
-        The environment variables that other launchers set for their programs.
+        The environment variables that the ranks get. For ``--nproc_per_node`` they are those of other launchers.
 
     Raises:
         InputError: If options contradict each other or ask for several nodes.
@@ -107,7 +110,7 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
     if args.hostfile is not None:
         raise InputError(f"--hostfile {args.hostfile}: {ONE_NODE}")
     if args.n is None and nproc is None:
-        _refuse_number_behind(args)
+        _refuse_rank_count_after_script(args)
         if args.world == "lockstep":  # the program's own world states the number of ranks
             args.n = 1
             return {RANKS.name: os.environ.get(RANKS.name, "")}
@@ -123,14 +126,19 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
     if args.redirect_stdout_and_stderr and args.log_dir is None:
         raise InputError("'redirect_stdout_and_stderr' is only available when 'logdir' is set")
     if nproc is None:
-        only_with(args, "--master_addr --master_port", "--nproc_per_node, for programs of other launchers")
+        refuse_options(
+            args, "--master_addr --master_port", "--nproc_per_node, for programs of other launchers"
+        )
         return {}
     args.n, args.blocks = nproc, True
     return {"WORLD_SIZE": str(nproc), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
 
 
-def _refuse_number_behind(args: argparse.Namespace) -> None:
-    """Raise InputError if a number of ranks follows the script, as an argument of the script."""
+def _refuse_rank_count_after_script(args: argparse.Namespace) -> None:
+    """Raise InputError if the script's own arguments have ``-n`` (or ``-np`` …) and a number.
+
+    The user probably meant the number of ranks.
+    """
     for flag_, number in zip(args.args, args.args[1:]):
         if flag_ in ("-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node") and number.isdecimal():
             script = f"{'-m ' * args.module}{args.script}"
@@ -141,9 +149,9 @@ def _refuse_number_behind(args: argparse.Namespace) -> None:
 
 
 def default_ranks() -> int:
-    """Return the number of ranks if the user gives none.
+    """Return the number of ranks for a job without ``-n``; print it to stderr with its source.
 
-    It is the number of tasks of the batch job, or one per core. The number and its source are printed to stderr.
+    It is the number of tasks of the batch job (see :data:`TASKS`), or one per core.
     """
     from spmdsim.launch.mpi import count_cores
 
@@ -157,7 +165,7 @@ def default_ranks() -> int:
 
 
 def _record_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Return the environment variable for ``--record``; empty without ``--record``.
+    """Return the environment variable for ``--record``; an empty dict without ``--record``.
 
     Raises:
         InputError: If ranks record no calls: in lock step, or with the agreement check turned off.
@@ -176,14 +184,16 @@ def _record_variables(args: argparse.Namespace) -> dict[str, str]:
 def start_ranks(
     args: argparse.Namespace, log_dir: str | None = None, check: Callable[[int], object] | None = None
 ) -> int | None:
-    """Start the ranks of a command that runs on MPI and return its exit code.
-
-    None means that the command runs in this process.
+    """Start this command again on ranks of MPI, if it is to run on them; return their exit code.
 
     Args:
         args: the arguments, with ``n`` and ``world``.
         log_dir: the folder for one log per rank, or None.
         check: called with the number of ranks before they start; an error that it raises prevents the start.
+
+    Returns:
+        None if the command runs in this process: in lock step, in a process that a launcher started, or if neither
+        ``-n`` nor ``--world mpi`` is set.
     """
     from spmdsim.launch import launched, start_self
     from spmdsim.launch.job_starter import require_startable
@@ -197,8 +207,11 @@ def start_ranks(
     return start_self(ranks, sys.argv[1:], log_dir)
 
 
-def world_of(args: argparse.Namespace) -> World:
-    """Return the world that ``--world`` and ``-n`` describe; lock step has 8 ranks by default."""
+def create_world(args: argparse.Namespace) -> World:
+    """Return the world of ``--world`` and ``-n``.
+
+    It is a :class:`~spmdsim.worlds.LockStep` with 8 ranks by default, or the world of this process's ranks.
+    """
     from spmdsim.worlds import LockStep, world
 
     return LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)

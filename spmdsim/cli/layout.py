@@ -1,4 +1,8 @@
-"""``spmdsim layout``: derive and explain the layout of a tensor, in the notation of any system."""
+"""``spmdsim layout``: derive and explain the layout of a tensor, in any notation.
+
+:func:`main` parses one of several descriptions of a layout. ``layout_operator.py`` derives layouts of an operator, and
+``layout_show.py`` prints them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from spmdsim.cli.main import (
     whole_number,
     written_layout,
 )
-from spmdsim.cli.output import only_with
+from spmdsim.cli.output import refuse_options
 from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
@@ -102,7 +106,11 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
     group("output", "--json"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Derive the layout, or the layouts of an operator, and print them."""
+    """Derive the layout of a tensor, an operator or a Paddle split, and print it; return 0.
+
+    Raises:
+        InputError: If no option describes a layout, an option has no effect, or ``-n`` contradicts the layout.
+    """
     from spmdsim.cli import layout_show
 
     if not _layout_option(args):
@@ -118,26 +126,30 @@ def main(args: argparse.Namespace) -> int:
 
         derived = derive(args)
         return layout_show.show_operator(
-            derived, args, _nesting_remark(args, [layout for _, layout in derived.operands])
+            derived, args, _nesting_remarks(args, [layout for _, layout in derived.operands])
         )
-    shape = None if args.shape is None else _shape(args.shape)
-    layout = _tensor(args, shape)
+    shape = None if args.shape is None else _parse_shape(args.shape)
+    layout = _tensor_layout(args, shape)
     if args.n not in (None, layout.mesh.size):
         raise InputError(f"-n {args.n} was given, but {layout.mesh} has {many(layout.mesh.size, 'rank')}")
-    remark = _repeat_remark(_cuts(args), layout.mesh) if args.shard else _nesting_remark(args, [layout])
+    remark = (
+        _repeat_remarks(_parse_cuts(args), layout.mesh) if args.shard else _nesting_remarks(args, [layout])
+    )
     return layout_show.show_layout(layout, shape, args, remark)
 
 
-def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
-    """Return remark lines if a table of MindSpore nests a tuple differently.
+def _nesting_remarks(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
+    """Return two lines if MindSpore's tutorial orders a tuple's axes differently, else none.
 
-    Otherwise there are no lines.
+    A tensor map such as ``(sp,dp)`` splits one dimension over two axes. This command takes the first axis as the major
+    one, and the tutorial's table takes mesh order. The lines are about the first tuple that is not in mesh order.
     """
     if not args.device_matrix or args.tuple_order == "mesh":
         return []
     for layout in layouts:
         for axes in layout.dims:
-            if (in_mesh_order := tuple(axis for axis in layout.mesh.axes if axis in axes)) != axes:
+            in_mesh_order = tuple(axis for axis in layout.mesh.axes if axis in axes)
+            if axes != in_mesh_order:
                 return [
                     f"remark: ({','.join(axes)}) nests as written, {axes[0]} major, as MindSpore's code nests it.",
                     f"The slice table that MindSpore's tutorial prints has {in_mesh_order[0]} major: --tuple-order mesh",
@@ -145,25 +157,26 @@ def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list
     return []
 
 
-def _repeat_remark(cuts: Sequence[int], mesh: Mesh) -> list[str]:
-    """Return remark lines that explain an added axis of a device matrix.
+def _repeat_remarks(cuts: Sequence[int], mesh: Mesh) -> list[str]:
+    """Return two lines about the axis that was added for replicas; none without such an axis.
 
-    Without such an axis there are no lines. ``cuts`` are the cuts of ``--shard``, and ``mesh`` is the device matrix
-    that was derived from them.
+    Args:
+        cuts: the numbers of blocks per dimension of ``--shard``.
+        mesh: the device matrix that was derived from them. It has one more axis than ``cuts`` if there are more ranks
+            than shards.
     """
     if len(mesh.shape) == len(cuts):
         return []
-    on_the_right = mesh.shape[: len(cuts)] == tuple(cuts)
-    times, side = (mesh.shape[-1], "right") if on_the_right else (mesh.shape[0], "left")
-    numbers = f"({', '.join(map(str, reversed(range(len(cuts)))))})"
-    shift = (
-        f"without it the tensor map is {numbers}, with equal strides"
-        if on_the_right
-        else f"the tensor map stays {numbers}"
-    )
+    tensor_map = f"({', '.join(map(str, reversed(range(len(cuts)))))})"
+    if mesh.shape[: len(cuts)] == tuple(cuts):
+        replicas, side = mesh.shape[-1], "right"
+        effect = f"without it the tensor map is {tensor_map}, with equal strides"
+    else:
+        replicas, side = mesh.shape[0], "left"
+        effect = f"the tensor map stays {tensor_map}"
     return [
-        f"remark: the cuts make {many(math.prod(cuts), 'shard')} for {many(mesh.size, 'rank')}, so an axis of {times} for copies is added on the {side}.",
-        f"A tensor map counts axes from the right: {shift}.",
+        f"remark: the cuts make {many(math.prod(cuts), 'shard')} for {many(mesh.size, 'rank')}, so an axis of {replicas} for copies is added on the {side}.",
+        f"A tensor map counts axes from the right: {effect}.",
     ]
 
 
@@ -180,45 +193,49 @@ _BESIDE = {
 
 
 def _layout_option(args: argparse.Namespace) -> str | None:
-    """Return the option that describes the layout; None if there is none."""
+    """Return the first option of :data:`_BESIDE` that is set, such as "--op"; None if unset."""
     return next((flag for flag in _BESIDE if getattr(args, flag[2:].replace("-", "_"))), None)
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect on the result or the output."""
+    """Raise InputError for an option that has no effect on the layout or the output."""
     source = str(_layout_option(args))
     beside = {owner: {owner, *options.split()} for owner, options in _BESIDE.items()}
     for option in sorted(set().union(*beside.values()) - beside[source]):
         owners = [owner for owner in _BESIDE if option in beside[owner] and option != owner]
         both = f"its own, not with {source}: each says where tensors live"
-        only_with(args, option, f"{' or '.join(owners)}, not with {source}" if owners else both)
+        refuse_options(args, option, f"{' or '.join(owners)}, not with {source}" if owners else both)
     if args.split == "embedding":
-        only_with(args, "--no-gather-out", "--split linear: an embedding always sums")
+        refuse_options(args, "--no-gather-out", "--split linear: an embedding always sums")
     if source == "--op":
         _refuse_unused_operator_options(args)
     if args.rank:
-        only_with(args, "--all", "every rank, not with --rank")
+        refuse_options(args, "--all", "every rank, not with --rank")
 
 
 def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options without effect beside ``--op``.
+    """Raise InputError for an option that has no effect beside ``--op``.
 
-    Cuts and layouts each have their own options.
+    Operands are described by cuts (``--shard``) or by layouts (``--in-layouts``), and so is the result.
     """
     if args.in_layouts:
-        only_with(args, "--shard --repeat", "cuts, not with --in-layouts")
+        refuse_options(args, "--shard --repeat", "cuts, not with --in-layouts")
     if args.out_layout:
-        only_with(args, "--out-shard", "cuts, not with --out-layout")
+        refuse_options(args, "--out-shard", "cuts, not with --out-layout")
     if not (args.in_layouts or args.out_layout):
-        only_with(args, "--device-matrix --mesh", "--in-layouts or --out-layout")
+        refuse_options(args, "--device-matrix --mesh", "--in-layouts or --out-layout")
     if not args.device_matrix:
-        only_with(args, "--alias --tuple-order", "--device-matrix")
+        refuse_options(args, "--alias --tuple-order", "--device-matrix")
     else:
-        only_with(args, "--mesh", "layouts of other notations, not with --device-matrix")
+        refuse_options(args, "--mesh", "layouts of other notations, not with --device-matrix")
 
 
-def _shape(text: str) -> Shape:
-    """Parse a shape; raise InputError if a size is negative."""
+def _parse_shape(text: str) -> Shape:
+    """Parse a shape such as "32,784".
+
+    Raises:
+        InputError: If the text is no shape, or a size is negative.
+    """
     from spmdsim.layout.written import parse_ints
 
     shape = parse_ints(text, "a shape")
@@ -230,16 +247,24 @@ def _shape(text: str) -> Shape:
 # ---------------------------------------------------------------- one tensor
 
 
-def _tensor(args: argparse.Namespace, shape: Shape | None) -> Layout:
-    """Return the layout of one tensor from the arguments, in the notation that they use.
+def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    """Return the layout of one tensor from the options that describe it.
 
-    ``shape`` is the global shape, or None if unknown. MindSpore's notations must split sizes evenly unless
-    ``--allow-uneven`` is given.
+    Args:
+        args: the arguments.
+        shape: the global shape, or None if it is unknown.
+
+    Raises:
+        InputError: If an option is missing, or the layout does not fit the shape. Layouts of MindSpore (``--shard`` and
+            ``--device-matrix``) must split the shape evenly unless ``--allow-uneven`` is set.
     """
+    from spmdsim.dialects.mindspore import check_even, from_cuts
+
     if args.placement and not args.shard:
-        return _from_sbp(args, shape)
+        return _parse_sbp(args, shape)
     if args.shard:
-        layout = _from_cuts(args)
+        cuts = _parse_cuts(args)
+        layout = from_cuts(cuts, args.n or math.prod(cuts), args.repeat or "right")
     else:
         text = args.tensor_map if args.device_matrix else args.dims
         if text is None:
@@ -249,14 +274,16 @@ def _tensor(args: argparse.Namespace, shape: Shape | None) -> Layout:
     if shape is not None:
         layout.check_shape(shape)
         if (args.shard or args.device_matrix) and not args.allow_uneven:  # MindSpore's sizes are even
-            from spmdsim.dialects.mindspore import check_even
-
             check_even(layout, shape)
     return layout
 
 
-def _cuts(args: argparse.Namespace) -> tuple[int, ...]:
-    """Return the cuts of the one tensor that ``--shard`` describes without ``--op``."""
+def _parse_cuts(args: argparse.Namespace) -> tuple[int, ...]:
+    """Return the numbers of blocks per dimension of ``--shard``, which describes one tensor.
+
+    Raises:
+        InputError: If ``--shard`` has the cuts of several tensors.
+    """
     from spmdsim.layout.written import parse_tuples
 
     cuts = parse_tuples(args.shard, "--shard")
@@ -267,17 +294,8 @@ def _cuts(args: argparse.Namespace) -> tuple[int, ...]:
     return cuts[0]
 
 
-def _from_cuts(args: argparse.Namespace) -> Layout:
-    """Return the layout of ``--shard`` without an operator; ranks beyond the cuts are replicas."""
-    from spmdsim.dialects.mindspore import from_cuts
-
-    cuts = _cuts(args)
-    layout: Layout = from_cuts(cuts, args.n or math.prod(cuts), args.repeat or "right")
-    return layout
-
-
-def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
-    """Return the layout of ``--placement`` and ``--sbp``.
+def _parse_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    """Return the layout of OneFlow's ``--placement`` and ``--sbp``.
 
     Raises:
         InputError: If ``--sbp`` or ``--shape`` is missing, or OneFlow does not support the split.
@@ -298,7 +316,10 @@ def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
 def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
     """Parse a layout on the mesh of the arguments.
 
-    With ``--device-matrix`` the text is a tensor map, else a layout in any notation; ``ndim`` is its number of dims.
+    Args:
+        args: the arguments, with ``--device-matrix`` or ``--mesh``.
+        text: a tensor map with ``--device-matrix``, else a layout in any notation.
+        ndim: number of dimensions; None if it is unknown.
     """
     from spmdsim.layout.written import parse_mesh
 
@@ -312,13 +333,19 @@ def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) 
 
 
 def _split_parameters(args: argparse.Namespace) -> SplitLayout:
-    """Return the parameters' layouts of a Paddle split."""
+    """Return the layouts of the parameters of a Paddle split.
+
+    It has ``--partitions`` blocks, by default ``-n``, by default 1.
+
+    Raises:
+        InputError: If ``--shape`` is missing.
+    """
     from spmdsim.dialects.paddle import split_layout
 
     if args.shape is None:
         raise InputError("--split needs --shape, the shape of the weight")
     split: SplitLayout = split_layout(
-        _shape(args.shape),
+        _parse_shape(args.shape),
         args.split,
         args.axis,
         args.partitions or args.n or 1,

@@ -1,4 +1,8 @@
-"""Layouts of an operator's operands and results, for ``spmdsim layout --op``."""
+"""Layouts of an operator's operands and results, for ``spmdsim layout --op``.
+
+:func:`derive` uses the rules of this package. For operators that have MindSpore's own checks and strategies it calls
+:func:`_derive_mindspore`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ Named = tuple[str, Layout, Shape]
 #: This package's names of MindSpore's collectives.
 WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
 
-VARIOUS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+#: Kinds of the parameters ``*args`` and ``**kwargs``.
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class GroupCollective(NamedTuple):
@@ -76,7 +81,7 @@ class Derived(NamedTuple):
 
 
 def derive(args: argparse.Namespace) -> Derived:
-    """Derive layouts and collectives of an operator from the command's arguments.
+    """Derive layouts and collectives of the operator ``--op`` for the strategy in ``args``.
 
     Raises:
         InputError: If arguments are missing, or the operator does not support the strategy.
@@ -87,47 +92,55 @@ def derive(args: argparse.Namespace) -> Derived:
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
     shapes = parse_tuples(args.shapes, "--shapes")
-    params = _written_attributes(args.attr)
+    params = _parse_attributes(args.attr)
     if args.op in operators_with_strategies() and not args.allow_uneven:
-        return _as_mindspore(args, shapes, params)
-    function = _operator(args.op)
+        return _derive_mindspore(args, shapes, params)
+    function = _find_operator(args.op)
     _check_attributes(function, params)
     op = function.op
     try:
         bound = op.bind(shapes, params)
     except TypeError as error:
-        raise InputError(_misfit(function, len(shapes), params, error)) from None
-    placed, by_cuts = _strategy(args, shapes)
-    strategy = op.shard(placed, repeat=args.repeat or "right").strategy(
-        bound, _ranks(args, bound, placed, by_cuts)
-    )
-    if args.device_matrix and not by_cuts and not args.allow_uneven:
-        for i, (layout, shape) in enumerate(zip(placed, shapes)):
+        raise InputError(_wrong_arguments_text(function, len(shapes), params, error)) from None
+    written = _parse_strategy(args, shapes)
+    ranks = _select_ranks(args, bound, written)
+    strategy = op.shard(written, repeat=args.repeat or "right").strategy(bound, ranks)
+    if args.device_matrix and not args.shard and not args.allow_uneven:
+        for i, (layout, shape) in enumerate(zip(written, shapes)):
             check_even(layout, shape, f"operand {i}")
     results = [
         (shape, layout, _result_layout(args, layout, shape))
         for shape, layout in zip(bound.output_shapes, bound.output_layouts(strategy))
     ]
-    collectives = [step for shape, layout, wanted in results for step in _collectives(layout, wanted, shape)]
+    collectives = [
+        step for shape, layout, wanted in results for step in _list_collectives(layout, wanted, shape)
+    ]
     operands = list(zip(shapes, bound.input_layouts(strategy)))
     return Derived(op.name, str(bound.rule), operands, results, collectives, {})
 
 
-def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
-    """Derive layouts with the strategy, checks and collectives of MindSpore's operator."""
+def _derive_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
+    """Derive layouts with the strategy, checks and collectives of MindSpore's operator.
+
+    Args:
+        args: the arguments.
+        shapes: shape of each operand.
+        attrs: the operator's attributes.
+
+    Raises:
+        InputError: If neither a strategy nor a number of ranks is set, or MindSpore does not support the strategy.
+    """
     from spmdsim.dialects.mindspore import shard
 
-    strategy = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
+    strategy = _parse_strategy(args, shapes) if args.shard or args.in_layouts else None
     out: Any = None
     if args.out_shard:
         out = parse_tuples(args.out_shard, "--out-shard")
     elif args.out_layout:
-        out = _layout(args, args.out_layout, None)
+        out = _parse_layout(args, args.out_layout, None)
     devices = args.n
-    if args.ranks_order and not args.in_layouts:
-        devices = parse_order(args.ranks_order)
-        if args.n not in (None, len(devices)):
-            raise InputError(f"-n {args.n} was given, but --ranks-order has {many(len(devices), 'rank')}")
+    if args.ranks_order and not args.in_layouts:  # Layouts have the order in their mesh.
+        devices = _parse_rank_order(args)
     if strategy is None and devices is None:
         raise InputError(
             "--op needs a strategy: --shard with cuts, --in-layouts with a mesh, or only -n ranks"
@@ -139,15 +152,12 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
         list(zip(sharded.input_shapes, sharded.inputs)),
         list(zip(sharded.output_shapes, sharded.computed, sharded.outputs)),
         [GroupCollective(WORDS[f.name], f.axes, f.groups) for f in sharded.forward],
-        _facts(sharded),
+        _mindspore_facts(sharded),
     )
 
 
-def _facts(sharded: Any) -> dict[str, Any]:
-    """Return the JSON fields of a sharded operator.
-
-    They are device matrices, tensor maps, slices and groups.
-    """
+def _mindspore_facts(sharded: Any) -> dict[str, Any]:
+    """Return what MindSpore derives of an operator for JSON: matrices, tensor maps, groups."""
     facts: dict[str, Any] = {
         "operator": sharded.operator,
         "device_matrix": sharded.dev_matrix,
@@ -169,54 +179,65 @@ def _facts(sharded: Any) -> dict[str, Any]:
     return facts
 
 
-def _attributes(function: Any) -> tuple[int, dict[str, inspect.Parameter]]:
-    """Return the most operands of an operator, and its attributes by name.
+def _operand_names(function: Any) -> list[str]:
+    """Return the names of all operands that an operator can take: parameters that are tensors."""
+    parameters = inspect.signature(function).parameters
+    return [name for name, p in parameters.items() if re.search("Tensor|Operand", str(p.annotation))]
 
-    Attributes are parameters of its rule and its local function.
+
+def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of an operator's attributes by name.
+
+    Attributes are the parameters of the operator's rule and its local function that are no operands.
     """
-    op, declared = function.op, inspect.signature(function).parameters
-    operands = [name for name, p in declared.items() if re.search("Tensor|Operand", str(p.annotation))]
+    op, declared, operands = function.op, inspect.signature(function).parameters, _operand_names(function)
     rule = inspect.signature(op.rule).parameters if callable(op.rule) else {}
     positional = [name for name, p in rule.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(operands)]
-    names = {name: p for name, p in rule.items() if name not in positional and p.kind not in VARIOUS}
+    attributes = {name: p for name, p in rule.items() if name not in positional and p.kind not in VARIADIC}
     # A rule with **kwargs, or none, takes the parameters of the local function.
-    if not rule or any(p.kind is p.VAR_KEYWORD for p in rule.values()):
-        local = rule or inspect.signature(op.forward).parameters
-        further = [name for name in declared if name not in operands and (rule or name in local)]
-        names.update({name: local.get(name, declared[name]) for name in further})
-    return len(operands), names
+    if not rule:
+        local = inspect.signature(op.forward).parameters
+        attributes |= {name: local[name] for name in declared if name in local and name not in operands}
+    elif any(p.kind is p.VAR_KEYWORD for p in rule.values()):
+        attributes |= {name: rule.get(name, p) for name, p in declared.items() if name not in operands}
+    return attributes
 
 
 def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
-    """Raise InputError for an unknown attribute or a wrong type.
+    """Raise InputError for an attribute that the operator does not take, or of a wrong type.
 
-    A text is wrong for an attribute that is True or False.
+    Only one type is checked: an attribute with a default of True or False must not be a text.
     """
-    names = _attributes(function)[1]
+    attributes = _attribute_parameters(function)
     for name, value in params.items():
-        if isinstance(value, str) and isinstance(getattr(names.get(name), "default", None), bool):
-            raise InputError(f"{function.op.name}: attribute {name} must be True or False, got {value!r}")
-        if name not in names:
+        if name not in attributes:
             sentence = f"{function.op.name} does not take --attr {name}"
-            raise unknown(sentence, name, [*names] or ["none"], listed="it takes")
+            raise unknown(sentence, name, [*attributes] or ["none"], listed="it takes")
+        if isinstance(value, str) and isinstance(attributes[name].default, bool):
+            raise InputError(f"{function.op.name}: attribute {name} must be True or False, got {value!r}")
 
 
-def _misfit(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
-    """Return the error text for an operator that does not take these arguments.
+def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
+    """Return the error text for an operator that raised ``error`` for its arguments.
 
-    They are ``count`` operands and attributes.
+    Args:
+        function: the operator's function.
+        count: number of operands that ``--shapes`` has.
+        params: attributes by name.
+        error: the error of the operator's rule.
     """
-    operands, names = _attributes(function)
-    if missing := [n for n, p in names.items() if p.default is p.empty and n not in params]:
-        return f"{function.op.name} needs --attr {missing[0]}=..."
-    if operands == count:
+    for name, parameter in _attribute_parameters(function).items():
+        if parameter.default is parameter.empty and name not in params:
+            return f"{function.op.name} needs --attr {name}=..."
+    operand_count = len(_operand_names(function))
+    if operand_count == count:
         attributes = ", ".join(f"{name}={value!r}" for name, value in params.items())
         return f"{function.op.name} cannot be told --attr {attributes}: {error}"
-    return f"{function.op.name} takes {many(operands, 'operand')}, but --shapes gives {count}"
+    return f"{function.op.name} takes {many(operand_count, 'operand')}, but --shapes gives {count}"
 
 
-def _operator(name: str) -> Any:
-    """Return the operator function of this name; case and underscores do not matter.
+def _find_operator(name: str) -> Any:
+    """Return the operator function of a name; case and underscores do not matter.
 
     Raises:
         InputError: If there is none, with the nearest names of this package and of MindSpore.
@@ -224,13 +245,10 @@ def _operator(name: str) -> Any:
     from spmdsim.arrays import ops
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
-    wanted = name.lower().replace("_", "")
-    candidates = {key: getattr(ops, key) for key in vars(ops)["__all__"]}
-    operators = {
-        key: candidate for key, candidate in candidates.items() if getattr(candidate, "op", None) is not None
-    }
+    functions = {key: getattr(ops, key) for key in vars(ops)["__all__"]}
+    operators = {key: function for key, function in functions.items() if getattr(function, "op", None)}
     for key, function in operators.items():
-        if key.replace("_", "") == wanted:
+        if key.replace("_", "") == name.lower().replace("_", ""):
             return function
     names = [*operators, *operators_with_strategies()]
     if nearest(name, names) is None:
@@ -239,18 +257,31 @@ def _operator(name: str) -> Any:
     raise unknown(f"no operator is called {name!r}", name, names, listed=listed)
 
 
-def _written_attributes(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse ``--attr`` options; raise InputError if a name is given twice."""
+def _parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse the values of all ``--attr`` options; return the attributes by name.
+
+    Raises:
+        InputError: If a name is given twice, or a text has no "=".
+    """
     params: dict[str, Any] = {}
-    for name, value in map(_attribute, texts):
+    for name, value in map(_parse_attribute, texts):
         if name in params:
             raise InputError(f"--attr {name} is given twice, as {params[name]!r} and {value!r}")
         params[name] = value
     return params
 
 
-def _attribute(text: str) -> tuple[str, Any]:
-    """Parse one attribute ``NAME=VALUE``; a value that is no Python literal is a text."""
+def _parse_attribute(text: str) -> tuple[str, Any]:
+    """Parse one attribute ``NAME=VALUE``; a value that is no Python literal stays text.
+
+    "true" and "false" are True and False.
+
+    >>> _parse_attribute("axis=(0,1)"), _parse_attribute("transpose_b=true"), _parse_attribute("mode=sum")
+    (('axis', (0, 1)), ('transpose_b', True), ('mode', 'sum'))
+
+    Raises:
+        InputError: If the text has no "=".
+    """
     key, equals, words = text.partition("=")
     if not equals:
         raise InputError(f"--attr is written like transpose_b=True, but got {text!r}")
@@ -260,66 +291,83 @@ def _attribute(text: str) -> tuple[str, Any]:
         return key.strip(), words.strip()
 
 
-def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, bool]:
-    """Return the strategy of an operator, and True if it consists of cuts, False if of layouts.
+def _parse_strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> Any:
+    """Return the strategy of the operands: cuts of ``--shard``, or layouts of ``--in-layouts``.
 
     Raises:
-        InputError: If there is none, or the number of layouts is not the number of shapes.
+        InputError: If neither is set, or the number of layouts is not the number of shapes.
     """
     if args.shard:
-        return parse_tuples(args.shard, "--shard"), True
+        return parse_tuples(args.shard, "--shard")
     if not args.in_layouts:
         raise InputError("--op needs a strategy: --shard with cuts per operand, or --in-layouts with a mesh")
     if len(args.in_layouts) != len(shapes):
         raise InputError(
             f"--in-layouts gives {many(len(args.in_layouts), 'layout')} for {many(len(shapes), 'shape')}"
         )
-    layouts = tuple(_layout(args, text, len(shape)) for text, shape in zip(args.in_layouts, shapes))
-    return layouts, False
+    return tuple(_parse_layout(args, text, len(shape)) for text, shape in zip(args.in_layouts, shapes))
 
 
-def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
+def _parse_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
     """Parse a layout; on a device matrix, without pending reductions."""
     layout = parse_written_layout(args, text, ndim)
     return Layout(layout.mesh, layout.dims) if args.device_matrix else layout
 
 
-def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -> int | list[int]:
-    """Return the number of ranks of a strategy, or the order of ranks of ``--ranks-order``.
+def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
+    """Return the ranks of ``--ranks-order``, or None without it.
+
+    Raises:
+        InputError: If ``-n`` is another number of ranks.
+    """
+    if not args.ranks_order:
+        return None
+    order = parse_order(args.ranks_order)
+    if args.n not in (None, len(order)):
+        raise InputError(f"-n {args.n} was given, but --ranks-order has {many(len(order), 'rank')}")
+    return order
+
+
+def _select_ranks(args: argparse.Namespace, bound: Any, strategy: Any) -> int | list[int]:
+    """Return the number of ranks of a strategy, or for cuts the order of ``--ranks-order``.
 
     Args:
         args: the command's arguments.
-        bound: the operator's rule.
+        bound: the operator's rule, bound to the shapes.
         strategy: cuts or layouts of the operands.
-        by_cuts: True if the strategy consists of cuts.
 
     Raises:
         InputError: If ``-n`` contradicts the strategy or the order, or cuts do not divide a shape.
     """
     from spmdsim.dialects.mindspore import check_cuts
 
-    if not by_cuts:
-        size = strategy[0].mesh.size
+    if not args.shard:
+        size: int = strategy[0].mesh.size
         if args.n not in (None, size):
             raise InputError(f"-n {args.n} was given, but the layouts are for {many(size, 'rank')}")
-        return int(size)
-    order = parse_order(args.ranks_order) if args.ranks_order else None
-    ranks = args.n or (math.prod(factor_cuts(bound, strategy).values()) if order is None else len(order))
-    if order is not None and len(order) != ranks:
-        raise InputError(f"-n {ranks} was given, but --ranks-order has {many(len(order), 'rank')}")
+        return size
+    order = _parse_rank_order(args)
+    size = len(order) if order else args.n or math.prod(factor_cuts(bound, strategy).values())
     if not args.allow_uneven:
-        check_cuts(strategy, bound.shapes, ranks)
-    return int(ranks) if order is None else order
+        check_cuts(strategy, bound.shapes, size)
+    return order or size
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
-    """Return the final layout of a result.
+    """Return the layout of a result after all collectives.
 
-    It comes from ``--out-layout`` or ``--out-shard``, or is the reduced one. ``computed`` is the layout after the
-    local function.
+    It is that of ``--out-layout`` or ``--out-shard``, by default ``computed`` without pending reductions.
+
+    Args:
+        args: the command's arguments.
+        computed: the layout after the local function.
+        shape: global shape of the result.
+
+    Raises:
+        InputError: If ``--out-shard`` has the cuts of several results.
     """
     if args.out_layout:
-        return _layout(args, args.out_layout, len(shape))
+        return _parse_layout(args, args.out_layout, len(shape))
     if args.out_shard:
         cuts = parse_tuples(args.out_shard, "--out-shard")
         if len(cuts) != 1:
@@ -328,17 +376,18 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
     return computed.reduced
 
 
-def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective]:
-    """Return the collectives of the redistribution of a result; empty for equal layouts."""
+def _list_collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective]:
+    """Return the collectives between two layouts of a result; empty if the layouts are equal.
+
+    A step without axes runs in one group of all ranks.
+    """
     from spmdsim.redistribution import plan
 
     if src.canonical == dst.canonical:
         return []
-    return [
-        GroupCollective(
-            step.collective,
-            step.axes,
-            step.src.mesh.groups(*step.axes) if step.axes else (step.src.mesh.rank_list,),
-        )
-        for step in plan(src, dst, shape, "float32").steps
-    ]
+    collectives = []
+    for step in plan(src, dst, shape, "float32").steps:
+        mesh = step.src.mesh
+        groups = mesh.groups(*step.axes) if step.axes else (mesh.rank_list,)
+        collectives.append(GroupCollective(step.collective, step.axes, groups))
+    return collectives

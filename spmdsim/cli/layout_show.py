@@ -1,4 +1,7 @@
-"""The output of ``spmdsim layout``: derivation, slices and pictures as text, or JSON."""
+"""The output of ``spmdsim layout``: derivation, slices and pictures as text, or JSON.
+
+Functions named ``…_json`` return plain values. :func:`show_layout`, :func:`show_operator` and :func:`show_split` print.
+"""
 
 from __future__ import annotations
 
@@ -42,42 +45,55 @@ MOST_JSON_RANKS = 5_000_000
 def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """Return a layout and the shards of every rank, or of ``ranks``, as plain values.
 
+    Slices and local shapes are None if ``shape`` is None.
+
     Raises:
         InputError: If the lists of replicas would have more than :data:`MOST_JSON_RANKS` numbers.
     """
     mesh = layout.mesh
-    wanted = mesh.rank_list if ranks is None else ranks
-    copies = mesh.axis_size(*layout.replicated_axes)
-    if len(wanted) * copies > MOST_JSON_RANKS:
+    if ranks is None:
+        ranks = mesh.rank_list
+    replicas = mesh.axis_size(*layout.replicated_axes)
+    if len(ranks) * replicas > MOST_JSON_RANKS:
         raise InputError(
-            f"{many(len(wanted), 'rank')} with {many(copies, 'replica')} each are too many to list; choose some with --rank"
+            f"{many(len(ranks), 'rank')} with {many(replicas, 'replica')} each are too many to list; choose some with --rank"
         )
-    written, reduction = layout.to_dict(), partial_reduction(layout)
-    virtual = {"devices": _devices(layout), "micro_shards": mesh.size // _devices(layout)}
-    return {
+    written, reduction, sized = layout.to_dict(), partial_reduction(layout), shape is not None
+    facts = {
         "device_matrix": list(mesh.shape),
         "alias_name": list(mesh.axes),
         "tensor_map": written["tensor_map"],
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
-        "ranks": [
-            _rank_json(rank_shard(layout, shape, rank), shape is not None, reduction) for rank in wanted
-        ],
-        **(virtual if written["interleaved_parallel"] else {}),
-        **({} if reduction is None else {"pending": reduction.to_dict()}),
+        "ranks": [_rank_json(rank_shard(layout, shape, rank), sized, reduction) for rank in ranks],
     }
+    if written["interleaved_parallel"]:
+        devices = _count_devices(layout)
+        facts |= {"devices": devices, "micro_shards": mesh.size // devices}
+    if reduction is not None:
+        facts["pending"] = reduction.to_dict()
+    return facts
 
 
-def _devices(layout: Layout) -> int:
-    """Return the number of real devices: MindSpore's virtual axis makes several ranks of each."""
+def _count_devices(layout: Layout) -> int:
+    """Return the number of real devices of a layout.
+
+    It is smaller than the number of ranks if MindSpore's virtual axis makes several ranks of each device.
+    """
     from spmdsim.dialects.mindspore.layout import micro_shards
 
     return layout.mesh.size // micro_shards(layout.mesh)
 
 
 def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) -> dict[str, Any]:
-    """Return a rank's shard as plain values; slice and local shape are None unless ``sized``."""
+    """Return the shard of one rank as plain values.
+
+    Args:
+        row: the shard.
+        sized: False if the tensor's shape is unknown; slice and local shape are None then.
+        reduction: the pending reduction, which adds the number of the rank's addend; None without one.
+    """
     return {
         "rank": row.rank,
         "coords": list(row.coords),
@@ -90,35 +106,33 @@ def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) 
 
 
 def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return an operator's layouts and collectives as plain values.
+    """Return the layouts and collectives of an operator as plain values.
 
-    They are those of all ranks, or of ``ranks``.
+    Shards are those of ``ranks``, by default of all ranks.
     """
-    further = {"mindspore": dict(derived.further)}
-    return {
+    facts: dict[str, Any] = {
         "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.inputs],
         "outputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.outputs],
         "collectives": [
             {"collective": c.collective, "axes": list(c.axes), "groups": c.groups}
             for c in derived.collectives
         ],
-        **(further if derived.further else {}),
     }
+    if derived.further:
+        facts["mindspore"] = dict(derived.further)
+    return facts
 
 
 def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return a Paddle split as plain values.
+    """Return a Paddle split as plain values: parameters, its collective, and blocks per rank.
 
-    It has parameters like an operator's inputs, and blocks per rank.
+    ``ranks`` are the ranks to list, by default all.
     """
-    wanted = split.mesh.rank_list if ranks is None else ranks
-    inputs = [layout_json(layout, shape, ranks) for _, layout, shape in _parameters(split)]
-    collective = split.collective
-    groups = split.mesh.groups("mp")
+    collective = {"collective": split.collective, "axes": ["mp"], "groups": split.mesh.groups("mp")}
     return {
-        "inputs": inputs,
+        "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in _list_parameters(split)],
         "outputs": [],
-        "collectives": [{"collective": collective, "axes": ["mp"], "groups": groups}] if collective else [],
+        "collectives": [collective] if split.collective else [],
         "split": {
             "operation": split.operation,
             "kind": split.kind,
@@ -130,16 +144,16 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
                     "bias_shape": split.bias_shape(rank),
                     "padding_index": split.padding_index(rank),
                 }
-                for rank in wanted
+                for rank in (split.mesh.rank_list if ranks is None else ranks)
             ],
         },
     }
 
 
-def _parameters(split: SplitLayout) -> list[Named]:
-    """Return name, layout and shape of the parameters of a Paddle split.
+def _list_parameters(split: SplitLayout) -> list[Named]:
+    """Return name, layout and shape of each parameter of a Paddle split.
 
-    The weight is missing if it is not split evenly.
+    The weight is left out if it is not split evenly, and the bias if there is none.
     """
     even = split.size[split.axis] % split.num_partitions == 0
     parameters: list[Named] = [("weight", split.weight, split.size)] if even else []
@@ -157,23 +171,29 @@ def show_layout(
     args: argparse.Namespace,
     remark: Sequence[str] = (),
 ) -> int:
-    """Print one layout or its JSON, and write its pictures; return the exit code 0.
+    """Print a layout, or its JSON, and write its pictures if requested; return 0.
 
-    The lines of ``remark`` are printed above the derivation.
+    Args:
+        layout: the layout.
+        shape: the global shape, or None if it is unknown.
+        args: the command's arguments.
+        remark: lines that are printed above the derivation.
     """
     ranks = _selected_ranks(layout, args)
     _write_pictures(args, [("", layout, shape)])
     if args.json:
         emit_json(layout_json(layout, shape, ranks))
         return 0
-    rows, left_out = _rows(layout, ranks, args.all)
+    rows, left_out = _choose_rows(layout, ranks, args.all)
     say(f"layout {layout}  ({layout.placement_text()})")
     say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
     say(ownership_words(layout))
-    if _devices(layout) < layout.mesh.size:
-        times = layout.mesh.size // _devices(layout)
+    devices = _count_devices(layout)
+    if devices < layout.mesh.size:
+        each = layout.mesh.size // devices
+        verb = "plays" if devices == 1 else "play"
         say(
-            f"{many(_devices(layout), 'device')} play{'s' * (_devices(layout) == 1)} {times} of these (virtual) ranks each: rank = device * {times} + i"
+            f"{many(devices, 'device')} {verb} {each} of these (virtual) ranks each: rank = device * {each} + i"
         )
     say(*remark)
     _show_derivation(layout, rows)
@@ -186,7 +206,7 @@ def show_layout(
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
     """Print the layouts and derivations of an operator, or its JSON; return 0.
 
-    Pictures are written if requested.
+    Pictures are written if requested. The lines of ``remark`` are printed above the table of tensors.
     """
     tensors = [*derived.inputs, *derived.outputs]
     first = tensors[0][1]
@@ -195,7 +215,7 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
     if args.json:
         emit_json(operator_json(derived, ranks))
         return 0
-    rows, left_out = _rows(first, ranks, args.all)
+    rows, left_out = _choose_rows(first, ranks, args.all)
     say(f"{derived.op}: {derived.rule}")
     say(f"device matrix {first.mesh.shape}, axes {', '.join(first.mesh.axes)}")
     say(*remark)
@@ -225,7 +245,7 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     Pictures are written if requested.
     """
     ranks = _selected_ranks(split, args)
-    _write_pictures(args, _parameters(split))
+    _write_pictures(args, _list_parameters(split))
     if args.json:
         emit_json(split_json(split, ranks))
         return 0
@@ -243,16 +263,19 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
         for rank in (ranks or split.mesh.rank_list)
     ]
     say("", Table(("rank", block_name, "weight", "bias", "padding row"), rows, "parts", right=(0,)), "")
-    for name, layout, shape in _parameters(split):
+    for name, layout, shape in _list_parameters(split):
         say(f"{name}: {layout.placement_text()}")
         _show_pictures(layout, shape)
     return 0
 
 
 def _show_derivation(layout: Layout, ranks: Iterable[int], skip_numbering: bool = False) -> None:
-    """Print the steps of a layout's derivation as tables.
+    """Print the steps of a layout's derivation as numbered tables.
 
-    ``skip_numbering`` leaves out the first step, the numbering of the device matrix, which operands share.
+    Args:
+        layout: the layout.
+        ranks: the ranks that get a row.
+        skip_numbering: True to leave out the first step, the numbering of the device matrix, which operands share.
     """
     for number, step in enumerate(Derivation(layout, ranks).tables(), 1):
         if not (skip_numbering and number == 1):
@@ -260,9 +283,9 @@ def _show_derivation(layout: Layout, ranks: Iterable[int], skip_numbering: bool 
 
 
 def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Sequence[int]) -> None:
-    """Print the slices of the tensors whose shape is known, one row per rank.
+    """Print a table of slices with one row per rank, for the tensors whose shape is known.
 
-    The table of a single tensor also lists replicas.
+    The table of a single tensor also lists replicas. Without a known shape nothing is printed.
     """
     shaped = [(name, layout, shape) for name, layout, shape in tensors if shape is not None]
     if not shaped:
@@ -282,7 +305,7 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
 
 
 def _show_collectives(derived: Derived) -> None:
-    """Print the table of an operator's collectives."""
+    """Print the table of an operator's collectives and groups, or that there are none."""
     if not derived.collectives:
         say("no collective follows")
         return
@@ -293,20 +316,21 @@ def _show_collectives(derived: Derived) -> None:
 
 
 def _groups_text(groups: Sequence[Sequence[int]]) -> str:
-    """Return the first eight groups as text."""
+    """Return groups of ranks as text, at most eight of them, such as "{0,1} {2,3}"."""
     shown = [f"{{{ranks_text(group)}}}" for group in groups[:8]]
     return " ".join([*shown, ".."] if len(groups) > 8 else shown)
 
 
 def _show_pictures(layout: Layout, shape: Shape | None) -> None:
-    """Print a layout as a picture of characters that fits the terminal."""
+    """Print a layout as a picture of characters, 40 to 120 columns wide as the terminal allows."""
     say(*layout_words(layout, shape, max(40, min(console().width, 120))))
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
-    """Write the pictures of some tensors, if ``--svg`` or ``--html`` is given.
+    """Write the pictures of tensors (name, layout and shape), if ``--svg`` or ``--html`` is set.
 
-    A tensor has a name, a layout and a shape.
+    Raises:
+        InputError: If pictures are requested and ``tensors`` is empty.
     """
     if not wants_pictures(args):
         return
@@ -332,16 +356,18 @@ def _selected_ranks(layout: Layout | SplitLayout, args: argparse.Namespace) -> t
     return tuple(args.rank)
 
 
-def _rows(
-    layout: Layout, ranks: tuple[int, ...] | None, everything: bool
+def _choose_rows(
+    layout: Layout, ranks: tuple[int, ...] | None, show_all: bool
 ) -> tuple[tuple[int, ...], list[str]]:
-    """Return the ranks that get a row, and a line about the ranks that are left out, if any.
+    """Return the ranks that get a row in tables, and lines about ranks that are left out.
 
-    ``everything`` shows all ranks; otherwise a large mesh shows its first ranks and the last two.
+    They are ``ranks`` if it is not None, else all ranks if there are at most :data:`MOST_RANKS` or ``show_all`` is
+    True. Otherwise they are the first ranks and the last two. The list of lines is empty if no rank is left out.
     """
     mesh = layout.mesh
-    if ranks is not None or everything or mesh.size <= MOST_RANKS:
+    if ranks is not None or show_all or mesh.size <= MOST_RANKS:
         return mesh.rank_list if ranks is None else ranks, []
     positions = (*range(MOST_RANKS - 2), mesh.size - 2, mesh.size - 1)
-    left_out_text = f"{many(mesh.size - MOST_RANKS, 'rank')} in the middle {'is' if mesh.size == MOST_RANKS + 1 else 'are'} left out; --all shows them, --rank R one of them"
-    return tuple(map(mesh.rank_at, positions)), [left_out_text]
+    left_out = many(mesh.size - MOST_RANKS, "rank in the middle is", "ranks in the middle are")
+    text = f"{left_out} left out; --all shows them, --rank R one of them"
+    return tuple(map(mesh.rank_at, positions)), [text]

@@ -1,6 +1,8 @@
 """The command ``spmdsim``: declare commands as rows of arguments, and run one of them.
 
-Only the module of the command that runs is imported.
+The file has types of arguments, functions that declare arguments (:func:`value`, :func:`flag` …), the classes
+:class:`Command` and :class:`CommandGroup`, the list of commands, and :func:`main`. Only the module of the command that
+runs is imported.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ N = TypeVar("N", int, float)
 def _number_type(
     convert: Callable[[str], N], rule: str, holds: Callable[[N], bool] = lambda _: True
 ) -> Callable[[str], N]:
-    """Return an argument type for numbers.
+    """Return a function that parses a number and checks a rule, as the type of an argument.
+
+    It raises ArgumentTypeError for a text that is no such number.
 
     Args:
         convert: int or float.
@@ -80,9 +84,14 @@ Argument: TypeAlias = "str | Row | ArgumentGroup"
 def value(
     flags: str, metavar: Any, help: str | None, type: Callable[[str], Any] | None = None, **options: Any
 ) -> Row:
-    """Declare an argument with a value; ``flags`` are separated by blanks.
+    """Declare an argument with a value.
 
-    ``type`` converts its text, and ``options`` go to ``add_argument``.
+    Args:
+        flags: its flags separated by blanks, or its name if it has none.
+        metavar: placeholder of the value in the help; argparse's default if empty.
+        help: its help.
+        type: converts the text of the value; None for a string.
+        options: further arguments of ``add_argument``.
     """
     return tuple(flags.split()), {"metavar": metavar or None, "help": help, "type": type, **options}
 
@@ -90,12 +99,15 @@ def value(
 def several(
     flags: str, metavar: Any, help: str, type: Callable[[str], Any] | None = None, **options: Any
 ) -> Row:
-    """Declare an argument that may be given several times; its value is a list."""
+    """Declare an argument that may be given several times; its value is a list.
+
+    The list is empty by default.
+    """
     return value(flags, metavar, help, type, action="append", default=[], **options)
 
 
 def choice(flags: str, choices: tuple[str, ...], help: str | None, default: str | None = None) -> Row:
-    """Declare an argument whose value is one of some words."""
+    """Declare an argument whose value is one of ``choices``."""
     return tuple(flags.split()), {"choices": choices, "help": help, "default": default}
 
 
@@ -113,22 +125,25 @@ class _Renamed(argparse.Action):
 
 
 def renamed(flag_: str, current: str) -> Row:
-    """Declare a hidden argument: the former name of the option ``current``, which still works."""
+    """Declare a hidden argument: the former name of the option ``current``, which still works.
+
+    It prints the current name to stderr.
+    """
     dest = current.lstrip("-").replace("-", "_")
     return value(flag_, "", argparse.SUPPRESS, action=_Renamed, dest=dest, default=argparse.SUPPRESS)
 
 
 def varied(flags: str, **options: Any) -> Row:
-    """Declare a shared argument with some options changed.
+    """Declare an argument of :data:`SHARED` with some options changed.
 
-    ``flags`` end with its name in :data:`SHARED`.
+    ``flags`` are separated by blanks. The last of them is the argument's name in :data:`SHARED`.
     """
     words = tuple(flags.split())
     return words, {**SHARED[words[-1]], **options}
 
 
 def group(title: str, *rows: Argument) -> ArgumentGroup:
-    """Declare arguments under a title."""
+    """Declare arguments under a title in the help."""
     return ArgumentGroup(title, rows)
 
 
@@ -156,12 +171,14 @@ SHARED: dict[str, dict[str, Any]] = {
 PICTURES = ("--svg", "--html")
 
 
-def declare(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
-    """Add arguments to a parser; groups of equal titles are joined."""
+def declare_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
+    """Add arguments to a parser or group; arguments of groups with equal titles share one group."""
     for argument in arguments:
         if isinstance(argument, ArgumentGroup):
             existing = [g for g in parser._action_groups if g.title == argument.title]
-            declare(existing[0] if existing else parser.add_argument_group(argument.title), argument.rows)
+            declare_arguments(
+                existing[0] if existing else parser.add_argument_group(argument.title), argument.rows
+            )
         else:
             flags, options = varied(argument) if isinstance(argument, str) else argument
             parser.add_argument(*flags, **options)
@@ -171,9 +188,11 @@ def declare(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -
 
 
 def add_limits(add: Callable[..., object], seconds: float) -> None:
-    """Add the options of limits by a parser's ``add_argument``.
+    """Add the options ``--time-limit``, ``--memory-limit`` and ``--output-limit``.
 
-    ``seconds`` is the default time limit.
+    Args:
+        add: the method ``add_argument`` of a parser.
+        seconds: default time limit.
     """
     from spmdsim.launch.limits import LOADING, MEMORY_MIB, OUTPUT_MIB, WALL
 
@@ -223,16 +242,16 @@ class Command:
     judges: tuple[str, ...] = ()
 
     def add_to(self, subparsers: Subparsers, name: str) -> None:
-        """Declare the command."""
+        """Add a parser with the arguments of this command to ``subparsers``, under ``name``."""
         listed: dict[str, Any] = {"help": self.help} if self.help else {}
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples, **listed)
-        declare(parser, self.arguments)
+        declare_arguments(parser, self.arguments)
         if self.limits is not None:
             add_limits(parser.add_argument, self.limits)
         parser.set_defaults(run=self._run, parser=parser)
 
     def _run(self, args: argparse.Namespace) -> int:
-        """Run the command, within limits if it runs a user's program."""
+        """Run the command, within limits if it runs a user's program; return its exit code."""
         if not self.program(args):
             return run_and_report_unwritten(self.run, args)
         for module in self.judges:
@@ -245,7 +264,11 @@ def command(
 ) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
     """Return a decorator that makes a :class:`Command` of a function.
 
-    ``options`` are further attributes.
+    Args:
+        about: first text of its ``--help``.
+        examples: last text of its ``--help``, or None.
+        arguments: its arguments.
+        options: further attributes of the command.
     """
     return lambda run: Command(run, about, examples, arguments, **options)
 
@@ -267,7 +290,7 @@ class CommandGroup:
     subcommands: Callable[[], Mapping[str, Command]]
 
     def add_to(self, subparsers: Subparsers, name: str) -> None:
-        """Declare the command and its subcommands."""
+        """Add a parser with the subcommands of this command to ``subparsers``, under ``name``."""
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples)
         inner = parser.add_subparsers(dest="subcommand", metavar=self.metavar, required=True)
         for word, subcommand in self.subcommands().items():
@@ -281,6 +304,11 @@ def written_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None)
     """Parse a layout in any notation.
 
     Dialects are imported only for other notations than this package's.
+
+    Args:
+        text: the layout, which may begin with its mesh.
+        mesh: the mesh of a layout that does not name one.
+        ndim: number of dimensions, for notations that do not state it.
 
     >>> written_layout("dp=2,tp=4: dp,tp").placement_text()
     'S(0)S(1)'
@@ -347,7 +375,10 @@ class _Version(argparse.Action):
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """Return a parser with all command names, and with the arguments of ``command`` only."""
+    """Return a parser with all command names, and with the arguments of ``command`` only.
+
+    If ``command`` is None, no command has arguments.
+    """
     parser = Parser(
         prog="spmdsim",
         description="See, run and choose tensor layouts over many ranks.",
@@ -358,16 +389,14 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, help_line in COMMANDS.items():
         if name == command:
-            _declaration(name).add_to(subparsers, name)
+            _load_declaration(name).add_to(subparsers, name)
         else:
             subparsers.add_parser(name, help=help_line, add_help=False)
     return parser
 
 
 def chosen_command(argv: Sequence[str]) -> str | None:
-    """Return the command if it is the first word, else None.
-
-    None also stands for an unknown command.
+    """Return the command if it is the first word; None if the word is missing or no command.
 
     >>> chosen_command(["layout", "--help"]), chosen_command(["--help", "layout"])
     ('layout', None)
@@ -376,7 +405,7 @@ def chosen_command(argv: Sequence[str]) -> str | None:
 
 
 def command_words(argv: Sequence[str]) -> list[str]:
-    """Return the command and its subcommand, as far as the words name known ones.
+    """Return the command and its subcommand, as far as the first words name them.
 
     >>> command_words(["collective", "show", "all_reduce"]), command_words(["plan", "--help"]), command_words(["paln"])
     (['collective', 'show'], ['plan'], [])
@@ -384,12 +413,12 @@ def command_words(argv: Sequence[str]) -> list[str]:
     command = chosen_command(argv)
     if command is None:
         return []
-    declaration = _declaration(command)
+    declaration = _load_declaration(command)
     inner = declaration.subcommands() if isinstance(declaration, CommandGroup) else ()
     return [command, *(word for word in argv[1:2] if word in inner)]
 
 
-def _declaration(command: str) -> Command | CommandGroup:
+def _load_declaration(command: str) -> Command | CommandGroup:
     """Import the module of a command and return its declaration."""
     declaration: Command | CommandGroup = import_module(f"spmdsim.cli.{command}").main
     return declaration
@@ -398,7 +427,8 @@ def _declaration(command: str) -> Command | CommandGroup:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The code is 0 for success, 1 if a verdict does not hold, and 2 for a wrong argument or input.
+    The code is 0 for success, 1 if a verdict does not hold, and 2 for a wrong argument or input. ``argv`` are the words
+    after the program's name, by default those of the command line.
     """
     print_anywhere()
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -415,12 +445,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:
-    """Parse the arguments and run the command; turn some errors into clearer ones.
+    """Parse the arguments and run the command; return its exit code.
 
     Args:
         command: the command, or None if the first word is no command.
         argv: the words of the command line.
-        rank: the rank of this process in a job, or None.
+        rank: the rank of this process in a job, or None outside of jobs.
+
+    Raises:
+        InputError: If the user's program calls ``sys.exit(0)`` before the command is done, or memory runs out outside
+            of a job.
+        SpmdError: If the command raises it. The help is added to the message of a misspelled word.
     """
     args: Any = None
     try:

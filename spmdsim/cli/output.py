@@ -89,12 +89,12 @@ def print_anywhere() -> None:
 
 @contextmanager
 def report_print_errors() -> Iterator[None]:
-    """Turn errors of printing into InputError with one line.
+    """Raise InputError with one line if printing in the body of ``with`` fails.
 
-    They are a full disk, or a deleted working folder. A reader of the output that has closed its pipe is no error.
+    Other errors pass unchanged, also that of a reader who closed the pipe.
 
     Raises:
-        InputError: If output cannot be written, a file name is too long, or the working folder is gone.
+        InputError: If the disk is full or broken, a file name is too long, or the working folder was deleted.
     """
     try:
         try:
@@ -122,9 +122,9 @@ def is_printing_rank() -> bool:
 
 
 def console() -> Console:
-    """Return a rich console.
+    """Return a rich console for stdout, which prints on rank 0 and on ranks with a log.
 
-    It has colours only on a terminal, and is wide enough for tables elsewhere.
+    It has colours only on a terminal. Its width is COLUMNS, the terminal's width, or :data:`NO_TERMINAL_WIDTH`.
     """
     from rich.console import Console
 
@@ -177,7 +177,7 @@ def say(*lines: object, encoding: str | None = None) -> None:
 
 
 def line_columns() -> int | None:
-    """Return the width of lines; None in files and pipes.
+    """Return the width of printed lines in characters; None in files and pipes.
 
     It is the variable COLUMNS, or the terminal's width.
     """
@@ -198,7 +198,10 @@ def fold_lines(text: str, width: int | None) -> str:
 
 
 def _fold_line(line: str, width: int) -> str:
-    """Break one line between words; further lines are indented by four more blanks."""
+    """Break one line between words into lines of ``width`` characters.
+
+    Further lines are indented by four more blanks than the first. A word is never broken, so a line can be longer.
+    """
     if len(line) <= width:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
@@ -250,7 +253,10 @@ def emit_json(value: object) -> None:
 
 
 def write_file(path: str | Path, content: str | bytes) -> bool:
-    """Write a file on rank 0; return False if it failed. The error is printed after the results."""
+    """Write a file on rank 0; return False if that failed. Other ranks return True.
+
+    The error is not raised: :func:`run_and_report_unwritten` prints it after the results.
+    """
     errors_before = len(unwritten)
     if is_root():
         with collect_write_error(path):
@@ -292,7 +298,11 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 
 
 def writable(text: str) -> str:
-    """Return the text if it names a file that can be written; the type of an argument."""
+    """Return the text if it names a file that can be written; used as the type of an argument.
+
+    Raises:
+        ArgumentTypeError: If the file cannot be written.
+    """
     from argparse import ArgumentTypeError
 
     try:
@@ -303,9 +313,10 @@ def writable(text: str) -> str:
 
 
 def require_writable(text: str) -> None:
-    """Raise InputError if a file cannot be written, before the work starts.
+    """Raise InputError if a file cannot be written.
 
-    Only ranks that share rank 0's file system check.
+    It is called before the work starts. The file need not exist, but its folder. Ranks that do not share rank 0's file
+    system check nothing.
     """
     path = Path(text)
     target = path if path.exists() else path.parent
@@ -318,9 +329,9 @@ def require_writable(text: str) -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """Raise InputError if a folder can be neither written to nor made, before the work starts.
+    """Raise InputError if a folder can be neither written to nor created.
 
-    Only ranks that share rank 0's file system check.
+    It is called before the work starts. Ranks that do not share rank 0's file system check nothing.
     """
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     wrong = 0
@@ -334,7 +345,10 @@ def require_folder(folder: Path) -> None:
 
 @contextmanager
 def collect_write_error(path: str | Path) -> Iterator[None]:
-    """Collect the error of a file that cannot be written, to be printed after the results."""
+    """Append the error of the body of ``with`` to :data:`unwritten` if a file cannot be written.
+
+    :func:`run_and_report_unwritten` prints it after the results.
+    """
     try:
         yield
     except OSError as error:
@@ -355,22 +369,22 @@ def run_and_report_unwritten(run: Callable[[argparse.Namespace], int], args: arg
 
 
 def changed_options(args: argparse.Namespace, flags: str) -> list[str]:
-    """Return the options whose values are not the defaults.
-
-    ``flags`` are separated by blanks.
-    """
+    """Return those of ``flags`` (separated by blanks) whose values are not their defaults."""
     options = args.parser._option_string_actions
     return [flag for flag in flags.split() if getattr(args, options[flag].dest) != options[flag].default]
 
 
-def only_with(args: argparse.Namespace, flags: str, others: str) -> None:
-    """Raise InputError if an option is set that has no effect without ``others``.
+def refuse_options(args: argparse.Namespace, flags: str, others: str) -> None:
+    """Raise InputError if one of ``flags`` is set; the error names what it goes with.
 
-    ``flags`` are the options.
+    Args:
+        args: the command's arguments.
+        flags: the options that have no effect here, separated by blanks.
+        others: the text after "goes with", such as the option that is missing.
 
     >>> from spmdsim.cli.main import build_parser
     >>> args = build_parser("tune").parse_args(["tune", "-o", "all.json", "--sizes", "64"])
-    >>> only_with(args, "-n --sizes", "-n RANKS")
+    >>> refuse_options(args, "-n --sizes", "-n RANKS")
     Traceback (most recent call last):
     spmdsim.errors.InputError: --sizes goes with -n RANKS
     """

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, several, value, whole_number, written_layout
-from spmdsim.cli.output import emit_json, only_with, say, write_pictures
+from spmdsim.cli.output import emit_json, refuse_options, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -48,17 +48,23 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
     "--json",
 )
 def main(args: argparse.Namespace) -> int:
-    """Plan a redistribution and print it."""
+    """Plan a redistribution and print steps, bytes, lower bound and price; return 0.
+
+    Raises:
+        InputError: If an option has no effect, or the rank of ``--rank`` is in neither mesh.
+    """
     from spmdsim.cost.machine_file import load_cost_model
+    from spmdsim.layout.written import parse_ints
     from spmdsim.redistribution.plans.plan_table import plan_parts
     from spmdsim.redistribution.plans.planner import plan
 
     if args.device_matrix:
-        only_with(args, "--mesh --dst-mesh", "layouts of other notations, not with --device-matrix")
+        refuse_options(args, "--mesh --dst-mesh", "layouts of other notations, not with --device-matrix")
     else:
-        only_with(args, "--dst-device-matrix --alias --dst-alias", "--device-matrix")
-    shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
-    src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))
+        refuse_options(args, "--dst-device-matrix --alias --dst-alias", "--device-matrix")
+    shape = parse_ints(args.shape, "a shape")
+    to_shape = None if args.to_shape is None else parse_ints(args.to_shape, "a shape")
+    src, dst = _parse_layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style}
     machine = None if args.machine is None else load_cost_model(args.machine)
     planned = plan(src, dst, shape, element_type(args.dtype), machine, **options)
@@ -67,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"rank {args.rank} is in neither mesh of {ours.src} -> {ours.dst}")
     write_pictures(args, ours)
     if args.json:
-        emit_json({**planned.to_dict(), **_ranks(ours, args.rank)})
+        emit_json({**planned.to_dict(), **_rank_facts(ours, args.rank)})
         return 0
     say(*([str(planned).removesuffix(f"\n{ours}")] if args.style else []), *plan_parts(ours))
     if args.rank is not None:
@@ -75,10 +81,16 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
-    """Return the layouts before and after from the arguments.
+def _parse_layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
+    """Return the layouts of ``--src`` (with ``--partial``) and ``--dst``.
 
-    ``ndim`` and ``to_ndim`` are the numbers of dims of the tensor before and after.
+    Args:
+        args: the arguments.
+        ndim: number of dimensions before the redistribution.
+        to_ndim: number of dimensions after it, which differs for a reshape.
+
+    Raises:
+        InputError: If a mesh is given for layouts that name their own.
     """
     from spmdsim.core import Layout
 
@@ -90,11 +102,14 @@ def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout,
         alias = args.dst_alias or (None if args.dst_device_matrix else args.alias)
         dst = parse_mindspore(matrix, alias, args.dst, ndim=to_ndim)
     else:
-        src = written_layout(args.src, _mesh(args.mesh), ndim)
+        src = written_layout(args.src, _parse_mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
-        dst = written_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
-        if _mesh(args.mesh) not in (None, src.mesh, dst.mesh) or _mesh(args.dst_mesh) not in (None, dst.mesh):
-            only_with(args, "--mesh --dst-mesh", "layouts that do not name a mesh of their own")
+        dst = written_layout(args.dst, src.mesh if mesh is None else _parse_mesh(mesh), to_ndim)
+        if _parse_mesh(args.mesh) not in (None, src.mesh, dst.mesh) or _parse_mesh(args.dst_mesh) not in (
+            None,
+            dst.mesh,
+        ):
+            refuse_options(args, "--mesh --dst-mesh", "layouts that do not name a mesh of their own")
     partial = dict(src.partial)
     for item in args.partial:
         for entry in item.split(","):
@@ -103,39 +118,34 @@ def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout,
     return Layout(src.mesh, src.dims, partial), Layout(dst.mesh, dst.dims, dst.partial)
 
 
-def _mesh(text: str | None) -> Mesh | None:
+def _parse_mesh(text: str | None) -> Mesh | None:
     """Parse a mesh; None stays None."""
     from spmdsim.layout.written import parse_mesh
 
     return None if text is None else parse_mesh(text)
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    """Parse a shape."""
-    from spmdsim.layout.written import parse_ints
+def _rank_facts(ours: Plan, only: int | None) -> dict[str, Any]:
+    """Return received bytes and lower bound per rank, for JSON.
 
-    return parse_ints(text, "a shape")
-
-
-def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
-    """Return received bytes and lower bound per rank as plain values.
-
-    They are those of the rank ``only``, or of all ranks if the mesh has at most 4096; else none.
+    Args:
+        ours: the plan.
+        only: the rank to list; None for all ranks. If the mesh has more than 4096 ranks, None lists no rank and the
+            dict is empty.
     """
     if only is None and ours.dst.mesh.size > 4096:
         return {}
-    return {
-        "ranks": [
-            {"rank": rank, "nbytes": ours.nbytes(rank), "lower_bound": ours.lower_bound(rank)}
-            for rank in (sorted(ours.dst.mesh.rank_list) if only is None else [only])
-        ]
-    }
+    ranks = sorted(ours.dst.mesh.rank_list) if only is None else [only]
+    facts = [
+        {"rank": rank, "nbytes": ours.nbytes(rank), "lower_bound": ours.lower_bound(rank)} for rank in ranks
+    ]
+    return {"ranks": facts}
 
 
 def _print_rank(plan: Plan, rank: int) -> None:
-    """Print the bytes that a rank receives and its lower bound.
+    """Print the bytes that a rank receives, its lower bound, and each transfer.
 
-    For a plain redistribution each transfer is listed.
+    Transfers are listed only if no reduction takes place and the shape stays.
     """
     from spmdsim.figures.plan_figures import transfers_list
 

@@ -19,9 +19,9 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
-    """Show the progress of a long command on stderr.
+    """Return a context whose value counts finished items; the count is shown on stderr.
 
-    It is shown if rank 0 has a terminal, without communication.
+    It is shown only if rank 0 has a terminal. Ranks do not communicate.
 
     Args:
         what: name of the counted items.

@@ -1,16 +1,19 @@
-"""``spmdsim run``: run operators under many strategies on the available ranks, and check every shard."""
+"""``spmdsim run``: run operators under many strategies on ranks, and check every shard.
+
+:func:`main` selects cases (:func:`_select_cases`), runs them, and prints a row per case. A case is one call of an
+operator with its layouts. Its outcome has the verdict.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from spmdsim.cli import output
-from spmdsim.cli.launch import start_ranks, world_of
+from spmdsim.cli.launch import create_world, start_ranks
 from spmdsim.cli.main import (
     PICTURES,
     command,
@@ -20,7 +23,7 @@ from spmdsim.cli.main import (
     varied,
     written_layout,
 )
-from spmdsim.cli.output import only_with
+from spmdsim.cli.output import refuse_options
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.launcher import is_root, launched
@@ -35,9 +38,10 @@ if TYPE_CHECKING:
     from spmdsim.worlds.mpi.mpi_world import MPIWorld
     from spmdsim.worlds.trace import CollectiveEvent
 
-Fit = TypeVar("Fit")
+Parsed = TypeVar("Parsed")
 
-_OF_PRODUCTS = "--every --mesh --strategy --layout --shape --dtype --x --w --data"
+_PRODUCT_OPTIONS = "--every --mesh --strategy --layout --shape --dtype --x --w --data"
+"""Options that select and describe matrix products."""
 
 MOST_ELEMENTS = 1 << 40
 """Most elements of a matrix of random numbers."""
@@ -97,26 +101,30 @@ arguments or files, 3 if a fault that changes a result is MISSED
     varied("--json", help="verdicts for programs"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Run the cases; return 0 if every verdict holds, 1 if not, 3 if an injected fault is missed."""
+    """Run the cases; return 0 if all verdicts hold, 1 if not, 3 if an injected fault is missed.
+
+    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job. With ``--inject list``,
+    print the kinds of faults.
+    """
     from spmdsim.cases.injection import fault
 
     if args.inject == "list":
-        only_with(
+        refuse_options(
             args,
-            f"-n --world --only --text --all --wide --verbose --svg --html {_OF_PRODUCTS}",
+            f"-n --world --only --text --all --wide --verbose --svg --html {_PRODUCT_OPTIONS}",
             "a run, not with --inject list",
         )
         return _list_faults(args.json)
     if args.inject is not None:
         fault(args.inject)  # before ranks are started
     _refuse_unused_options(args)
-    if (code := start_ranks(args, check=partial(_prepare, args))) is not None:
+    if (code := start_ranks(args, check=partial(_prepare_cases, args))) is not None:
         return code
-    world = world_of(args)
-    cases, inputs = _prepare(args, world.size)
-    outcomes = _run_all(cases, world, args)
+    world = create_world(args)
+    cases, inputs = _prepare_cases(args, world.size)
+    outcomes = _run_cases(cases, world, args)
     ok = all(outcome.ok for outcome in outcomes)
-    _report(outcomes, world, args, ok, inputs.text_note)
+    _report_outcomes(outcomes, world, args, ok, inputs.text_note)
     world.close()
     return 3 if any(outcome.word == "MISSED" for outcome in outcomes) else 0 if ok else 1
 
@@ -125,20 +133,24 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect on the selected cases or on the output."""
     only = {word for item in args.only for word in item.split(",")}
     if args.layout or args.strategy:
-        only_with(args, "--every", "strategies of the catalogue, not with --layout or --strategy")
+        refuse_options(args, "--every", "strategies of the catalogue, not with --layout or --strategy")
         only = {"matmul"}
     if only and "matmul" not in only:
-        only_with(args, "--every", "matmul, which --only leaves out")
+        refuse_options(args, "--every", "matmul, which --only leaves out")
     if only and "embedding" not in only:
-        only_with(args, "--text", "embedding, which does not run here")
+        refuse_options(args, "--text", "embedding, which does not run here")
     if only == {"embedding"}:
-        only_with(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
+        refuse_options(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
 
 
-def _prepare(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
-    """Return the cases for ``size`` ranks and their inputs; raise errors of arguments and files."""
-    inputs = _inputs(args)
-    cases = _cases(args, size, inputs)
+def _prepare_cases(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
+    """Return the cases for ``size`` ranks and their inputs; read the files that they use.
+
+    Raises:
+        InputError: If an argument or a file is wrong.
+    """
+    inputs = _parse_inputs(args)
+    cases = _select_cases(args, size, inputs)
     operators = {case.op for case in cases}
     if operators - {"embedding"}:
         _ = inputs.w  # opens the files of both operands, and compares their shapes
@@ -148,7 +160,7 @@ def _prepare(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
 
 
 def _list_faults(as_json: bool) -> int:
-    """Print the kinds of faults for ``--inject``; return 0."""
+    """Print name and description of each kind of fault for ``--inject``; return 0."""
     from spmdsim.cases.injection import FAULTS
 
     if as_json:
@@ -159,11 +171,12 @@ def _list_faults(as_json: bool) -> int:
     return 0
 
 
-def _inputs(args: argparse.Namespace) -> Inputs:
+def _parse_inputs(args: argparse.Namespace) -> Inputs:
     """Return the inputs of the cases from the arguments, without reading files.
 
     Raises:
-        InputError: If ``--shape`` is invalid or too large, or two options name the left operand.
+        InputError: If ``--shape`` is not three sizes, a matrix would have more than :data:`MOST_ELEMENTS` elements, or
+            both ``--x`` and ``--data`` name the left operand.
     """
     from spmdsim.cases.inputs import Inputs
 
@@ -184,8 +197,8 @@ def _inputs(args: argparse.Namespace) -> Inputs:
     return Inputs(args.x or args.data, args.w, args.text, shape, args.dtype)
 
 
-def _mesh(text: str, size: int) -> Mesh:
-    """Parse ``--mesh``; a mesh of sizes only gets the catalogue's axis names.
+def _parse_mesh(text: str, size: int) -> Mesh:
+    """Parse ``--mesh``, such as "dp=2,tp=4"; sizes alone get the catalogue's axis names.
 
     Raises:
         InputError: If the mesh does not have ``size`` ranks.
@@ -207,8 +220,11 @@ def _mesh(text: str, size: int) -> Mesh:
     return mesh
 
 
-def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
+def _select_cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     """Return the cases that the arguments select, for ``size`` ranks.
+
+    ``--layout`` and ``--strategy`` select one matrix product. Otherwise the catalogue of cases is filtered by
+    ``--only``, ``--every`` and ``--mesh``.
 
     Raises:
         InputError: If options contradict each other, or the mesh has more axes than the catalogue.
@@ -223,9 +239,9 @@ def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
         raise InputError("--layout and --strategy both say how a product is laid out; give one")
     if (args.layout or args.strategy) and set(only) - {"matmul"}:
         raise InputError(f"--layout and --strategy are for matmul, but --only names {', '.join(only)}")
-    candidates = [_mesh(args.mesh, size)] if args.mesh else meshes(size)
+    candidates = [_parse_mesh(args.mesh, size)] if args.mesh else meshes(size)
     if args.layout:
-        layouts = _first_fit(
+        layouts = _parse_on_first_mesh(
             candidates, lambda mesh: [written_layout(text, mesh, ndim=2) for text in args.layout.split(";")]
         )
         if len(layouts) not in (2, 3):
@@ -233,7 +249,7 @@ def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
         out = layouts[2] if len(layouts) == 3 else None
         return [layout_case(layouts[0], layouts[1], out, f"layouts {args.layout}", inputs)]
     if args.strategy:
-        mesh, words, scatter = _first_fit(
+        mesh, words, scatter = _parse_on_first_mesh(
             candidates, lambda mesh: (mesh, *parse_strategy(args.strategy, mesh))
         )
         return [matmul_case(mesh, words, scatter, inputs)]
@@ -243,28 +259,28 @@ def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     return list(catalogue(candidates, inputs, only, args.every))
 
 
-def _first_fit(candidates: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
-    """Return the result of ``read`` for the first mesh on which it does not fail.
+def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]) -> Parsed:
+    """Return the result of ``parse`` for the first mesh on which it raises no SpmdError.
 
-    ``read`` fails on a mesh without the axes that the user's text names.
+    ``parse`` fails on a mesh without the axes that the user's text names.
 
     Raises:
-        InputError: If ``read`` fails on all meshes; the error of the last one.
+        InputError: If ``parse`` fails on all meshes; the message is that of the last one.
     """
     for mesh in candidates[:-1]:
         try:
-            return read(mesh)
+            return parse(mesh)
         except SpmdError:
             continue
     try:
-        return read(candidates[-1])
+        return parse(candidates[-1])
     except SpmdError as error:
         if len(candidates) == 1:
             raise
         raise InputError(f"{error}; a mesh can be given with --mesh, such as --mesh dp=2,tp=4") from None
 
 
-def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
+def _run_cases(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
     """Run all cases with a progress line and return their outcomes."""
     from spmdsim.cases.case import run_case
 
@@ -276,36 +292,49 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
     return outcomes
 
 
-def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
-    """Print the outcomes as a table or JSON, with pictures and remarks.
+def _report_outcomes(
+    outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, text_note: str
+) -> None:
+    """Print the outcomes as a table or JSON on rank 0, and write pictures. All ranks call it.
 
     Args:
         outcomes: the outcomes.
         world: the ranks.
         args: the command's arguments.
         ok: True if all verdicts hold.
-        note: a remark about the token ids, printed if an embedding ran.
+        text_note: a remark about the token ids, printed if an embedding ran.
     """
-    noise, timed = "", args.wide or args.verbose
-    if timed and launched() and args.world != "lockstep":
+    noise = ""
+    if (args.wide or args.verbose) and launched() and args.world != "lockstep":
         from spmdsim.cli.collective.measure import noise_note
 
         noise = noise_note(cast("MPIWorld", world).comm)
     if not is_root():
         return
-    _draw(outcomes, world, args)
+    _write_pictures(outcomes, world, args)
     if args.json:
         cases = [outcome.to_dict() for outcome in outcomes]
         output.emit_json({"world": type(world).__name__, "ranks": world.size, "cases": cases, "ok": ok})
-        return
-    if args.inject is not None:
+    elif args.inject is not None:
         _report_faults(outcomes, world)
-        return
-    rows = [_row(outcome) for outcome in outcomes]
-    summed_up = len(rows) > MOST_ROWS and not (timed or args.all)
-    if summed_up:
-        rows = _summary(outcomes)
-    columns = tuple(rows[0]) if rows and (timed or summed_up) else SHORT
+    else:
+        _print_outcomes(outcomes, world, args, text_note)
+        if noise:
+            output.say(noise)
+
+
+def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namespace, text_note: str) -> None:
+    """Print a row per case (with more than :data:`MOST_ROWS` cases, per operator and mesh) and remarks.
+
+    ``text_note`` is a remark about the token ids, printed if an embedding ran.
+    """
+    rows, columns = [_row_cells(outcome) for outcome in outcomes], SHORT
+    all_columns = args.wide or args.verbose
+    is_summary = len(rows) > MOST_ROWS and not (all_columns or args.all)
+    if is_summary:
+        rows = _summary_rows(outcomes)
+    if rows and (all_columns or is_summary):
+        columns = tuple(rows[0])
     numbers = [k for k, name in enumerate(columns) if name in NUMBERS]
     output.say(Table(columns, [[row[name] for name in columns] for row in rows], right=numbers), "")
     if args.verbose:
@@ -315,37 +344,38 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         if outcome.verdict.word != "ok":
             case = outcome.case
             output.say(f"{case.op}, {case.strategy} on {case.mesh}: {outcome.verdict.details}")
-    if note and any(outcome.case.op == "embedding" for outcome in outcomes):
-        output.say(note)
-    wrong = sum(not o.ok for o in outcomes)
-    output.say(
-        f"{len(outcomes) - wrong} of {many(len(outcomes), 'case holds', 'cases hold')} on "
-        f"{many(world.size, 'rank')} ({type(world).__name__}); "
-        "bytes are those of the busiest rank"
-    )
-    if summed_up:
+    if text_note and any(outcome.case.op == "embedding" for outcome in outcomes):
+        output.say(text_note)
+    output.say(f"{_count_text(outcomes, world)}; bytes are those of the busiest rank")
+    if is_summary:
         output.say(
             "one row for each operator and mesh; --all shows each case, --wide its layouts, times and errors, too"
         )
-    if noise:
-        output.say(noise)
-    sys.stdout.flush()
 
 
-def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
-    """Write the table of outcomes as a picture, if ``--svg`` or ``--html`` is given."""
+def _count_text(outcomes: list[Outcome], world: World) -> str:
+    """Return how many cases hold on how many ranks, such as "3 of 4 cases hold on 8 ranks (LockStep)"."""
+    holding = sum(outcome.ok for outcome in outcomes)
+    cases = many(len(outcomes), "case holds", "cases hold")
+    return f"{holding} of {cases} on {many(world.size, 'rank')} ({type(world).__name__})"
+
+
+def _write_pictures(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
+    """Write the table of outcomes as a picture, if ``--svg`` or ``--html`` is set."""
     from spmdsim.figures.figures import Figure
 
-    rows = [_row(outcome) for outcome in outcomes]
+    rows = [_row_cells(outcome) for outcome in outcomes]
     table = Table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
-    hold = sum(outcome.ok for outcome in outcomes)
-    title = f"{hold} of {many(len(rows), 'case holds', 'cases hold')} on {many(world.size, 'rank')} ({type(world).__name__})"
     notes = ("bytes are those of the busiest rank; every shard is compared with one process",)
-    output.write_pictures(args, Figure(title, (table,) if rows else (), notes, most_rows=1000))
+    figure = Figure(_count_text(outcomes, world), (table,) if rows else (), notes, most_rows=1000)
+    output.write_pictures(args, figure)
 
 
 def _report_faults(outcomes: list[Outcome], world: World) -> None:
-    """Print the table of injected faults and how many were noticed."""
+    """Print the table of injected faults, and how many effective ones were noticed.
+
+    A fault is effective if it changes a result.
+    """
     columns = ("operator", "mesh", "strategy", "what was broken", "noticed on", "which element", "verdict")
     rows = [
         [
@@ -356,38 +386,40 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
     ]  # fmt: skip
     output.say(Table(columns, rows), "")
     words = [outcome.word for outcome in outcomes]
-    without, missed = words.count("no effect"), words.count("MISSED")
+    ineffective, missed = words.count("no effect"), words.count("MISSED")
+    effective = len(words) - ineffective
     output.say(
-        f"{len(words) - without - missed} of "
-        f"{many(len(words) - without, 'fault that changes a result is', 'faults that change a result are')} noticed, {missed} "
-        f"MISSED; {many(without, 'has', 'have')} no effect; {many(world.size, 'rank')} ({type(world).__name__})"
+        f"{effective - missed} of "
+        f"{many(effective, 'fault that changes a result is', 'faults that change a result are')} noticed, {missed} "
+        f"MISSED; {many(ineffective, 'has', 'have')} no effect; {many(world.size, 'rank')} ({type(world).__name__})"
     )
-    sys.stdout.flush()
 
 
-def _summary(outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """Return one row per operator and mesh.
+def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
+    """Return the cells of one row per operator and mesh, by the head of the column.
 
     A row has the number of cases, their collectives, the most received bytes and the first verdict that does not hold.
     """
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault((outcome.case.op, str(outcome.case.mesh)), []).append(outcome)
-    return [
-        {
-            "operator": op,
-            "mesh": mesh,
-            "cases": str(len(cases)),
-            "collectives": ", ".join(sorted({e.collective for case in cases for e in case.collectives}))
-            or "none",
-            "most received (B)": f"{max(max(case.counted) for case in cases):,}",
-            "verdict": next((case.word for case in cases if not case.ok), "ok"),
-        }
-        for (op, mesh), cases in groups.items()
-    ]
+    rows = []
+    for (op, mesh), cases in groups.items():
+        collectives = {event.collective for case in cases for event in case.collectives}
+        rows.append(
+            {
+                "operator": op,
+                "mesh": mesh,
+                "cases": str(len(cases)),
+                "collectives": ", ".join(sorted(collectives)) or "none",
+                "most received (B)": f"{max(max(case.counted) for case in cases):,}",
+                "verdict": next((case.word for case in cases if not case.ok), "ok"),
+            }
+        )
+    return rows
 
 
-def _row(outcome: Outcome) -> dict[str, str]:
+def _row_cells(outcome: Outcome) -> dict[str, str]:
     """Return the cells of a case by the heads of all columns."""
     case, verdict = outcome.case, outcome.verdict
     layouts = f"{' , '.join(x.placement_text() for x in outcome.inputs)} -> {outcome.output.placement_text()}"
@@ -397,7 +429,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
         "strategy": case.strategy,
         "layouts": layouts,
         "local shapes": " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
-        "collectives": ", ".join(_collective(e) for e in outcome.collectives) or "none",
+        "collectives": ", ".join(_collective_text(e) for e in outcome.collectives) or "none",
         "sent (B)": f"{max(outcome.sent):,}",
         "received (B)": f"{max(outcome.counted):,}",
         "predicted (B)": f"{max(outcome.predicted):,}" if outcome.counted != outcome.predicted else "equal",
@@ -407,8 +439,8 @@ def _row(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def _collective(event: CollectiveEvent) -> str:
-    """Return a collective with its axes and group size.
+def _collective_text(event: CollectiveEvent) -> str:
+    """Return a collective with its axes and group size, such as "all_reduce(tp: 4)".
 
     Its algorithm is added if it was not the planned one.
     """

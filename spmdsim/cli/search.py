@@ -1,4 +1,8 @@
-"""``spmdsim search``: find the best layouts for a network."""
+"""``spmdsim search``: find the best layouts for a network.
+
+:func:`main` records or builds the graph of the program, searches (:func:`_search`), and prints the result. With
+``--run`` the program runs and its bytes are compared with the prediction.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from spmdsim.cli.output import (
     LIMITS,
     collect_write_error,
     emit_json,
-    only_with,
+    refuse_options,
     say,
     writable,
     write_pictures,
@@ -101,59 +105,78 @@ _SEARCHED = "--method --memory --axes"
     program=lambda args: args.file,
 )
 def main(args: argparse.Namespace) -> int:
-    """Search, print the result, and return 0, or 1 if a run differs from the prediction."""
+    """Search for strategies and print them; return 1 if a run differs from them, else 0.
+
+    The run is that of ``--run``.
+    """
     _refuse_unused_options(args)
     from dataclasses import replace
 
     from spmdsim.auto_parallel.costs.search_settings import Settings
-    from spmdsim.auto_parallel.search import METHODS, as_graph, search
+    from spmdsim.auto_parallel.search import METHODS, as_graph
     from spmdsim.cost import load_machine
 
     kind = METHODS.get(args.method)
     if kind == "double_recursion":
-        only_with(args, "--axes --mesh", "other methods: double recursion cuts by twos for -n RANKS")
+        refuse_options(args, "--axes --mesh", "other methods: double recursion cuts by twos for -n RANKS")
     if args.recompute and args.carry_out:
         raise InputError(
             "--run keeps its activations, so --recompute can only be priced; leave one of them out"
         )
-    where = _mesh_or_ranks(args)
-    graph = as_graph(*_graph_arguments(args, where))
+    mesh = _mesh_or_ranks(args)
+    graph = as_graph(*_graph_arguments(args, mesh))
     if args.forward_only:
         graph = replace(graph, training=False)
     settings = Settings(machine=load_machine(args.machine), partial=True, recompute=args.recompute)
-    memory = None if args.memory is None else parse_bytes(args.memory)
     if args.pareto:
-        return _pareto(args, graph, where, settings)
-    if args.load:
-        from spmdsim.auto_parallel.search_result import SearchResult, load_choice
-
-        result = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
-        if (args.mesh and where != result.mesh) or args.ranks not in (RANKS, result.mesh.size):
-            option = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
-            raise InputError(f"{option} was given, but the strategies of {args.load} are for {result.mesh}")
-    else:
-        with progress("search") as step:
-            result = search(
-                graph,
-                where,
-                method=args.method,
-                memory=memory,
-                settings=settings,
-                axes=args.axes,
-                watch=step,
-            )
-            # Compute slow properties here, so that they count as progress; the result caches them.
-            for fact, label in (("memory", "peak memory"), ("gap", "bound"), ("comparison", "comparison")):
-                step(label)
-                getattr(result, fact)
+        return _print_frontier(args, graph, mesh, settings)
+    result = (_load_result if args.load else _search)(args, graph, mesh, settings)
     if args.save and is_root():
         with collect_write_error(args.save):
             result.save(args.save)
-    proof = _carry_out(args, result) if args.carry_out else None
-    answers = [result.why(name, _literal(cuts)) for name, cuts in args.why]
+    proof = _run_and_compare(args, result) if args.carry_out else None
+    answers = [result.why(name, _parse_strategy(cuts)) for name, cuts in args.why]
     write_pictures(args, result, *answers)
-    _print(args, result, answers, proof)
+    _print_result(args, result, answers, proof)
     return 0 if proof is None or proof.holds else 1
+
+
+def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
+    """Search for strategies and show the progress.
+
+    Args:
+        args: the arguments.
+        graph: the program.
+        mesh: a mesh, or the number of ranks of all meshes to search.
+        settings: the machine and other settings of the search.
+    """
+    from spmdsim.auto_parallel.search import search
+
+    memory = None if args.memory is None else parse_memory(args.memory)
+    with progress("search") as step:
+        result = search(
+            graph, mesh, method=args.method, memory=memory, settings=settings, axes=args.axes, watch=step
+        )
+        # Compute slow properties here, so that they count as progress; the result caches them.
+        for fact, label in (("memory", "peak memory"), ("gap", "bound"), ("comparison", "comparison")):
+            step(label)
+            getattr(result, fact)
+    return result
+
+
+def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
+    """Return the result that the strategies of the file ``--load`` give. For the arguments see `_search`.
+
+    Raises:
+        InputError: If ``--mesh`` or ``-n`` is another mesh than that of the file.
+    """
+    from spmdsim.auto_parallel.search_result import SearchResult, load_choice
+
+    result = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
+    if (args.mesh and mesh != result.mesh) or args.ranks not in (RANKS, result.mesh.size):
+        option = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
+        raise InputError(f"{option} was given, but the strategies of {args.load} are for {result.mesh}")
+    return result
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
@@ -161,15 +184,15 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     if (args.file is None) == (args.program is None):
         raise InputError("search takes a program file or --program NAME, one of them")
     if not args.file:
-        only_with(args, LIMITS, "a program file")
+        refuse_options(args, LIMITS, "a program file")
     if args.pareto:
-        only_with(args, f"{_SEARCHED} --why --run --load --save", "one strategy, not with --pareto")
+        refuse_options(args, f"{_SEARCHED} --why --run --load --save", "one strategy, not with --pareto")
     if args.load:
-        only_with(args, _SEARCHED, "a search, not with --load")
+        refuse_options(args, _SEARCHED, "a search, not with --load")
     if args.mesh:
-        only_with(args, "--axes", "-n RANKS, not with --mesh")
+        refuse_options(args, "--axes", "-n RANKS, not with --mesh")
     if args.forward_only:
-        only_with(args, "--recompute", "gradients, not with --forward-only")
+        refuse_options(args, "--recompute", "gradients, not with --forward-only")
 
 
 def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
@@ -189,10 +212,13 @@ def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
     return mesh
 
 
-def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
-    """Run the program file and compare with the prediction.
+def _run_and_compare(args: argparse.Namespace, result: SearchResult) -> Proof:
+    """Run the program file with the strategies; compare values and bytes with the prediction.
 
     It runs on MPI ranks if a launcher started this process, else in lock step.
+
+    Raises:
+        InputError: If there is no program file.
     """
     from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
@@ -207,15 +233,18 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     return prove(program, result, current_world, arguments({**inputs, **parameters}))
 
 
-def _print(
+def _print_result(
     args: argparse.Namespace, result: SearchResult, answers: list[WhyNot], proof: Proof | None
 ) -> None:
-    """Print the result, the answers to ``--why`` and the comparison of a run; or all as JSON."""
+    """Print the result, the answers to ``--why`` and the comparison of a run; or all as JSON.
+
+    ``proof`` is the comparison, or None without ``--run``.
+    """
     from spmdsim.auto_parallel.search_report import report_parts
     from spmdsim.figures.figures import figure
 
     if args.json:
-        emit_json(_as_dict(result, answers, proof))
+        emit_json(_result_facts(result, answers, proof))
         return
     say(*report_parts(result), "")
     for answer in answers:
@@ -224,8 +253,8 @@ def _print(
         say(str(proof))
 
 
-def _as_dict(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
-    """Return the result, the answers to ``--why`` and the comparison of a run as plain values."""
+def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
+    """Return the result, the answers to ``--why`` and the comparison of a run for JSON."""
     facts = result.to_dict()
     facts["comparison"] = {
         name: {"seconds": rival.seconds, "nbytes": rival.nbytes, "peak_memory": rival.memory.peak}
@@ -235,17 +264,22 @@ def _as_dict(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -
     facts["not_possible"] = result.not_possible
     facts["redistributions"] = [
         {
-            **{"when": move.phase, "tensor": move.value.name, "times": move.times, "seconds": seconds},
+            "when": move.phase,
+            "tensor": move.value.name,
+            "times": move.times,
+            "seconds": seconds,
             "nbytes": move.times * result.moves.plan(*move.price_key).nbytes(result.mesh.rank_at(0)),
         }
         for move, seconds in result.evaluation.moves
     ]
     facts["why"] = [
         {
-            **{"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference},
-            "operators": a.other.to_dict()["operators"],
+            "operator": answer.operator.name,
+            "seconds": answer.other.seconds,
+            "difference": answer.difference,
+            "operators": answer.other.to_dict()["operators"],
         }
-        for a in answers
+        for answer in answers
     ]
     if proof is not None:
         rows = [vars(row) for row in proof.rows]
@@ -253,28 +287,37 @@ def _as_dict(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -
     return facts
 
 
-def _graph_arguments(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the arguments of ``as_graph``.
+def _graph_arguments(args: argparse.Namespace, mesh: Mesh | int) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the arguments of ``as_graph`` as `(program, mesh, sizes)`.
 
-    They are the program or its name, mesh or ranks, and sizes or shapes.
+    Args:
+        args: the arguments.
+        mesh: a mesh or a number of ranks.
+
+    Returns:
+        The name of the built-in program or the function of the program file; ``mesh``; and the sizes that are set, or
+        the shapes of the program file as ``inputs`` and ``parameters``.
 
     Raises:
-        InputError: If sizes are given for a program file.
+        InputError: If sizes are set for a program file.
     """
-    asked = {size: getattr(args, size) for size in SIZES}
-    sizes = {name: size for name, size in asked.items() if size is not None}
+    sizes = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
     if args.program:
-        return args.program, where, sizes
+        return args.program, mesh, sizes
     if sizes:
         raise InputError(f"a program file has its own sizes; --{next(iter(sizes))} is for built-in programs")
     from spmdsim.auto_parallel.programs.record_program import load_program
 
     program, inputs, parameters = load_program(args.file)
-    return program, where, {"inputs": inputs, "parameters": parameters}
+    return program, mesh, {"inputs": inputs, "parameters": parameters}
 
 
-def _literal(text: str) -> Any:
-    """Parse a strategy that is written as a Python literal."""
+def _parse_strategy(text: str) -> Any:
+    """Parse a strategy that is written as a Python literal, such as ``((2,4),(4,1))``.
+
+    Raises:
+        InputError: If the text is no literal.
+    """
     try:
         return literal(text)
     except ValueError:
@@ -283,7 +326,7 @@ def _literal(text: str) -> Any:
         ) from None
 
 
-def parse_bytes(text: str) -> float:
+def parse_memory(text: str) -> float:
     """Convert a positive number of bytes with an optional unit to a number.
 
     KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024.
@@ -291,17 +334,14 @@ def parse_bytes(text: str) -> float:
     Raises:
         InputError: If the text is no size, or not above 0.
 
-    >>> parse_bytes("1.5KiB"), parse_bytes("2GB"), parse_bytes("100")
+    >>> parse_memory("1.5KiB"), parse_memory("2GB"), parse_memory("100")
     (1536.0, 2000000000.0, 100.0)
     """
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
-    number, factor = text.strip(), 1
-    for unit, size in units.items():
-        if number.endswith(unit):
-            number, factor = number[: -len(unit)], size
-            break
+    text = text.strip()
+    unit = next((unit for unit in units if text.endswith(unit)), "")
     try:
-        nbytes = float(number) * factor
+        nbytes = float(text.removesuffix(unit)) * units.get(unit, 1)
     except ValueError:
         raise InputError(f"{text!r} is not a size; write 512MiB, 2GB or a number of bytes") from None
     if not nbytes > 0:
@@ -309,11 +349,18 @@ def parse_bytes(text: str) -> float:
     return nbytes
 
 
-def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:
-    """Print all trade-offs of time and memory; return 0."""
+def _print_frontier(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> int:
+    """Print all trade-offs of time and memory for ``--pareto``, and write pictures; return 0.
+
+    Args:
+        args: the arguments.
+        graph: the program.
+        mesh: a mesh or a number of ranks.
+        settings: the machine and other settings of the search.
+    """
     from spmdsim.auto_parallel.frontier import frontier, frontier_table
 
-    points = frontier(graph, where, settings)
+    points = frontier(graph, mesh, settings)
     write_pictures(args, points)
     if args.json:
         emit_json([{"mesh": str(p.mesh), "seconds": p.seconds, "memory": p.memory} for p in points])

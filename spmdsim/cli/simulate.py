@@ -13,7 +13,7 @@ from spmdsim.cli.main import (
     Row,
     add_limits,
     command,
-    declare,
+    declare_arguments,
     flag,
     run_command_limited,
     value,
@@ -62,13 +62,13 @@ OPTIONS: tuple[str | Row, ...] = (
 def _option_parser() -> argparse.ArgumentParser:
     """Return a parser of the options that may follow the script."""
     parser = Parser(prog="spmdsim simulate", add_help=False)
-    declare(parser, OPTIONS)
+    declare_arguments(parser, OPTIONS)
     add_limits(parser.add_argument, SECONDS)
     return parser
 
 
 def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words after the script: the command's options, and the script's own arguments.
+    """Split the words after the script into options of the command and the script's own.
 
     Options end at ``--`` or at the first word that is no option.
 
@@ -97,7 +97,7 @@ def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
     limits=SECONDS,
 )
 def main(args: argparse.Namespace) -> int:
-    """Run the script; return its exit code, or the code of the findings."""
+    """Run the script on virtual ranks; return its exit code, or the code of the findings."""
     own_options, arguments = split_rest(args.rest)
     if own_options:
         _option_parser().parse_args(own_options, namespace=args)

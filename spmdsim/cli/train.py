@@ -1,4 +1,7 @@
-"""``spmdsim train``: train the tutorial's network on all ranks, and compare it with one process."""
+"""``spmdsim train``: train the tutorial's network on all ranks, beside one process.
+
+:func:`main` starts the ranks, :func:`_train` is the loop over steps, and :func:`_run_step` is one step.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import json
 import math
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli import output
-from spmdsim.cli.launch import start_ranks, world_of
+from spmdsim.cli.launch import create_world, start_ranks
 from spmdsim.cli.main import PICTURES, amount, choice, command, flag, positive, value, varied, whole_number
-from spmdsim.cli.output import only_with
+from spmdsim.cli.output import refuse_options
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
 
@@ -65,21 +69,24 @@ examples:
     varied("--json", help="losses and verdict for programs"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Train; return 0 unless a comparison fails or the loss is no longer finite."""
+    """Train; return 0, or 1 if a comparison fails or the loss is no longer finite.
+
+    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job.
+    """
     from spmdsim.launch.logs import open_rank_log
 
     if args.perfetto is None:
-        only_with(args, "--machine", "--perfetto, whose prediction has its prices")
+        refuse_options(args, "--machine", "--perfetto, whose prediction has its prices")
     if (code := start_ranks(args, args.log_dir, partial(_prepare, args))) is not None:
         return code
-    world = world_of(args)
+    world = create_world(args)
     images, network = _prepare(args, world.size)
     with open_rank_log(args.log_dir, world.ranks[0]):
-        return _run(args, world, images, network)
+        return _train_and_report(args, world, images, network)
 
 
 def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network]:
-    """Return the images and the network; raise errors of arguments and files before the work.
+    """Return the images and the network for ``rank_count`` ranks.
 
     Raises:
         InputError: If the machine or the images cannot be read, or a batch is larger than the number of images.
@@ -98,13 +105,17 @@ def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network
     return images, Network(args.strategies, rank_count, args.batch, args.dtype)
 
 
-def _run(args: argparse.Namespace, world: World, images: Images, network: Network) -> int:
-    """Train the network and print the report; return the exit code."""
+def _train_and_report(args: argparse.Namespace, world: World, images: Images, network: Network) -> int:
+    """Train the network, and print losses and verdicts.
+
+    Returns:
+        0, or 1 if a comparison fails or the loss is no longer finite.
+    """
     import numpy as np
 
     network.materialise(world, args.seed)
     if not args.json:
-        _introduce(args, world, images, network)
+        _print_setup(args, world, images, network)
     with np.errstate(all="ignore"):  # An overflow is reported once, by the loss.
         report = _train(args, world, images, network)
     if args.json:
@@ -116,7 +127,7 @@ def _run(args: argparse.Namespace, world: World, images: Images, network: Networ
     return 0 if report["ok"] else 1
 
 
-def _introduce(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
+def _print_setup(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
     """Print the data, the mesh, and the slices of the input and the weights on each rank."""
     from spmdsim.figures.layout_picture import box_text
 
@@ -129,22 +140,18 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
     mesh = network.input_layout.mesh
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {"input x": ((args.batch, 784), network.input_layout)}
     shapes |= {f"{name}_weight": (p.shape, p.layout) for name, p in network.named_parameters()}
-    rows = [
-        [
-            rank,
-            mesh.coords(rank),
-            *[box_text(layout.bounds(shape, rank)) for shape, layout in shapes.values()],
-        ]
-        for rank in range(world.size)
-    ]
+    rows = []
+    for rank in range(world.size):
+        slices = [box_text(layout.bounds(shape, rank)) for shape, layout in shapes.values()]
+        rows.append([rank, mesh.coords(rank), *slices])
     title = f"device {mesh.axes} and slices"
     output.say(Table(("rank", "device", *shapes), rows, title, right=(0,)), "")
 
 
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
-    """Train for the given epochs or steps, and return losses and verdicts as plain values.
+    """Train for ``--epochs`` or until ``--steps``; return losses and verdicts as plain values.
 
-    The training stops if the loss is not finite.
+    The training stops when the loss is not finite. The result has "diverged", the number of that step, only then.
     """
     import numpy as np
 
@@ -152,45 +159,51 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     from spmdsim.worlds.trace import Trace, record
 
     dtype = np.dtype(args.dtype)
-    beside = (
-        StepwiseReference(world, [p.value.full() for p in network.parameters()], args.rate)
-        if args.compare
-        else None
-    )
+    reference = StepwiseReference(world, _read_weights(network), args.rate) if args.compare else None
     losses: list[float] = []
-    differences, count, trace = [], 0, Trace()
+    differences, trace = [], Trace()
     # Record every step, because the last step is known only when it is over.
     records_trace = args.perfetto is not None or output.wants_pictures(args)
-    for epoch in range(args.epochs):
-        for i in range(images.count // args.batch):
-            if (args.steps is not None and count >= args.steps) or not all(map(math.isfinite, losses[-1:])):
-                break
-            rows = slice(i * args.batch, (i + 1) * args.batch)
-            before = [p.value.full() for p in network.parameters()] if beside is not None else []
-            with record() if records_trace else nullcontext(trace) as trace:
-                loss = _step(args, world, images, network, rows, dtype)
-            losses.append(loss)
-            comparison_text = ""
-            if beside is not None:
-                x = images.pixels.read((rows, slice(0, 784))).astype(dtype)
-                reference_loss = beside.step(before, x, images.labels.read((rows,)))
-                differences.append(abs(loss - reference_loss))
-                comparison_text = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
-            if (i % args.every == 0 or not math.isfinite(loss)) and not args.json:
-                output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{comparison_text}")
-            count += 1
+    for epoch, i in product(range(args.epochs), range(images.count // args.batch)):
+        if len(losses) == args.steps or _has_diverged(losses):
+            break
+        rows = slice(i * args.batch, (i + 1) * args.batch)
+        weights = [] if reference is None else _read_weights(network)
+        with record() if records_trace else nullcontext(trace) as trace:
+            loss = _run_step(args, world, images, network, rows, dtype)
+        losses.append(loss)
+        comparison_text = ""
+        if reference is not None:
+            x = images.pixels.read((rows, slice(0, 784))).astype(dtype)
+            reference_loss = reference.step(weights, x, images.labels.read((rows,)))
+            differences.append(abs(loss - reference_loss))
+            comparison_text = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
+        if (i % args.every == 0 or not math.isfinite(loss)) and not args.json:
+            output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{comparison_text}")
     _write_step(args, world, trace, losses)
     report = {"ranks": world.size, "strategies": args.strategies, "losses": losses, "ok": True}
-    if not all(map(math.isfinite, losses[-1:])):
-        report["diverged"] = len(losses) - 1
-    if beside is not None:
-        report |= {"differences": differences, **_compare(args, network, beside, losses)}
-    report["ok"] = report["ok"] and "diverged" not in report
+    if reference is not None:
+        report |= {"differences": differences, **_compare_with_reference(args, network, reference, losses)}
+    if _has_diverged(losses):
+        report |= {"diverged": len(losses) - 1, "ok": False}
     return report
 
 
+def _has_diverged(losses: list[float]) -> bool:
+    """Return True if the last loss is not finite; False without losses."""
+    return bool(losses) and not math.isfinite(losses[-1])
+
+
+def _read_weights(network: Network) -> list[Any]:
+    """Return the global arrays of all parameters."""
+    return [parameter.value.full() for parameter in network.parameters()]
+
+
 def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: list[float]) -> None:
-    """Write the last step as a timeline (``--perfetto``) and as pictures, if requested."""
+    """Write the last step as a timeline (``--perfetto``) and as pictures, if requested.
+
+    ``trace`` is the record of the step on this process's ranks.
+    """
     from spmdsim.cost import load_machine
 
     if args.perfetto is not None:
@@ -207,23 +220,27 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
         output.write_pictures(args, losses_figure(losses), trace, title=title)
 
 
-def _step(
+def _run_step(
     args: argparse.Namespace, world: World, images: Images, network: Network, rows: slice, dtype: Any
 ) -> float:
-    """Run one training step on some rows of the images and return its loss."""
+    """Run one training step on the images of ``rows``; return its loss."""
     from spmdsim import nn
     from spmdsim.arrays import Tensor, ops
     from spmdsim.core import Mesh
 
-    def pixels(index: tuple[slice, ...]) -> Any:
-        return images.pixels.read((slice(rows.start + index[0].start, rows.start + index[0].stop), index[1]))
+    def shift(batch_rows: slice) -> slice:
+        """Return the rows of the images for rows of the batch."""
+        return slice(rows.start + batch_rows.start, rows.start + batch_rows.stop)
 
-    def labels(index: tuple[slice, ...]) -> Any:
-        return images.labels.read((slice(rows.start + index[0].start, rows.start + index[0].stop),))
+    def read_pixels(index: tuple[slice, ...]) -> Any:
+        return images.pixels.read((shift(index[0]), index[1]))
+
+    def read_labels(index: tuple[slice, ...]) -> Any:
+        return images.labels.read((shift(index[0]),))
 
     all_ranks = Mesh((world.size,), ("dp",))
-    x = Tensor.from_global(pixels, network.input_layout, world, shape=(args.batch, 784), dtype=dtype)
-    y = Tensor.from_global(labels, all_ranks("dp"), world, shape=(args.batch,), dtype="int64")
+    x = Tensor.from_global(read_pixels, network.input_layout, world, shape=(args.batch, 784), dtype=dtype)
+    y = Tensor.from_global(read_labels, all_ranks("dp"), world, shape=(args.batch,), dtype="int64")
     network.zero_grad()
     loss = ops.cross_entropy(network(x), y)
     nn.backward(loss)
@@ -231,20 +248,30 @@ def _step(
     return float(loss.item())
 
 
-def _compare(
-    args: argparse.Namespace, network: Network, beside: StepwiseReference, losses: list[float]
+def _compare_with_reference(
+    args: argparse.Namespace, network: Network, reference: StepwiseReference, losses: list[float]
 ) -> dict[str, Any]:
-    """Compare losses and weights with the training in one process; print and return the verdicts."""
+    """Compare losses and weights with those of one process; print and return the verdicts.
+
+    Args:
+        args: the arguments.
+        network: the trained network.
+        reference: the training in one process.
+        losses: the loss of each step.
+
+    Returns:
+        The largest difference of losses, its tolerance, "ok" (True if all verdicts hold), and the texts of the
+        verdicts.
+    """
     import numpy as np
 
     from spmdsim.arrays import Tensor
     from spmdsim.arrays.check import check
     from spmdsim.core import Mesh
 
-    true_losses, weights = beside.measure_rounding()
-    loss_tensor = Tensor.from_global(
-        np.array(losses), Mesh((beside.world.size,), ("dp",))(None), beside.world
-    )
+    true_losses, weights = reference.measure_rounding()
+    replicated = Mesh((reference.world.size,), ("dp",))(None)
+    loss_tensor = Tensor.from_global(np.array(losses), replicated, reference.world)
     verdicts = {"losses": check(loss_tensor, true_losses)} | {
         name: check(parameter.value, weight)
         for (name, parameter), weight in zip(network.named_parameters(), weights)
@@ -255,9 +282,9 @@ def _compare(
             *[f"{name}: {verdict}" for name, verdict in verdicts.items()],
             "the run equals the single process" if ok else "the run DIFFERS from the single process",
         )
-    worst = verdicts["losses"]
-    texts = {name: str(verdict) for name, verdict in verdicts.items()}
     return {
-        **{"max_loss_difference": worst.max_error, "tolerance": worst.tolerance, "ok": ok},
-        "verdicts": texts,
+        "max_loss_difference": verdicts["losses"].max_error,
+        "tolerance": verdicts["losses"].tolerance,
+        "ok": ok,
+        "verdicts": {name: str(verdict) for name, verdict in verdicts.items()},
     }

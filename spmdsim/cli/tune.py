@@ -1,4 +1,8 @@
-"""``spmdsim tune``: measure implementations of steps on this machine and store the best."""
+"""``spmdsim tune``: measure implementations of steps on this machine and store the best.
+
+A step of a redistribution can have several implementations. :func:`main` starts ranks, which run this file
+(:func:`_try_steps`), or merges files of earlier runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import command, flag, positive, several, value
-from spmdsim.cli.output import only_with, remark, require_writable, say
+from spmdsim.cli.output import refuse_options, remark, require_writable, say
 from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
 from spmdsim.settings import TUNE
@@ -41,12 +45,16 @@ What is in the file stays where nothing new was found: it can hold several machi
     value("args", "", "its arguments, or more files", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:
-    """Try implementations on ranks, or merge files; return the exit code."""
+    """Try implementations on ranks, or merge files; return the exit code.
+
+    Raises:
+        InputError: If there is nothing to do, or an option has no effect.
+    """
     path = Path(args.output).resolve()
     if args.n or args.script:
         require_writable(args.output)
     if not args.n or args.script:
-        only_with(args, "--sizes", "-n RANKS without a script: redistributions of matrices")
+        refuse_options(args, "--sizes", "-n RANKS without a script: redistributions of matrices")
     code = 0
     if args.n:
         code = _run_trials(args, path)
@@ -55,30 +63,32 @@ def main(args: argparse.Namespace) -> int:
     elif not args.show:
         raise InputError("tune needs -n RANKS to try steps on, or files to put together")
     if args.show:
-        _show(path)
+        _print_choices(path)
     return code
 
 
 def _run_trials(args: argparse.Namespace, path: Path) -> int:
-    """Try implementations on each number of ranks; return the first exit code other than 0.
+    """Try implementations on each number of ranks; return the first failing exit code, or 0.
 
-    Without a script, redistributions of square matrices are tried.
+    The numbers are those of ``-n``. The ranks run the user's script, or without one redistributions of square matrices.
+    They add to the file ``path``.
     """
     from spmdsim.launch import start
 
     if args.script:
         require_file(args.script, "script")
     what = [args.script, *args.args] if args.script else ["--sizes", *map(str, args.sizes)]
-    job = ["-m", "spmdsim.cli.tune", str(path), *what]
+    module = [sys.executable, "-m", "spmdsim.launch.bootstrap", "-m", "spmdsim.cli.tune"]
     for n in args.n:
-        words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *job]
-        if code := start(n, words, env={TUNE.name: "full"}):
+        if code := start(n, [*module, str(path), *what], env={TUNE.name: "full"}):
             return code
     return 0
 
 
 def _merge_files(files: list[str], path: Path) -> int:
     """Add the choices of files to the file ``path``, and print a summary of it; return 0.
+
+    If two files have a choice for one step, the later file counts.
 
     Raises:
         InputError: If the files have no choices.
@@ -103,8 +113,8 @@ def _merge_files(files: list[str], path: Path) -> int:
     return 0
 
 
-def _show(path: Path) -> None:
-    """Print the choices in a file, with the times of all implementations."""
+def _print_choices(path: Path) -> None:
+    """Print the choice for each step in a file, with the times of all implementations."""
     require_file(str(path))
     records_by_library = [records for _, _, records in _read_records(path)]
     if not any(records.machines for records in records_by_library):
@@ -119,9 +129,9 @@ def _show(path: Path) -> None:
 
 
 def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
-    """Yield `(vendor, data, records)` for each MPI library in a file.
+    """Yield `(vendor, data, records)` for each MPI library in a tuning file.
 
-    They are name, JSON entry and choices.
+    ``vendor`` is the name of the library, ``data`` its JSON entry, and ``records`` the parsed choices.
     """
     from spmdsim.reading import readable
     from spmdsim.redistribution.implementations.tuning import TrialRecords, load_tuning
@@ -135,10 +145,10 @@ def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], Trial
 # -- on each rank ----------------------------------------------------------------------------------------
 
 
-def _redistribute(world: World, sizes: list[int]) -> None:
-    """Run every redistribution of one collective between layouts of square matrices.
+def _run_redistributions(world: World, sizes: list[int]) -> None:
+    """Run each redistribution of one collective between layouts of square matrices on all ranks.
 
-    The matrices are split over all ranks. ``sizes`` are the numbers of rows.
+    Each runs often enough that the world tries three implementations. ``sizes`` are the numbers of rows.
     """
     import numpy as np
 
@@ -150,10 +160,10 @@ def _redistribute(world: World, sizes: list[int]) -> None:
     line = Mesh((world.size,), ("x",))
     rows, columns, replicated = line("x", None), line(None, "x"), line(None, None)
     partial = line(None, None, partial="x")
-    moves = [(rows, columns), (columns, rows), (rows, replicated), (columns, replicated)]
-    moves += [(partial, target) for target in (replicated, rows, columns)]
+    layout_pairs = [(rows, columns), (columns, rows), (rows, replicated), (columns, replicated)]
+    layout_pairs += [(partial, target) for target in (replicated, rows, columns)]
     for size in sizes:
-        for source, target in moves:
+        for source, target in layout_pairs:
             local = np.ones(source.local_shape((size, size), world.ranks[0]), np.float32)
             tensor = Tensor.from_local(local, source, world, shape=(size, size))
             for _ in range(calls):
@@ -164,13 +174,13 @@ def _try_steps(path: str, what: list[str]) -> None:
     """Run a program or redistributions on each rank, then store the measurements in a file.
 
     Args:
-        path: the file.
+        path: the file to write.
         what: ``[script, args…]``, or ``["--sizes", rows…]`` for redistributions.
     """
     from spmdsim.worlds import world
 
     if what[0] == "--sizes":
-        _redistribute(world(), [int(text) for text in what[1:]])
+        _run_redistributions(world(), [int(text) for text in what[1:]])
     else:
         sys.argv = what
         runpy.run_path(what[0], run_name="__main__")

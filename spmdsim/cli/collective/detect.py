@@ -14,7 +14,7 @@ from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
 from spmdsim.cli.main import choice, command, flag, value, varied, whole_number
-from spmdsim.cli.output import emit_json, only_with, say
+from spmdsim.cli.output import emit_json, refuse_options, say
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
 
@@ -92,9 +92,11 @@ def main(args: argparse.Namespace) -> int:
     name = collective(args.collective).name
     sizes = growing_sizes(parse_bytes(args.begin), parse_bytes(args.end), args.factor)
     if args.table:
-        only_with(args, "--ranks", "ranks that are started, not with --table; -n says for how many it is")
+        refuse_options(
+            args, "--ranks", "ranks that are started, not with --table; -n says for how many it is"
+        )
         return _print_tables(name, args, sizes)
-    only_with(args, "-n", "--table; --ranks starts ranks")
+    refuse_options(args, "-n", "--table; --ranks starts ranks")
     if name not in REDUCING:
         raise InputError(
             f"bits tell only of collectives that add: {', '.join(REDUCING)}; for {name} there is --table"

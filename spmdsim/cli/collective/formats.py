@@ -13,7 +13,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     refuse_unused_chunks,
 )
 from spmdsim.cli.main import amount, choice, command, value
-from spmdsim.cli.output import emit_json, only_with, remark, require_writable, say, write_file
+from spmdsim.cli.output import emit_json, refuse_options, remark, require_writable, say, write_file
 from spmdsim.errors import ScheduleError, many
 from spmdsim.reading import read_text, readable
 
@@ -43,7 +43,9 @@ def export(args: argparse.Namespace) -> int:
 
     refuse_unused_chunks(args, args.algorithm)
     if args.format == "msccl":
-        only_with(args, "--bytes --itemsize --reduce-time --rounding", "--format goal: msccl has no sizes")
+        refuse_options(
+            args, "--bytes --itemsize --reduce-time --rounding", "--format goal: msccl has no sizes"
+        )
     if args.output is not None:
         require_writable(args.output)
     schedule = build_schedule(args, args.algorithm)

@@ -20,7 +20,7 @@ from spmdsim.cli.collective.schedule_arguments import (
 from spmdsim.cli.main import PICTURES, choice, command, value, varied
 from spmdsim.cli.output import (
     emit_json,
-    only_with,
+    refuse_options,
     remark,
     say,
     writable,
@@ -156,9 +156,9 @@ def _report_ignored_parameters(machine: Machine, topology: str) -> None:
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect with the selected model or output."""
     if args.model != "loggops":
-        only_with(args, "--loggops", "--model loggops, whose parameters it gives")
+        refuse_options(args, "--loggops", "--model loggops, whose parameters it gives")
     if args.links:
-        only_with(args, "--algorithms --model --trace", "tables of times, not with --links")
+        refuse_options(args, "--algorithms --model --trace", "tables of times, not with --links")
 
 
 def _print_links(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import choice, value, whole_number
-from spmdsim.cli.output import only_with
+from spmdsim.cli.output import refuse_options
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import one_line, require_file
 
@@ -83,7 +83,7 @@ def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
     The package's algorithms state their own number of chunks.
     """
     if not any(".py" in name for name in names):
-        only_with(
+        refuse_options(
             args, "--chunks", f"FILE.py:FUNCTION: {' and '.join(names)} say{'s' * (len(names) == 1)} which"
         )
 
@@ -91,7 +91,7 @@ def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
 def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
     """Raise InputError if ``--root`` is set and the algorithm's collective has no root."""
     if not chosen.collective.rooted:
-        only_with(
+        refuse_options(
             args, "--root", f"broadcast, reduce, gather and scatter: {chosen.collective.name} has no root"
         )
 
@@ -118,7 +118,7 @@ def checked_options(args: argparse.Namespace, collective: str, names: Iterable[s
     for option in ("group", "segments"):
         owners = [entry.name for entry in algorithms(collective) if option in dict(entry.options)]
         if not owners or (requested and not requested & {*owners}):
-            only_with(
+            refuse_options(
                 args,
                 f"--{option}",
                 f"algorithms that have it: {', '.join(owners) or f'none of {collective}'}",

@@ -24,7 +24,7 @@ from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
-    only_with,
+    refuse_options,
     say,
     wants_pictures,
     write_pictures,
@@ -87,7 +87,7 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     """
     refuse_unused_chunks(args, args.algorithm)
     if args.bytes is None:
-        only_with(args, "--itemsize --rounding", "--bytes, the message that is cut")
+        refuse_options(args, "--itemsize --rounding", "--bytes, the message that is cut")
 
 
 def _print_counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
@@ -382,7 +382,7 @@ def diff(args: argparse.Namespace) -> int:
     options = [dict(find_algorithm(args.collective, name, args.chunks).options) for name in names]
     for option in OPTIONS:
         if not any(option in has for has in options):
-            only_with(args, f"--{option}", f"algorithms that have it: {' and '.join(names)} do not")
+            refuse_options(args, f"--{option}", f"algorithms that have it: {' and '.join(names)} do not")
     schedules = [
         build_schedule(args, name, [option for option in OPTIONS if option in has])
         for name, has in zip(names, options)
