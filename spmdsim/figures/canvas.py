@@ -110,7 +110,7 @@ class Canvas:
     height: float = 0.0
 
     def reach(self, x: float, y: float) -> None:
-        """Extend the drawing to include a point."""
+        """Extend the size of the drawing so that it includes the point ``(x, y)``."""
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def text(
@@ -129,9 +129,9 @@ class Canvas:
             x: horizontal position, in pixels.
             y: base line.
             words: the text.
-            kind: CSS class: "title", "faint" or "bad".
+            kind: CSS class: "title", "faint" or "bad"; "" for plain words.
             anchor: "start", "middle" or "end": the point of the text that is at ``x``.
-            colour: colour of the letters, if not that of the class.
+            colour: colour of the letters; "" for that of the class.
             title: text that a pointer or a screen reader shows.
         """
         text_width = width_of(words, 14 if kind == "title" else FONT)
@@ -163,10 +163,10 @@ class Canvas:
             width: width of the box.
             height: height of the box.
             words: lines of text.
-            index: number of the fill; None for no fill.
+            index: number of the fill; None for no fill. Boxes beyond the number of colours are striped.
             title: text that a pointer or a screen reader shows.
-            shade: opacity of grey over a box without a fill.
-            hatched: True if the box is an addend, not a copy.
+            shade: opacity of grey over a box without a fill, 0 to 1.
+            hatched: True if the box is an addend, not a replica.
         """
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
@@ -192,7 +192,10 @@ class Canvas:
         self.parts.append("</g>")
 
     def plate(self, x: float, y: float, words: str, fill: str) -> None:
-        """Draw a box behind words that are centred at ``x`` with their base line at ``y``."""
+        """Draw a box of the colour ``fill`` behind words, so that stripes do not cross them.
+
+        The words are centred at ``x``, and their base line is at ``y``.
+        """
         plate_width = width_of(words) + 4
         self.parts.append(
             f'<rect class="plate" x="{number(x - plate_width / 2)}" y="{number(y - 11)}" width="{number(plate_width)}" height="14" '
@@ -200,7 +203,16 @@ class Canvas:
         )
 
     def bar(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
-        """Draw a filled box without words."""
+        """Draw a filled box without words.
+
+        Args:
+            x: left edge, in pixels.
+            y: upper edge.
+            width: width of the box; at least half a pixel is drawn.
+            height: height of the box.
+            fill: its colour.
+            title: text that a pointer or a screen reader shows.
+        """
         self.reach(x + width, y + height)
         self.parts.append(
             f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.5))}" height="{number(height)}"'
@@ -218,26 +230,24 @@ class Canvas:
         title: str = "",
         bend: float = 0.0,
     ) -> None:
-        """Draw a line.
+        """Draw a straight line, or a curve if ``bend`` is not 0.
 
         Args:
             x1: start, in pixels.
             y1: start.
             x2: end.
             y2: end.
-            kind: CSS class.
-            extra: further attributes, such as a colour or dashes.
+            kind: CSS class: "line" for a faint line, "edge" for a dark one.
+            extra: further SVG attributes as text that begins with a blank, such as a colour or dashes.
             title: text that a pointer or a screen reader shows.
-            bend: distance of the middle of the line from the straight line.
+            bend: distance of the middle of the curve from the straight line.
         """
         self.reach(max(x1, x2), max(y1, y2))
         command = "L"
         if bend:
             length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
-            x, y = (
-                (x1 + x2) / 2 - 2 * bend * (y2 - y1) / length,
-                (y1 + y2) / 2 + 2 * bend * (x2 - x1) / length,
-            )
+            x = (x1 + x2) / 2 - 2 * bend * (y2 - y1) / length
+            y = (y1 + y2) / 2 + 2 * bend * (x2 - x1) / length
             command = f"Q{number(x)} {number(y)} "
         path = f"M{number(x1)} {number(y1)}{command}{number(x2)} {number(y2)}"
         self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{_title_element(title)}</path>')
@@ -250,14 +260,14 @@ class Canvas:
         title: str = "",
         hatched: bool = False,
     ) -> None:
-        """Draw one side of a box.
+        """Draw one side of a three-dimensional box as a filled parallelogram.
 
         Args:
-            corners: its four corners.
+            corners: its four corners, in order around it.
             index: number of its fill.
             shade: opacity of black over the fill, 0 to 1.
             title: text that a pointer or a screen reader shows.
-            hatched: True if the box is an addend, not a copy.
+            hatched: True if the box is an addend, not a replica.
         """
         self.reach(max(x for x, _ in corners), max(y for _, y in corners))
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
@@ -269,22 +279,22 @@ class Canvas:
             self.parts.append(_hatching(corners, fill_of(index)[1]))
 
     def table(self, table: Table, y: float) -> None:
-        """Draw a table whose upper edge is at ``y``."""
+        """Draw a table at the left edge, with its title and notes; its upper edge is at ``y``."""
         head, *rows = table.cells
         widths = [(max(map(len, column)) + 2) * LETTER for column in zip(head, *rows)]
         starts = [sum(widths[:k]) for k in range(len(widths) + 1)]
         if table.title:
             self.text(0, y + 12, table.title, "faint")
             y += ROW
-        for number, cells in enumerate((head, *rows)):
+        for line, cells in enumerate((head, *rows)):
             for k, cell in enumerate(cells):
                 x, anchor = (starts[k + 1] - 2 * LETTER, "end") if k in table.right else (starts[k], "start")
-                self.text(x, y + 12 + ROW * number, cell, "" if number else "faint", anchor)
+                self.text(x, y + 12 + ROW * line, cell, "" if line else "faint", anchor)
         self.line(0, y + ROW - 1, starts[-1] - LETTER, y + ROW - 1)
         y += ROW * (len(rows) + 1)
         self.reach(starts[-1], y)
-        for number, note in enumerate(table.notes):
-            self.text(0, y + 12 + ROW * number, note, "faint")
+        for line, note in enumerate(table.notes):
+            self.text(0, y + 12 + ROW * line, note, "faint")
 
     def arrow(
         self,
@@ -297,7 +307,18 @@ class Canvas:
         dashed: bool = False,
         wide: float = 1.6,
     ) -> None:
-        """Draw a line with an arrow head at its end; ``wide`` is the width of the line."""
+        """Draw a straight line with an arrow head at its end.
+
+        Args:
+            x1: start, in pixels.
+            y1: start.
+            x2: end, where the head is.
+            y2: end.
+            colour: colour of line and head; "" for that of words.
+            title: text that a pointer or a screen reader shows.
+            dashed: True for a dashed line.
+            wide: width of the line.
+        """
         self.reach(max(x1, x2), max(y1, y2))
         length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -328,7 +349,14 @@ HATCH_OPACITY = 0.45
 
 
 def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
-    """Return close lines that rise to the right over a parallelogram; they mark addends."""
+    """Return the SVG path of close lines over a parallelogram, which mark an addend.
+
+    The lines rise to the right.
+
+    Args:
+        corners: the four corners, in order around it.
+        letters: colour of the lines; "" for that of words.
+    """
     (x0, y0), (x1, y1), _, (x3, y3) = corners
     width = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1.0)
     height = max(((x3 - x0) ** 2 + (y3 - y0) ** 2) ** 0.5, 1.0)
@@ -346,9 +374,9 @@ def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
 
 
 def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
-    """Return lines over a box, which distinguish it from another box of the same fill.
+    """Return the SVG path of wide white lines over a box, to distinguish boxes of one fill.
 
-    They are lines, not an SVG pattern, because patterns of two pictures on a page could have the same name.
+    It is no SVG pattern, because patterns of two pictures on a page could have the same name.
 
     Args:
         x: left edge, in pixels.
@@ -372,7 +400,7 @@ def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
 
 
 def svg(canvas: Canvas, title: str, margin: float = 12, description: str = "") -> str:
-    """Return a drawing as one SVG image that needs no other file.
+    """Return a drawing as one SVG image with its style, which needs no other file.
 
     Args:
         canvas: the drawing.

@@ -1,4 +1,8 @@
-"""Draw machines, predictions and topologies as tables of text, plots and figures."""
+"""Draw machines, predictions and topologies as tables of text, plots and figures.
+
+The first half is about times over sizes and rank counts. The second half draws the ranks, switches and links of a
+topology.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,7 @@ from spmdsim.redistribution.plans.plan_table import bytes_text
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spmdsim.cost.machine import Machine
-    from spmdsim.cost.prediction import Prediction
 
 
 MOST_COLUMNS = 10
@@ -54,9 +55,11 @@ def microseconds(seconds: float) -> str:
 
 
 def prediction_tables(prediction: Prediction) -> list[Table]:
-    """Return tables of times in microseconds: a row per algorithm, a column per size or rank count.
+    """Return tables of predicted times in microseconds, with a row per algorithm.
 
-    If the prediction has one size, the columns are rank counts; else each rank count has its table.
+    If the prediction has one size, the only table has a column per rank count. Otherwise each rank count has a table
+    with a column per size. The last rows are the lower bound and the price that plans use. "*" marks the fastest
+    algorithm.
     """
     over_ranks = len({point.nbytes for point in prediction.points}) == 1
     blocks: dict[int, list[PredictedPoint]] = {}
@@ -67,7 +70,7 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
         size = points[0].nbytes
         title = many(size, "byte", written=size_words(size)) if over_ranks else many(ranks, "rank")
         heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in points]
-        rows = [[name, *(_cell(p, name) for p in points)] for name in prediction.algorithms]
+        rows = [[name, *(_time_cell(p, name) for p in points)] for name in prediction.algorithms]
         rows.append(["(bound)", *(microseconds(p.bound) + " " for p in points)])
         rows.append(["(plans)", *(microseconds(p.plans) + " " for p in points)])
         right = range(1, len(heads) + 1)
@@ -76,51 +79,58 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
     return tables
 
 
-def _cell(point: PredictedPoint, name: str) -> str:
+def _time_cell(point: PredictedPoint, name: str) -> str:
     if name not in point.seconds:
         return "- "
     return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
 
 
 def crossover_words(crossover: Crossover) -> str:
-    """Return a line about the size from which another algorithm is fastest."""
+    """Return a sentence about the size from which another algorithm is fastest."""
     return f"on {many(crossover.ranks, 'rank')}: {crossover.after} is faster than {crossover.before} from {bytes_text(crossover.nbytes)} on"
 
 
 def measured_words(prediction: Prediction) -> list[str]:
-    """Return a line about predicted sizes that exceed the measured ones, or an empty list.
+    """Return a list with one remark if the library's call is predicted beyond measured sizes.
 
-    Only measurements of the library's own call of the collective count.
+    Otherwise the list is empty. A machine file has measured times of calls up to some size; times beyond it are a
+    guess.
     """
-    ranks = {point.ranks for point in prediction.points if "native" in point.seconds}
-    largest = max(
-        (
-            point.nbytes
-            for point in prediction.machine.measured
-            if (point.collective, point.algorithm) == (prediction.collective, "native")
-            and point.group_size in ranks
-        ),
-        default=0,
-    )
-    beyond = largest and any(point.nbytes > largest for point in prediction.points if point.ranks in ranks)
-    return [f"native was measured up to {bytes_text(largest)}: beyond, its times are a guess"] * bool(beyond)
+    native_points = [point for point in prediction.points if "native" in point.seconds]
+    ranks = {point.ranks for point in native_points}
+    measured_sizes = [
+        point.nbytes
+        for point in prediction.machine.measured
+        if (point.collective, point.algorithm) == (prediction.collective, "native")
+        and point.group_size in ranks
+    ]
+    largest = max(measured_sizes, default=0)
+    if not largest or all(point.nbytes <= largest for point in native_points):
+        return []
+    return [f"native was measured up to {bytes_text(largest)}: beyond, its times are a guess"]
 
 
 def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
-    """Return a plot of a prediction over sizes, or over rank counts if it has several.
+    """Return a plot of predicted times with a line per algorithm.
 
-    ``most`` is the largest number of lines; the fastest ones are drawn.
+    The horizontal axis has rank counts if the prediction has several, else sizes. With several of both, each algorithm
+    has a line per size.
+
+    Args:
+        prediction: the prediction.
+        most: largest number of lines, of the fastest algorithms; None for all. If more algorithms are fastest at some
+            point, all of these are drawn.
     """
     over_ranks = len({point.ranks for point in prediction.points}) > 1
+    has_sizes = over_ranks and len({point.nbytes for point in prediction.points}) > 1
     lines: dict[str, list[tuple[float, float]]] = {}
     for point in prediction.points:
         for name, seconds in point.seconds.items():
             x = point.ranks if over_ranks else point.nbytes
-            has_sizes = over_ranks and len({p.nbytes for p in prediction.points}) > 1
             label = f"{name} {size_words(point.nbytes)}" if has_sizes else name
             if x > 0 and seconds > 0:
                 lines.setdefault(label, []).append((float(x), seconds))
-    drawn = _fastest(lines, most)
+    drawn = _choose_lines(lines, most)
     title = f"{prediction.collective} on {prediction.machine.name}"
     title += f", {prediction.topology}" if prediction.topology else ""
     if not over_ranks:
@@ -136,10 +146,12 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     )
 
 
-def _fastest(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
-    """Return the names of the lines to draw: those that are fastest anywhere, then others up to ``most``.
+def _choose_lines(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
+    """Return the names of the lines to draw, with those that are fastest at some point first.
 
-    None for ``most`` returns all names.
+    Args:
+        lines: the points ``(x, seconds)`` of each line.
+        most: largest number of names, unless more lines are fastest at some point; None for all names.
     """
     least: dict[float, tuple[float, str]] = {}
     for name, points in lines.items():
@@ -154,7 +166,7 @@ SIZES = tuple(4.0**k for k in range(2, 13))
 
 
 def machine_figure(machine: Machine) -> Figure:
-    """Draw the times of a machine's messages and collectives over sizes, and a table of its numbers."""
+    """Draw times of a machine's messages and collectives over sizes, and a table of its numbers."""
     lines = [Line("one message", tuple((size, machine.message_seconds(size)) for size in SIZES))]
     for name in ("all_reduce", "all_gather", "all_to_all"):
         points = tuple((size, machine.seconds(name, 8, int(size))) for size in SIZES)
@@ -179,7 +191,10 @@ def machine_figure(machine: Machine) -> Figure:
 
 
 def prediction_figure(prediction: Prediction) -> Figure:
-    """Draw the times of algorithms as lines, and a table that marks the fastest."""
+    """Draw a prediction: at most 8 lines of times over sizes or rank counts, and tables.
+
+    A single point has no plot. The tables have the first :data:`MOST_COLUMNS` points.
+    """
     plot = prediction_plot(prediction, 8)
     drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
     notes = [plot.undrawn_words] if drawn and plot.undrawn else []
@@ -206,7 +221,11 @@ Point = tuple[float, float]
 
 
 def topology_figure(topology: Topology) -> Figure:
-    """Draw ranks, switches and links, and a table of the links between the first ranks."""
+    """Draw the ranks, switches and links of a topology, and a table of distances.
+
+    Links are drawn for at most :data:`MOST_RANKS` ranks. The distance of two ranks is their number of links, for the
+    first :data:`MOST_PAIRS` ranks.
+    """
     distances, most = _draw_distances(topology)
     rows = (
         ("ranks", f"{topology.ranks:,}"),
@@ -227,7 +246,7 @@ def topology_figure(topology: Topology) -> Figure:
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
     """Return the positions of ranks and switches in pixels, all at least 0.
 
-    Returns None for a torus of more than three dimensions.
+    Return None for a torus of more than three dimensions, which cannot be drawn.
 
     >>> from spmdsim.cost.topology import Flat
     >>> list(positions(Flat(2, 1e9)).values())
@@ -246,9 +265,9 @@ def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
 
 
 def _place_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
-    """Return positions of a torus: on a circle (one dim), a grid (two) or grids behind each other (three).
+    """Return the positions of a torus's ranks in pixels; None for more than three dimensions.
 
-    Returns None for more dimensions.
+    One dimension is a circle, two are a grid, and three are grids behind each other.
     """
     if len(torus.dims) == 1:
         count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
@@ -271,7 +290,10 @@ def _point_on_circle(centre: Point, radius: float, index: float, count: int) -> 
 
 
 def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
-    """Place groups on a circle, their routers on small circles, and ranks outside of their routers."""
+    """Return the positions of a dragonfly's routers and ranks, in pixels.
+
+    The groups are on a circle, the routers of a group on a small circle, and ranks outside of their routers.
+    """
     points: dict[TopologyPlace, Point] = {}
     inner = 14.0 + 7 * fly.routers
     outer = inner + 34 + 3 * fly.hosts
@@ -291,7 +313,10 @@ def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
 
 
 def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
-    """Place ranks at the bottom and switches above, each tier as wide as the ranks."""
+    """Return positions in pixels with ranks at the bottom and each tier of switches above.
+
+    Each tier is as wide as the ranks.
+    """
     all_places = {location for link in range(len(topology.capacity)) for location in topology.ends(link)}
     tiers = Counter(location.tier for location in all_places)
     pitch, top_tier = 34.0, max(tiers)
@@ -303,7 +328,10 @@ def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
 
 
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
-    """Draw links as lines, ranks as filled boxes and switches as open boxes."""
+    """Draw links as lines, ranks as filled boxes with numbers, and switches as open boxes.
+
+    Links between the same two places are one line. Faster links are wider.
+    """
     out = Canvas()
     margin, top = 30.0, 24.0
     fastest = float(topology.capacity.max())
@@ -332,7 +360,11 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
 
 
 def _link_colour(topology: Topology, link: int) -> str:
-    """Return the colour of a link: by dim in a torus, by group or global link in a dragonfly, else faint."""
+    """Return the colour of a link.
+
+    It depends on the dimension in a torus, and on the kind (local or global) in a dragonfly. Other links, also those
+    from ranks to routers, are faint.
+    """
     if isinstance(topology, Torus):
         return ink_of(link // (2 * topology.ranks))
     if isinstance(topology, Dragonfly) and link >= topology.first_local:
@@ -341,7 +373,10 @@ def _link_colour(topology: Topology, link: int) -> str:
 
 
 def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
-    """Return True if a link closes a ring of a torus that is drawn as a line."""
+    """Return True if a link connects the two ends of a row or column of a torus, to be bent.
+
+    Return False for a torus of one dimension, which is drawn as a circle.
+    """
     if len(torus.dims) == 1:
         return False
     return any(
@@ -351,7 +386,11 @@ def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
 
 
 def _draw_distances(topology: Topology) -> tuple[Canvas, int]:
-    """Draw a table of the number of links between the first ranks; return it and the largest number."""
+    """Draw a table of the number of links between each two of the first ranks.
+
+    Returns:
+        The drawing, and the largest number of links in it (at least 1).
+    """
     count = min(topology.ranks, MOST_PAIRS)
     ranks = np.arange(count)
     hops = topology.hops(np.repeat(ranks, count), np.tile(ranks, count)).reshape(count, count)

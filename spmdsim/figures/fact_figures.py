@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from spmdsim.redistribution.implementations.trial import TunedSteps
 
 
-def _terms(rule: Rule) -> Canvas:
-    """Draw a rule: a row per operand and result, a cell per dim, one colour per factor."""
+def _draw_terms(rule: Rule) -> Canvas:
+    """Draw the terms of a rule: a row per operand and result, and a cell per dimension.
+
+    Cells of equal colour have the same factor, the letter of a dimension in the rule. A dimension of several factors
+    has the colour of the first.
+    """
     results = [f"result {k}" if len(rule.outputs) > 1 else "result" for k in range(len(rule.outputs))]
     terms = [(f"operand {k}", term) for k, term in enumerate(rule.inputs)] + list(zip(results, rule.outputs))
     colour_of: dict[str, int] = {}
@@ -44,21 +48,24 @@ def _terms(rule: Rule) -> Canvas:
 
 
 def rule_figure(rule: Rule) -> Figure:
-    """Draw the rule of an operator: dims that share a factor have one colour."""
+    """Draw the rule of an operator, and a table of its other fields.
+
+    Cells of one colour are one factor.
+    """
     facts = facts_of(rule).items()
     rows = [
         (key, shorten_value(fact)) for key, fact in facts if fact and key not in ("inputs", "outputs", "text")
     ]
     notes = ("dims of one colour are one factor: an axis splits it in all of them",)
-    return Figure(f"rule {rule}", (_terms(rule), *([fact_rows(rows)] if rows else ())), notes)
+    return Figure(f"rule {rule}", (_draw_terms(rule), *([fact_rows(rows)] if rows else ())), notes)
 
 
 def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
-    """Draw an operator: its rule and its other declared facts."""
+    """Draw an operator: its rule, if it does not depend on the operands, and its other fields."""
     op = getattr(operator, "_op", operator)
     facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
     rule = facts.pop("rule", None)
-    drawn = () if rule is None or callable(rule) else (_terms(rule),)
+    drawn = () if rule is None or callable(rule) else (_draw_terms(rule),)
     rows = [(key, shorten_value(value)) for key, value in facts.items() if key != "name"]
     about = (operator.__doc__ or "").strip().partition("\n")[0].replace("``", "")
     title = f"operator {operator.name}" + (f": {rule}" if drawn else "")
@@ -66,17 +73,20 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
 
 
 def bound_figure(bound: BoundRule) -> Figure:
-    """Draw a rule with sizes: a table of its factors."""
+    """Draw a rule that is bound to shapes: its terms, and a table of the sizes of factors."""
     unsplit, columns = bound.rule.whole, ("factor", "size", "may be split")
     rows = tuple(
         (name, f"{size:,}", "no" if name in unsplit else "yes") for name, size in bound.sizes.items()
     )
     table = Table(columns, rows, f"{flops_of(bound):,} floating-point operations", (1,))
-    return Figure(f"rule {bound.rule} with sizes", (_terms(bound.rule), table))
+    return Figure(f"rule {bound.rule} with sizes", (_draw_terms(bound.rule), table))
 
 
 def strategy_figure(strategy: Strategy) -> Figure:
-    """Draw a strategy: the factor that each mesh axis splits."""
+    """Draw a cell per mesh axis with the factor that it splits.
+
+    A cell without a factor says "repeats", or which reduction is pending.
+    """
     factor_of = {axis: factor for factor, axes in strategy.splits for axis in axes}
     reduction_op = {axis: op for axis, _, op in strategy.passed}
     canvas = Canvas()
@@ -91,7 +101,7 @@ def strategy_figure(strategy: Strategy) -> Figure:
 
 
 def world_figure(world: Any) -> Figure:
-    """Draw a table of the ranks and the kind of a world."""
+    """Draw a table of facts about a world: its ranks, those of this process, and its kind."""
     kinds = {
         "LockStep": "all ranks in this process, in lock step",
         "ShapeOnly": "no data: shapes, bytes and times only",
@@ -118,7 +128,7 @@ def tuned_figure(tuned: TunedSteps) -> Figure:
 
 
 def module_figure(module: Module) -> Figure:
-    """Draw a table of the parameters of a module, with shapes and layouts."""
+    """Draw a table of the parameters of a module, with shapes, types and layouts."""
     rows = tuple(
         (name, "x".join(map(str, parameter.shape)) or "scalar", str(parameter.dtype), str(parameter.layout))
         for name, parameter in module.named_parameters()
@@ -130,7 +140,10 @@ def module_figure(module: Module) -> Figure:
 
 
 def verdict_figure(verdict: Verdict) -> Figure:
-    """Draw a verdict: the error and the allowed error on one scale."""
+    """Draw the error of a verdict and the allowed error on one scale, above a table.
+
+    The table is about the worst element. Without an allowed error, or with an infinite error, there is no scale.
+    """
     canvas = Canvas()
     good, words = verdict.ok, f"{'✓' if verdict.ok else '✗'} {verdict.word}"
     width = width_of(words) + 24

@@ -1,7 +1,7 @@
 """Make figures of values: as text, as one SVG image, and as HTML for notebooks and pages.
 
-A figure has a title and parts: drawings and tables. The table ``DRAWN`` has the function for each class. The figure
-of a value of another class is a table of its public fields.
+A :class:`Figure` has a title and parts: drawings and tables. :func:`figure` looks up the function for the class of a
+value in ``DRAWN``. The figure of a value of another class is a table of its public fields.
 """
 
 from __future__ import annotations
@@ -101,7 +101,11 @@ class Figure(ShortRepr):
         return self.fragment("h4")
 
     def fragment(self, heading: str) -> str:
-        """Return the HTML; ``heading`` is the element of the title, such as ``h2``."""
+        """Return the figure as HTML; ``heading`` is the element of the title, such as ``h2``.
+
+        Raises:
+            InputError: If the HTML has more than ``MOST_BYTES`` bytes.
+        """
         lines = [f"<{heading}>{escape_words(self.title)}</{heading}>"]
         lines += [f'<p class="{_kind(line)}">{escape_words(line)}</p>' for line in self.notes]
         for item in self.parts:
@@ -123,7 +127,11 @@ def _kind(note: str) -> str:
 
 
 def _check_size(text: str, title: str) -> str:
-    """Return a picture; raise InputError if it has more than MOST_BYTES bytes."""
+    """Return the picture ``text`` unchanged.
+
+    Raises:
+        InputError: If it has more than ``MOST_BYTES`` characters; ``title`` names the picture in the error.
+    """
     if len(text) > MOST_BYTES:
         raise InputError(
             f"the picture of {title[:80]} must have at most {MOST_BYTES:,} bytes, got {len(text):,}; "
@@ -133,7 +141,10 @@ def _check_size(text: str, title: str) -> str:
 
 
 def page(title: str, figures: Sequence[Figure]) -> str:
-    """Return a whole HTML page that needs no other file."""
+    """Return an HTML page of figures below each other, which needs no other file.
+
+    If the only figure has the title of the page, the title appears once.
+    """
     is_titled = len(figures) == 1 and figures[0].title == title
     body = "".join(figure_of_page.fragment("h1" if is_titled else "h2") for figure_of_page in figures)
     heading = "" if is_titled else f"<h1>{escape_words(title)}</h1>"
@@ -178,7 +189,7 @@ DRAWN: dict[str, str] = {
 
 @explained
 def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
-    """Return the figure of a value that the package returns, or of a list of such values.
+    """Return the figure of a value that the package returns, or of a list of values.
 
     Args:
         value: the value.
@@ -226,7 +237,10 @@ def _value_words(value: object, drawn: Figure, width: int) -> list[Words]:
 
 
 def _figure_of_several(values: Sequence[Any]) -> Figure:
-    """Draw several values: trade-offs as one plot, up to 16 other values below each other."""
+    """Draw several values below each other; trade-offs of a search are one plot.
+
+    At most ``MOST_FIGURES`` values are drawn.
+    """
     names = {f"{type(value).__module__}.{type(value).__qualname__}" for value in values}
     if names == {"spmdsim.auto_parallel.frontier.TradeOff"}:
         from spmdsim.figures.search_figures import frontier_figure
@@ -238,7 +252,10 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
 
 
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
-    """Combine several figures to one, below each other."""
+    """Combine several figures to one figure, below each other, each with its title and notes.
+
+    ``title`` and ``notes`` are those of the combined figure.
+    """
     parts: list[Part] = []
     for item in figures:
         heading = Canvas()
@@ -254,7 +271,10 @@ def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) 
 
 
 def facts_figure(value: Any) -> Figure:
-    """Draw a table of the public fields of a value, with its text."""
+    """Draw a table of the public fields of a value.
+
+    Text of the value is its title if it is one short line, else notes of at most ``MOST_LINES`` lines.
+    """
     name = type(value).__name__
     rows = [(key, shorten_value(fact)) for key, fact in facts_of(value).items()]
     words = "" if str(value) == repr(value) else str(value)
@@ -264,7 +284,10 @@ def facts_figure(value: Any) -> Figure:
 
 
 def facts_of(value: Any) -> dict[str, Any]:
-    """Return the public facts of a value by name: fields of dataclasses and named tuples, else attributes."""
+    """Return the public fields of a dataclass or named tuple, or the attributes of a value.
+
+    The dict has them by name.
+    """
     if is_dataclass(value):
         names = [f.name for f in fields(value)]
     elif hasattr(value, "_fields"):
@@ -277,6 +300,8 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 def shorten_value(value: object, most: int = 90) -> str:
     """Return a value as one line of at most ``most`` characters.
+
+    Functions and values with a name are written by their name; more than 8 entries by their number.
 
     >>> shorten_value((1, 2)), shorten_value("x" * 100, 10)
     ('1, 2', 'xxxxxxx...')
@@ -304,11 +329,11 @@ def shorten_value(value: object, most: int = 90) -> str:
 
 
 def side_by_side(drawings: Sequence[tuple[str, Canvas]], most: float = 880, gap: float = 24) -> Canvas:
-    """Arrange drawings in rows of at most ``most`` pixels; return them as one drawing.
+    """Arrange drawings in rows from left to right; return them as one drawing.
 
     Args:
-        drawings: a line of words, and the drawing below it.
-        most: largest width of a row, in pixels.
+        drawings: for each drawing a line of words above it, which may be empty.
+        most: largest width of a row, in pixels; a wider drawing has a row of its own.
         gap: distance between drawings, in pixels.
     """
     canvas, x, y, deepest = Canvas(), 0.0, 0.0, 0.0

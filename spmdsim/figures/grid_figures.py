@@ -1,7 +1,7 @@
 """Draw figures of meshes, layouts and tensors: the grid of ranks, and the tensor with the owners of each block.
 
-Cells of ranks with equal number and fill are copies. If a reduction is pending, cells are hatched and numbered as
-addends.
+Cells of ranks with equal number and fill are replicas. If a reduction is pending, cells are hatched and numbered as
+addends. :func:`_draw_grid` draws ranks, and :func:`_draw_tensor` draws shards.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from spmdsim.figures.layout_picture import (
     rank_panels,
 )
 from spmdsim.figures.shard_picture import (
-    MOST_PIECES,
+    MOST_BLOCKS,
     dims_text,
+    draw_shards,
     drawn_dims,
     interval,
     is_uneven,
     owner_of,
     owners_text,
-    tensor_pieces,
 )
 from spmdsim.layout.addends import ownership_words, partial_reduction
 from spmdsim.redistribution.plans.plan_table import bytes_text
@@ -57,7 +57,7 @@ def mesh_figure(mesh: Mesh) -> Figure:
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
-    """Draw the grid of ranks with their shards, and with a ``shape`` also the tensor with its shards."""
+    """Draw the grid of ranks with their shards, and for a ``shape`` also the tensor."""
     reduction = partial_reduction(layout)
     notes = [ownership_words(layout)]
     if reduction is not None:
@@ -86,11 +86,14 @@ def layout_words(layout: Layout, shape: Sequence[int] | None, width: int) -> lis
     ``width`` is the largest number of characters of a line.
     """
     words: list[Words] = [rank_grid(layout, width).rich()]
-    return words if shape is None else [*words, "", tensor_pieces(layout, shape, width).rich()]
+    return words if shape is None else [*words, "", draw_shards(layout, shape, width).rich()]
 
 
 def tensor_figure(tensor: Tensor) -> Figure:
-    """Draw the layout of a tensor, with its bytes; the values are not read."""
+    """Draw the layout of a tensor, with its bytes in all and on the first rank.
+
+    The values are not read.
+    """
     layout, shape, itemsize = tensor.layout, tensor.meta.shape, tensor.dtype.itemsize
     figure = layout_figure(layout, shape)
     first = layout.mesh.rank_at(0)
@@ -138,7 +141,14 @@ def _draw_gap() -> tuple[str, Canvas]:
 
 
 def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
-    """Draw one panel of ranks, each with the number of its shard and its addend."""
+    """Draw one table of ranks, each with the number of its shard and of its addend.
+
+    Args:
+        layout: the layout.
+        shape: shape of the tensor, whose bounds a pointer shows; None to omit them.
+        panel: the ranks of the table.
+        plain: True to draw the ranks only.
+    """
     mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
     reduction = None if plain else partial_reduction(layout)
     rank_word = "rank " if _fits_rank_word(panel) else ""
@@ -158,33 +168,36 @@ def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, p
             if rank is None:
                 out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
                 continue
-            pointer_text = (
-                f"rank {rank} at {' '.join(f'{a}={c}' for a, c in zip(mesh.axes, mesh.coords(rank)))}"
-            )
-            if plain:
-                out.cell(x, y, wide, high, [f"{rank_word}{rank}"], None, pointer_text)
-                continue
-            shard = layout.shard_index(rank)
-            box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
-            lines, owned = [f"{rank_word}{rank}", f"#{shard}"], f"shard #{shard}{box}"
-            if reduction is not None:
-                lines.append(reduction.label(rank))
-                owned = f"{reduction.long_label(rank)} of {owned}"
-            fill = _fill(layout, shard)
-            out.cell(x, y, wide, high, lines, fill, f"{pointer_text}: {owned}", hatched=reduction is not None)
+            coords = " ".join(f"{axis}={index}" for axis, index in zip(mesh.axes, mesh.coords(rank)))
+            lines, pointer_text, fill = [f"{rank_word}{rank}"], f"rank {rank} at {coords}", None
+            if not plain:
+                shard = layout.shard_index(rank)
+                lines.append(f"#{shard}")
+                lines += [] if reduction is None else [reduction.label(rank)]
+                pointer_text += f": {_owned_text(layout, shape, rank)}"
+                fill = _fill(layout, shard)
+            out.cell(x, y, wide, high, lines, fill, pointer_text, hatched=reduction is not None)
     return out
+
+
+def _owned_text(layout: Layout, shape: Sequence[int] | None, rank: int) -> str:
+    """Return the shard or the addend that a rank owns as text, with its bounds if ``shape`` is not None."""
+    reduction = partial_reduction(layout)
+    bounds = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
+    addend = "" if reduction is None else f"{reduction.long_label(rank)} of "
+    return f"{addend}shard #{layout.shard_index(rank)}{bounds}"
 
 
 def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
     """Draw the tensor with its shards, cut at their bounds.
 
-    If more than two dims are split, draw one panel per block of the other dims. Add a block if the tensor has three
-    dims.
+    Two dimensions are rows and columns. If more dimensions are split, there is a drawing for each block of the others.
+    A tensor of three dimensions with few blocks is also drawn as a block in space.
     """
     row, column, others = drawn_dims(layout, shape)
     counts = [layout.cuts[dim] for dim in others]
     drawings: list[tuple[str, Canvas]] = []
-    if len(shape) == 3 and max(layout.cuts) <= MOST_PIECES:
+    if len(shape) == 3 and max(layout.cuts) <= MOST_BLOCKS:
         uneven = any(is_uneven(layout, shape, dim) for dim in range(3))
         words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not scaled" if uneven else "")
         drawings.append((words, _draw_block(layout, shape)))
@@ -200,7 +213,10 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
 
 
 def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
-    """Draw a tensor of three dims, seen from the front, above and the right, with gaps at the cuts."""
+    """Draw a tensor of three dimensions, seen from the front, above and the right.
+
+    There are gaps between shards. Shards in front have their owners; those behind have their number on a visible side.
+    """
     canvas = Canvas()
     depth_cuts, height_cuts, width_cuts = layout.cuts
     cells = {
@@ -247,11 +263,11 @@ def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]
 def _edge_labels(
     layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None]
 ) -> list[tuple[int, str]]:
-    """Return the labels of the edges of drawn blocks along a dim, as ``(edge, text)``.
+    """Return the labels of the edges between drawn blocks of a dimension, as ``(edge, text)``.
 
     Edge ``k`` is the one before ``blocks[k]``; its text is the first index of that block. The edge after the last block
-    has the size of the dim. The edge before a gap, where ``blocks[k]`` is None, has no label. The list is empty if
-    ``dim`` is None.
+    has the size of the dimension. The edge before a gap, where ``blocks[k]`` is None, has no label. The list is empty
+    if ``dim`` is None.
     """
     if dim is None:
         return []
@@ -266,20 +282,20 @@ def _edge_labels(
 def _draw_boxes(
     layout: Layout, shape: Sequence[int], row: int | None, column: int | None, chosen: dict[int, int]
 ) -> Canvas:
-    """Draw the blocks of two dims with their owners, to scale if no block is empty.
+    """Draw the blocks of two dimensions with their owners, to scale if no block is empty.
 
-    At most ``MOST_PIECES`` blocks per dim are drawn, with a gap instead of the others. Pending values are hatched.
+    At most ``MOST_BLOCKS`` blocks per dimension are drawn, with a gap instead of the others. Addends are hatched.
 
     Args:
         layout: the layout of the tensor.
         shape: its global shape.
-        row: the dim that goes down, or None.
-        column: the dim that goes to the right, or None.
-        chosen: for each other dim, the block that is drawn.
+        row: the dimension that goes down, or None.
+        column: the dimension that goes to the right, or None.
+        chosen: for each other split dimension, the number of its block that is drawn.
     """
     out = Canvas()
-    rows = choose_indices(1 if row is None else layout.cuts[row], MOST_PIECES)
-    columns = choose_indices(1 if column is None else layout.cuts[column], MOST_PIECES)
+    rows = choose_indices(1 if row is None else layout.cuts[row], MOST_BLOCKS)
+    columns = choose_indices(1 if column is None else layout.cuts[column], MOST_BLOCKS)
     cells = {
         (r, c): owners_text(layout, {**chosen, row: r, column: c})
         for r, c in itertools.product(rows, columns)
@@ -317,9 +333,14 @@ def _draw_boxes(
 def _block_edges(
     layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None], least: float
 ) -> tuple[list[float], bool]:
-    """Return the edges of a dim's blocks in pixels, and True if they are to scale.
+    """Return the edges of a dimension's blocks in pixels, and True if they are to scale.
 
-    Every block has at least ``least`` pixels; a block of None is a gap.
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
+        dim: the dimension; None for a single block.
+        blocks: numbers of the drawn blocks; None for a gap.
+        least: length of the smallest block and of a gap, in pixels. If a block is empty, all blocks have this length.
     """
     sizes = []
     for block in blocks:

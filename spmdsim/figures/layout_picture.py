@@ -1,9 +1,8 @@
 """Draw the grid of ranks of a layout as text, coloured by shard.
 
-A :class:`Picture` has lines of cells; a cell can belong to a shard. ``plain()`` returns text for files and
-pipes; ``rich()`` returns the same text with one colour per shard, for terminals. Large grids are abbreviated.
-If a reduction is pending, each cell has its addend: ``0:0+1`` is rank 0 with addend 1 of shard 0, which is not a
-copy.
+A :class:`Picture` has lines of cells; a cell can belong to a shard. ``to_text()`` returns text for files and pipes;
+``rich()`` returns the same text with one colour per shard, for terminals. Large grids are abbreviated. If a reduction
+is pending, each cell has its addend: ``0:0+1`` is rank 0 with addend 1 of shard 0.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ GAP = ".."
 
 
 class GridCell(NamedTuple):
-    """A piece of a line of text; ``shard`` selects its colour."""
+    """Some characters of a line of text; ``shard`` selects their colour."""
 
     text: str
     shard: int | None = None
@@ -46,7 +45,7 @@ class Picture:
         return "\n".join("".join(cell.text for cell in line).rstrip() for line in self.lines)
 
     def rich(self) -> Text:
-        """Return the picture as text with colours."""
+        """Return the picture as text with one colour per shard, for terminals."""
         from rich.text import Text
 
         out = Text(no_wrap=True)
@@ -59,7 +58,10 @@ class Picture:
 
 
 def colour(shard: int, shards: int) -> str:
-    """Return the rich style of a shard; empty if ``shards`` is more than the number of fills."""
+    """Return the rich style of a shard: black or white letters on its fill.
+
+    Return "" if there are more ``shards`` than fills (``MOST_FILLS``).
+    """
     if shards > MOST_FILLS:
         return ""
     fill, letters = fill_of(shard)
@@ -132,14 +134,17 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
 
 
 def _sign(reduction: PartialReduction) -> str:
-    """Return the text before the number of a contribution: ``+`` for sums, else a blank and its sign."""
+    """Return the text between a shard and the number of its addend.
+
+    It is ``+`` for sums, else a blank and a sign.
+    """
     return reduction.sign if reduction.op == "sum" else f" {reduction.sign}"
 
 
 def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
-    """Return the cell of a rank with its number, shard and addend; with its number alone if ``plain``.
+    """Return the cell of a rank: its number, shard and addend; ".." if ``rank`` is None.
 
-    A rank of None is a gap.
+    With ``plain`` it has the number alone. ``reduction`` is the pending reduction; None without one.
     """
     if rank is None:
         return GridCell(GAP)
@@ -177,17 +182,23 @@ class RankPanel(NamedTuple):
 
 
 def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
-    """Return the axes longer than 1: the leading ones, the axis of the rows, the axis of the columns."""
+    """Return the mesh axes longer than 1 as `(leading, row, column)`.
+
+    ``column`` is the last axis, ``row`` the axis before it, and ``leading`` are all others. ``row`` is None if there is
+    only one axis. If all axes have length 1, the first one is the column.
+    """
     axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
     return axes[:-2], (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
 
 
 def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
-    """Yield a picture panel per index of the axes that are neither rows nor columns; None for a gap.
+    """Yield a table of ranks for each index of the leading axes; None for a gap.
+
+    See :func:`grid_axes` for the leading axes. Of many ranks, each table has the first and the last ones.
 
     Args:
         mesh: the mesh.
-        most: the largest number of columns of a panel.
+        most: the largest number of columns of a table.
     """
     leading, row, column = grid_axes(mesh)
     sizes = [mesh.axis_size(axis) for axis in leading]
@@ -217,7 +228,7 @@ def _index_words(axis: str | None, index: int | None) -> str:
 
 
 def _align_columns(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the rows of a table as lines with columns of equal width."""
+    """Yield the rows of a table as lines whose columns have equal width, two blanks apart."""
     widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
     for row in table:
         line: list[GridCell] = []

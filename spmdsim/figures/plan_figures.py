@@ -1,4 +1,8 @@
-"""Draw redistributions: the boxes that ranks send, one step, and a plan with its bound and alternatives."""
+"""Draw redistributions: the boxes that ranks send, one step, and a plan with its bound and alternatives.
+
+A cell is the box between two neighbouring cuts in every dimension; cuts are the bounds of shards before and after.
+:func:`cut_cells` finds the cells, and text and figures draw them. :func:`plan_figure` draws a whole plan.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
 
 
 def moving_words(plan: Plan) -> str:
-    """Return a remark that the moving boxes are addends; empty if they are not."""
+    """Return a remark that ranks send addends of a pending reduction; "" without one."""
     reduction = partial_reduction(plan.src)
     return (
         "" if reduction is None else f"; what moves are {reduction.noun}s: the {reduction.op} stays pending"
@@ -48,7 +52,14 @@ class SentBox(NamedTuple):
 def transfers(
     src: Layout, dst: Layout, shape: Sequence[int], ranks: Sequence[int] | None = None
 ) -> list[SentBox]:
-    """Return all boxes of a direct exchange, or only those of some ``ranks`` that receive."""
+    """Return all boxes of a direct exchange, also those that stay on their rank, by receiver.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        ranks: the receivers; None for all ranks of ``dst``.
+    """
     receivers = sorted(dst.mesh.rank_list) if ranks is None else ranks
     return [
         SentBox(transfer.peer, rank, transfer.box)
@@ -58,7 +69,10 @@ def transfers(
 
 
 def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture | None:
-    """Draw a direct exchange without reduction of one or two dims as text; None if it is too large."""
+    """Draw a direct exchange as text: a grid of cells, each with sender and receivers.
+
+    Return None if :func:`cut_cells` does. The layouts must have equal pending reductions.
+    """
     grid = cut_cells(src, dst, shape)
     if grid is None:
         return None
@@ -71,10 +85,16 @@ Cut = tuple[list[list[list[tuple[str, int]]]], list[list[int]], dict[int, int]]
 
 
 def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
-    """Cut a tensor at the bounds of both layouts, and describe the transfers of each cell.
+    """Cut a tensor at the bounds of both layouts, and list the transfers of each cell.
 
-    Returns None if the tensor has no elements or more than two dims, or if the drawing would be too large: more than
-    64 ranks, 16 cells along a dim, or 8 texts in a cell.
+    A cell is the box between two neighbouring cuts in every dimension.
+
+    Returns:
+        The ``(text, sender)`` pairs of each cell by row and column, the cuts of rows and columns, and the number of
+        each rank's colour. A tensor of one dimension is a single row. None if the tensor has no elements or more than
+        two
+        dimensions, or if the drawing would be too large: more than 64 ranks, 16 cells along a dimension, or 8 transfers
+        in a cell.
     """
     if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
         return None
@@ -92,12 +112,19 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
 
 
 def _all_ranks(src: Layout, dst: Layout) -> list[int]:
-    """Return the ranks of both meshes in order; the position of a rank is the number of its colour."""
+    """Return the ranks of both meshes in ascending order.
+
+    The index of a rank is the number of its colour.
+    """
     return sorted({*src.mesh.rank_list, *dst.mesh.rank_list})
 
 
 def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:
-    """Return the transfers as lines of text, of the receiver ``rank`` or of all ranks; at most 64."""
+    """Return the transfers to ``rank``, or to all ranks if it is None, as lines of text.
+
+    Lines are like "3 > 0 [0:2, 4:8]", or "3 keeps [0:2, 4:8]". After 64 transfers a line has the number of further
+    ones.
+    """
     boxes = transfers(src, dst, shape, None if rank is None else (rank,))
     lines = [
         f"{sender} keeps {box_text(box)}" if sender == receiver else f"{sender} > {receiver} {box_text(box)}"
@@ -111,7 +138,10 @@ def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | N
 def _cell_texts(
     sent: Sequence[tuple[int, int, Bounds]], cell: Sequence[tuple[int, int]]
 ) -> list[tuple[str, int]]:
-    """Return (text, sender) for each transfer of a cell; the text is "3>0", or "3" if rank 3 keeps it."""
+    """Return (text, sender) for each transfer whose box contains a cell.
+
+    The text is "3>0", or "3" if rank 3 keeps the cell. ``cell`` has the bounds ``(low, high)`` of rows and columns.
+    """
     return [
         (str(sender) if sender == receiver else f"{sender}>{receiver}", sender)
         for sender, receiver, box in sent
@@ -122,7 +152,14 @@ def _cell_texts(
 def _grid_lines(
     cells: list[list[list[tuple[str, int]]]], cuts: list[list[int]], number: dict[int, int], ndim: int
 ) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the lines of the grid, with the cuts of the rows at the left and those of the columns above."""
+    """Yield the lines of the grid of cells, with cuts of rows at the left and columns above.
+
+    Args:
+        cells: the ``(text, sender)`` pairs of each cell.
+        cuts: the cuts of rows and of columns.
+        number: the number of each rank's colour.
+        ndim: number of dimensions; for 1 the cuts of rows are left out.
+    """
     heads = [str(edge) for edge in cuts[1]]
     texts = [len(text) for row in cells for cell in row for text, _ in cell]
     width = max([*texts, *map(len, heads)]) + 2
@@ -147,7 +184,10 @@ MOST_PEERS = 32
 
 
 def step_figure(step: Step, itemsize: int = 4) -> Figure:
-    """Draw one collective: the bytes from each sender to each receiver; elements have ``itemsize`` bytes."""
+    """Draw the bytes from each sender to each receiver of one step.
+
+    An element has ``itemsize`` bytes.
+    """
     over = f" over {','.join(step.axes)}" if step.axes else ""
     shape = "x".join(map(str, step.shape)) or "a scalar"
     title = f"{step.collective}{over}: {step.src.placement_text()} -> {step.dst.placement_text()} of {shape}"
@@ -156,7 +196,11 @@ def step_figure(step: Step, itemsize: int = 4) -> Figure:
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """Draw a plan: its layouts, steps, transfers, candidates and bounds."""
+    """Draw a plan: its layouts, steps, transfers, messages of each step, candidates and bounds.
+
+    Tables of messages are drawn for at most ``MOST_PEERS`` ranks. Cells of transfers are drawn for redistributions
+    without reduction and reshape.
+    """
     shape = "x".join(map(str, plan.shape)) or "scalar"
     parts: list[Part] = [_draw_layouts(plan)]
     if plan.steps:
@@ -188,7 +232,7 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def _plan_words(plan: Plan) -> list[Words]:
-    """Return the text of a plan: its table, and its boxes if their picture is small enough."""
+    """Return the text of a plan: its tables, and the cells of a small direct exchange."""
     parts: list[Words] = [*plan_parts(plan)]
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         picture = transfers_picture(plan.src, plan.dst, plan.shape)
@@ -199,9 +243,9 @@ def _plan_words(plan: Plan) -> list[Words]:
 
 
 def _draw_layouts(plan: Plan) -> Canvas:
-    """Draw the layouts of a plan in order, with the collective on each arrow.
+    """Draw the layouts of a plan in order, with collective and bytes on each arrow.
 
-    The layouts have no colour, because colours of the picture are ranks that send.
+    The layouts have no fill, because the fills of the figure are ranks that send.
     """
     canvas, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
@@ -225,7 +269,10 @@ def _draw_layouts(plan: Plan) -> Canvas:
 
 
 def _draw_transfers(plan: Plan) -> Canvas | None:
-    """Draw the tensor cut at all bounds, each cell in its sender's colour; None if that is too large."""
+    """Draw the tensor cut at all bounds, each cell in its sender's colour.
+
+    Return None if the drawing would be too large, or the layouts have no direct exchange.
+    """
     try:
         grid = cut_cells(plan.src, plan.dst, plan.shape)
     except SpmdError:
@@ -260,9 +307,9 @@ def _draw_transfers(plan: Plan) -> Canvas | None:
 
 
 def _draw_matrix(step: Step, itemsize: int) -> Canvas:
-    """Draw the bytes from rank to rank: rows send, columns receive.
+    """Draw a table of the bytes from rank to rank: rows send, columns receive.
 
-    If there are more than 32 ranks, describe the first eight receivers in words.
+    If there are more than ``MOST_PEERS`` ranks, draw sentences about the first eight receivers instead.
     """
     out = Canvas()
     rank_count = max(step.src.mesh.size, step.dst.mesh.size)

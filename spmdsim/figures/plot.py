@@ -1,4 +1,8 @@
-"""Draw line plots with logarithmic axes."""
+"""Draw line plots with logarithmic axes.
+
+A :class:`Plot` states what to draw. :func:`plot_canvas` draws it: a :class:`_Frame` maps values to pixels, and a
+function draws each part.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,8 @@ class Plot:
     def ranges(self) -> tuple[float, float, float, float]:
         """Return smallest x, largest x, smallest y and largest y, as decimal logarithms.
 
+        Both ranges have a length above 0, even of a single point.
+
         Raises:
             InputError: If there is no point, or a number is not above 0.
         """
@@ -74,7 +80,7 @@ class Plot:
 
 
 def _number_format(label: str) -> Callable[[float], str]:
-    """Return the function that writes the numbers of an axis."""
+    """Return the function that writes the numbers of an axis with this label."""
     if "bytes" in label.split(" "):
         return bytes_text
     return seconds_text if label == TIME else format_number
@@ -96,80 +102,139 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     """Draw a plot; a pointer on a point shows its values.
 
     Each line has its own dashes, so that lines on top of each other stay visible.
+
+    Args:
+        plot: the content.
+        width: width of the drawing in pixels; the inner frame has at least 240.
+        height: height without the legend of vertical lines.
     """
-    low_x, high_x, low_y, high_y = plot.ranges()  # padded, so that a plot of one point has an extent
+    low_x, high_x, low_y, high_y = plot.ranges()
     padding_x, padding_y = max(0.03 * (high_x - low_x), 0.01), max(0.05 * (high_y - low_y), 0.01)
-    low_x, high_x, low_y, high_y = (
-        low_x - padding_x,
-        high_x + padding_x,
-        low_y - padding_y,
-        high_y + padding_y,
-    )
     longest = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
     left, right, top, bottom = 66, int(longest) + 56, 30, 44
-    inner_w, inner_h = max(width - left - right, 240), height - top - bottom
-    out, x_text, y_text = Canvas(), _number_format(plot.x_label), _number_format(plot.y_label)
-
-    def px(x: float) -> float:
-        return left + (log10(x) - low_x) / (high_x - low_x) * inner_w
-
-    def py(y: float) -> float:
-        return top + (high_y - log10(y)) / (high_y - low_y) * inner_h
-
-    out.text(left, 14, plot.title)
-    for x in _ticks(low_x, high_x, plot.x_label):
-        out.line(px(x), top, px(x), top + inner_h)
-        out.text(px(x), top + inner_h + 16, x_text(x), anchor="middle")
-    for y in _ticks(low_y, high_y, plot.y_label):
-        out.line(left, py(y), left + inner_w, py(y))
-        out.text(left - 6, py(y) + 4, y_text(y), anchor="end")
-    for x, label in plot.x_marks:
-        if low_x <= log10(x) <= high_x:
-            ends = px(x), top, px(x), top + inner_h
-            out.line(*ends, "edge", ' stroke-dasharray="2 4"', f"{x_text(x)}: {label}")
-    for x1, y1, x2, y2 in ((0, 0, 1, 0), (0, 1, 1, 1), (0, 0, 0, 1), (1, 0, 1, 1)):
-        out.line(left + x1 * inner_w, top + y1 * inner_h, left + x2 * inner_w, top + y2 * inner_h, "edge")
-    out.text(left + inner_w / 2, top + inner_h + 34, plot.x_label, anchor="middle")
-    for index, (x, label) in enumerate(plot.x_marks):  # a legend, for readers without a pointer
-        y = top + inner_h + 54 + 18 * index
-        out.line(left + 3, y - 10, left + 3, y + 2, "edge", ' stroke-dasharray="2 4"')
-        out.text(left + 12, y, f"{x_text(x)}: {label}", "faint")
-    out.parts.append(
-        f'<text transform="translate(10 {top + inner_h / 2:.0f}) rotate(-90)" text-anchor="middle">'
-        f"{escape(plot.y_label)}</text>"
+    frame = _Frame(
+        left,
+        top,
+        max(width - left - right, 240),
+        height - top - bottom,
+        (low_x - padding_x, high_x + padding_x),
+        (low_y - padding_y, high_y + padding_y),
     )
-    used_boxes: list[Box] = []
-    for index, line in enumerate(plot.lines, plot.first_ink):
-        points = [(px(x), py(y), x, y) for x, y in sorted(line.points)]
-        used_boxes += [(x - 5, y - 5, x + 5, y + 5) for x, y, _, _ in points]
-        pointer_text = [f"{line.name}: {x_text(x)}, {y_text(y)}" for _, _, x, y in points]
-        _draw_line(out, index, [*zip(points, pointer_text)])
-    for line in plot.lines:
-        if len(line.points) == 1:  # a single point: write its name beside it, if no other words are there
-            (x, y), wide = (px(line.points[0][0]), py(line.points[0][1])), width_of(line.name)
-            box = _free_box(x, y, wide, used_boxes, (left, top, left + inner_w, top + inner_h))
-            if box is not None:
-                used_boxes.append(box)
-                out.text(box[0], box[3] - 4, line.name)
-    for index, line in enumerate(plot.lines):
-        y = top + 8 + 18 * index
-        _draw_sample(out, plot.first_ink + index, left + inner_w + 14, y)
-        out.text(left + inner_w + 42, y + 4, line.name)
+    out = Canvas()
+    _draw_axes(out, plot, frame)
+    _draw_lines(out, plot, frame)
     return out
 
 
-def _draw_line(out: Canvas, index: int, points: list[tuple[tuple[float, ...], str]]) -> None:
+@dataclass(frozen=True)
+class _Frame:
+    """The frame of a plot, which maps values to pixels.
+
+    Attributes:
+        left: left edge, in pixels.
+        top: upper edge.
+        width: width.
+        height: height.
+        x_range: decimal logarithms of the values at the left and right edge.
+        y_range: decimal logarithms of the values at the lower and upper edge.
+    """
+
+    left: int
+    top: int
+    width: int
+    height: int
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    def pixel_x(self, x: float) -> float:
+        """Return the horizontal pixel of a value."""
+        low, high = self.x_range
+        return self.left + (log10(x) - low) / (high - low) * self.width
+
+    def pixel_y(self, y: float) -> float:
+        """Return the vertical pixel of a value."""
+        low, high = self.y_range
+        return self.top + (high - log10(y)) / (high - low) * self.height
+
+    @property
+    def box(self) -> Box:
+        """The edges of the frame, in pixels."""
+        return self.left, self.top, self.left + self.width, self.top + self.height
+
+
+def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
+    """Draw title, frame, ticks and labels of a plot, and its vertical lines with their legend."""
+    left, top, right, low = frame.box
+    x_text, y_text = _number_format(plot.x_label), _number_format(plot.y_label)
+    out.text(left, 14, plot.title)
+    for x in _ticks(*frame.x_range, plot.x_label):
+        out.line(frame.pixel_x(x), top, frame.pixel_x(x), low)
+        out.text(frame.pixel_x(x), low + 16, x_text(x), anchor="middle")
+    for y in _ticks(*frame.y_range, plot.y_label):
+        out.line(left, frame.pixel_y(y), right, frame.pixel_y(y))
+        out.text(left - 6, frame.pixel_y(y) + 4, y_text(y), anchor="end")
+    dashes = ' stroke-dasharray="2 4"'
+    for x, label in plot.x_marks:
+        if frame.x_range[0] <= log10(x) <= frame.x_range[1]:
+            out.line(frame.pixel_x(x), top, frame.pixel_x(x), low, "edge", dashes, f"{x_text(x)}: {label}")
+    for edge in (
+        (left, top, right, top),
+        (left, low, right, low),
+        (left, top, left, low),
+        (right, top, right, low),
+    ):
+        out.line(*edge, "edge")
+    out.text(left + frame.width / 2, low + 34, plot.x_label, anchor="middle")
+    for index, (x, label) in enumerate(plot.x_marks):  # a legend, for readers without a pointer
+        y = low + 54 + 18 * index
+        out.line(left + 3, y - 10, left + 3, y + 2, "edge", dashes)
+        out.text(left + 12, y, f"{x_text(x)}: {label}", "faint")
+    out.parts.append(
+        f'<text transform="translate(10 {top + frame.height / 2:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{escape(plot.y_label)}</text>"
+    )
+
+
+def _draw_lines(out: Canvas, plot: Plot, frame: _Frame) -> None:
+    """Draw the lines of a plot and their legend; a line of one point also has its name beside it.
+
+    The name is left out if other words or points are there.
+    """
+    x_text, y_text = _number_format(plot.x_label), _number_format(plot.y_label)
+    used_boxes: list[Box] = []
+    for index, line in enumerate(plot.lines, plot.first_ink):
+        points = [
+            (frame.pixel_x(x), frame.pixel_y(y), f"{line.name}: {x_text(x)}, {y_text(y)}")
+            for x, y in sorted(line.points)
+        ]
+        used_boxes += [(x - 5, y - 5, x + 5, y + 5) for x, y, _ in points]
+        _draw_line(out, index, points)
+    for line in plot.lines:
+        if len(line.points) == 1:
+            x, y = line.points[0]
+            position = frame.pixel_x(x), frame.pixel_y(y)
+            box = _free_box(*position, width_of(line.name), used_boxes, frame.box)
+            if box is not None:
+                used_boxes.append(box)
+                out.text(box[0], box[3] - 4, line.name)
+    right = frame.left + frame.width
+    for index, line in enumerate(plot.lines):
+        y = frame.top + 8 + 18 * index
+        _draw_sample(out, plot.first_ink + index, right + 14, y)
+        out.text(right + 42, y + 4, line.name)
+
+
+def _draw_line(out: Canvas, index: int, points: list[tuple[float, float, str]]) -> None:
     """Draw line number ``index`` through points, with a marker at each point.
 
     Args:
         out: the canvas.
-        index: number of the line in the plot, which selects the colour.
-        points: ``((x, y), text)`` of each point, in SVG units; more coordinates are ignored. The text is shown under
-            the mouse.
+        index: number of the line in the plot, which selects its colour and dashes.
+        points: ``(x, y, text)`` of each point, in pixels. A pointer on the marker shows the text.
     """
-    path = " ".join(f"{x:.1f},{y:.1f}" for (x, y, *_), _ in points)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
-    for (x, y, *_), pointer_text in points:
+    for x, y, pointer_text in points:
         out.parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{ink_of(index)}" stroke="var(--ground)">'
             f"<title>{escape(pointer_text)}</title></circle>"
@@ -177,7 +242,9 @@ def _draw_line(out: Canvas, index: int, points: list[tuple[tuple[float, ...], st
 
 
 def _free_box(x: float, y: float, width: float, used_boxes: list[Box], frame: Box) -> Box | None:
-    """Return the box of words beside a point that covers no used box and stays in the frame, or None.
+    """Return a box for words beside the point ``(x, y)``; None if there is no free one.
+
+    The box covers no used box and stays in the frame. Eight positions are tried. ``width`` is that of the words.
 
     >>> _free_box(50, 50, 40, [(45, 45, 55, 55)], (0, 0, 200, 100))
     (58, 36, 98, 50)
@@ -190,11 +257,14 @@ def _free_box(x: float, y: float, width: float, used_boxes: list[Box], frame: Bo
             is_inside = (
                 frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
             )
-            if is_inside and not any(
-                box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in used_boxes
-            ):
+            if is_inside and not any(_overlap(box, used_box) for used_box in used_boxes):
                 return box
     return None
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    """Return True if two boxes have a common area."""
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _draw_sample(out: Canvas, index: int, x: float, y: float) -> None:
@@ -208,9 +278,10 @@ def _stroke(index: int) -> str:
 
 
 def _ticks(low: float, high: float, label: str) -> list[float]:
-    """Return the ticks of an axis whose range is given as decimal logarithms.
+    """Return the values that are marked on an axis from ``10**low`` to ``10**high``.
 
-    They are powers of ten, or of two for bytes. A short range has ticks between them, a long range skips some.
+    They are powers of ten, or of two if ``label`` has the word "bytes". A long range skips some of them. A short range
+    has other round numbers.
     """
     if _number_format(label) is bytes_text:
         ends = 10.0**low, 10.0**high

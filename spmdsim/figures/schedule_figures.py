@@ -1,8 +1,10 @@
 """Draw collective algorithms: the chunks of each rank after each round, and messages as arrows; as text and as figures.
 
-In text, chunks that are new in a round are in brackets, and coloured on terminals. In figures ranks are lines and
-time goes to the right. A slanted arrow is a message with its chunks. A box at a rank and round is a chunk: the fuller
-the box, the more ranks have contributed; a thick frame marks a new chunk.
+In text, chunks that are new in a round are in brackets, and coloured on terminals. In figures ranks are lines and time
+goes to the right. A slanted arrow is a message with its chunks. A box at a rank and round is a chunk: the fuller the
+box, the more ranks have contributed; a thick frame marks a new chunk. A story is the :class:`History` of a schedule:
+the messages of each round, and the state (the chunks of all ranks) after it. A cell of a state is the number of a
+chunk, or of a copy of it in scratch memory.
 """
 
 from __future__ import annotations
@@ -35,29 +37,30 @@ MOST_COLUMNS = 20
 
 
 def state_lines(story: History, index: int) -> list[str]:
-    """Return the lines of one state below its heading: ``start``, or the last round before it."""
+    """Return the lines of one state below a heading: "start" for state 0, else "after round …"."""
     return ["start" if index == 0 else f"after round {index - 1}", *state_table(story, index)]
 
 
 def message_lines(story: History) -> list[str]:
-    """Return the lines of all messages as arrows, below a legend."""
+    """Return a legend, and the lines of all messages as arrows."""
     reduces = story.schedule.collective.reduces
     words = f"arrows: chunk numbers, 4..7 is 4, 5, 6, 7{'; + is reduced on arrival' if reduces else ''}"
-    return [words, *grid(story)]
+    return [words, *arrow_lines(story)]
 
 
 def state_legend(schedule: Schedule) -> str:
-    """Return a legend of the cells of a state."""
+    """Return a line that explains the cells of a state."""
     if schedule.collective.reduces:
         return "cells: the ranks whose input is in the chunk, 0..2 is 0+1+2; [new]; ∑ is the sum of all ranks"
     return "cells: the rank the chunk comes from; [new]"
 
 
 def state_table(story: History, index: int) -> list[str]:
-    """Return one state as lines of text: a row per rank, a column per chunk; state 0 is the initial one.
+    """Return one state as lines of text with a row per rank and a column per chunk.
 
-    A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` is empty. In
-    collectives without reduction it names the rank from which the chunk comes. ``[...]`` is new.
+    A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` is empty. In collectives
+    without reduction it names the rank from which the chunk comes. ``[...]`` is new. The list is empty if no rank has a
+    chunk. ``index`` 0 is the state before the first round.
     """
     state = story.states[index]
     heads, rows = _state_columns(story, state)
@@ -73,10 +76,9 @@ def state_table(story: History, index: int) -> list[str]:
 
 
 def _state_columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
-    """Return the heads of a table of the chunks on the ranks, and the cells of each rank's row.
+    """Return the heads of the columns of a state, and the texts of each rank's row.
 
-    The table has one column per chunk or scratch place. If there are more than ``MOST_CHUNKS_APART`` of them, it has
-    one column per source rank.
+    There is one column per chunk. If there are more than ``MOST_CHUNKS_APART``, there is one column per source rank.
     """
     cells, count = story.cells, story.schedule.chunk_count
     ranks = range(story.schedule.size)
@@ -86,10 +88,11 @@ def _state_columns(story: History, state: RankState) -> tuple[list[str], list[li
         heads = [str(c) if c < count else f"s{c // count}" for c in cells]
     else:
         heads = [f"chunk {c}" if c < count else f"scratch {c // count}" for c in cells]
-    return heads, [[_cell(story, state, rank, cell) for cell in cells] for rank in ranks]
+    return heads, [[_cell_text(story, state, rank, cell) for cell in cells] for rank in ranks]
 
 
-def _cell(story: History, state: RankState, rank: int, cell: int) -> str:
+def _cell_text(story: History, state: RankState, rank: int, cell: int) -> str:
+    """Return the text of a cell of a rank: "·" if it is empty, in brackets if it is new."""
     value = state.holds[rank].get(cell)
     if value is None:
         return "·"
@@ -98,7 +101,10 @@ def _cell(story: History, state: RankState, rank: int, cell: int) -> str:
 
 
 def value_words(story: History, value: int) -> str:
-    """Return a value as text: ``∑`` is the sum of all ranks, ``0..2+5`` that of ranks 0, 1, 2 and 5."""
+    """Return the ranks that contributed to a value, such as ``0..2+5`` for ranks 0, 1, 2 and 5.
+
+    The sum of all ranks is ``∑``.
+    """
     ranks = story.contributors(value)
     if story.schedule.collective.reduces and len(ranks) == story.schedule.size > 1:
         return "∑"
@@ -106,9 +112,9 @@ def value_words(story: History, value: int) -> str:
 
 
 def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
-    """Return heads and cells as ``_state_columns`` does, with one column per source rank.
+    """Return heads and rows as ``_state_columns`` does, with one column per source rank.
 
-    A cell has the number of chunks of that source. Cells with new chunks are in brackets.
+    A cell has the number of chunks of that source, in brackets if one of them is new.
     """
     size, count = story.schedule.size, story.schedule.chunk_count
 
@@ -123,6 +129,10 @@ def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], lis
 
 
 def _chunks_text(chunks: list[int], count: int, size: int) -> str:
+    """Return some chunks of one source as text: their number, or "·" if there are none.
+
+    If each pair of ranks has a chunk (``count`` is ``size * size``), return the targets, such as "0..2".
+    """
     if not chunks:
         return "·"
     if count == size * size:
@@ -130,12 +140,15 @@ def _chunks_text(chunks: list[int], count: int, size: int) -> str:
     return f"{len(chunks)}"
 
 
-def grid(story: History) -> list[str]:
-    """Return messages as lines of arrows: ranks from left to right, rounds downwards; at most 20 ranks."""
+def arrow_lines(story: History) -> list[str]:
+    """Return messages as lines of arrows: ranks from left to right, rounds downwards.
+
+    For more than ``MOST_COLUMNS`` ranks, return one line that says so.
+    """
     size = story.schedule.size
     if size > MOST_COLUMNS:
         return [f"({size} ranks are too many for a picture in a terminal; --svg draws it)"]
-    width = max(6, 4 + max((len(label(story, m)) for s in story.steps for m in s), default=0))
+    width = max(6, 4 + max((len(arrow_label(story, m)) for s in story.steps for m in s), default=0))
     margin = len(f"round {len(story.steps)}") + 2
     lines = [" " * margin + "".join(str(r).ljust(width) for r in range(size)).rstrip()]
     for step, messages in enumerate(story.steps):
@@ -147,8 +160,12 @@ def grid(story: History) -> list[str]:
     return lines
 
 
-def label(story: History, message: RoundMessage) -> str:
-    """Return the text on the arrow of a message: its chunks, or their number."""
+def arrow_label(story: History, message: RoundMessage) -> str:
+    """Return the text on the arrow of a message: its chunks, after "+" if they are reduced.
+
+    More than seven characters are shortened to the number of chunks. If the schedule has a single chunk, it is not
+    named.
+    """
     if story.schedule.chunk_count == 1 or not message.chunks:
         return "+" if message.reduces else ""
     words = name_chunks(message.chunks).partition(" ")[2].replace(" ", "")
@@ -158,7 +175,7 @@ def label(story: History, message: RoundMessage) -> str:
 
 
 def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
-    """Distribute the messages of a round over lines in which no two arrows overlap."""
+    """Distribute the messages of a round over lines of text in which no two arrows overlap."""
     lanes: list[list[RoundMessage]] = []
     by_length = sorted(messages, key=lambda m: (abs(m.source - m.target), min(m.source, m.target)))
     for message in by_length:
@@ -173,7 +190,10 @@ def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
 
 
 def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
-    """Return one line of arrows; ``width`` is the number of characters per rank."""
+    """Return one line of arrows for the messages of a lane.
+
+    ``size`` is the number of ranks, and ``width`` the number of characters per rank.
+    """
     line = list(("│" + " " * (width - 1)) * size)[: (size - 1) * width + 1]
     for message in lane:
         low, high = sorted((message.source, message.target))
@@ -185,19 +205,19 @@ def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: i
             line[stop - 1] = "▶"
         else:
             line[start + 1] = "◀"
-        if words := label(story, message):
+        if words := arrow_label(story, message):
             spot = start + 2 + (message.target < message.source)
             line[spot : spot + len(words)] = words
     return "".join(line)
 
 
 def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> list[str]:
-    """Return the rounds, bytes and reduction of a correct schedule, with their lower bounds, as lines.
+    """Return rounds, bytes and reduction of a correct schedule with lower bounds, as lines.
 
     Args:
         facts: the facts of the schedule.
-        counted: counts for messages of ``nbytes`` bytes; None for multiples of the message size m.
-        nbytes: the message size.
+        counted: counts for messages of ``nbytes`` bytes; None to write multiples of the message size m.
+        nbytes: the message size; used only with ``counted``.
     """
     verdict, bound, schedule = facts.verdict, facts.bound, facts.verdict.schedule
     moved, reduced = as_share(facts.beta), as_share(facts.gamma)
@@ -226,8 +246,8 @@ def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> 
     return lines
 
 
-def highlighted(lines: Sequence[str]) -> Text:
-    """Return lines as text with colours for brackets, arrows and sums."""
+def highlight(lines: Sequence[str]) -> Text:
+    """Return lines as one text with colours for brackets, arrows and sums."""
     from rich.text import Text
 
     text = Text("\n".join(lines), no_wrap=True)
@@ -247,7 +267,10 @@ MOST_BOXES, MOST_CELLS = 2_400, 1_200
 
 
 def schedule_figure(schedule: Schedule) -> Figure:
-    """Draw the messages of a schedule, or its counts if it has more than 64 ranks."""
+    """Draw the messages and chunks of a schedule, or its counts for many ranks.
+
+    Many are more than ``MOST_RANKS``.
+    """
     written = partial(_schedule_words, schedule)
     if schedule.size <= MOST_RANKS:
         return replace(history_figure(unroll(schedule)), written=written)
@@ -258,19 +281,23 @@ def schedule_figure(schedule: Schedule) -> Figure:
 def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
     """Return the text of a schedule: its states, messages and counts.
 
-    A schedule of more than ``MOST_COLUMNS`` ranks has only its counts.
+    A schedule of more than ``MOST_COLUMNS`` ranks has only its counts, and a wrong one has none.
     """
     if schedule.size > MOST_COLUMNS:
         return [schedule.name, *fact_lines(facts_of(schedule))]
     story = unroll(schedule)
     words: list[Words] = [schedule.name, *([state_legend(schedule)] if story.states else [])]
-    words += [highlighted([*state_lines(story, index), ""]) for index in range(len(story.states))]
-    words.append(highlighted([*message_lines(story), ""]))
+    words += [highlight([*state_lines(story, index), ""]) for index in range(len(story.states))]
+    words.append(highlight([*message_lines(story), ""]))
     return words + ([] if story.findings else [*fact_lines(facts_of(schedule))])
 
 
 def history_figure(story: History) -> Figure:
-    """Draw a schedule round by round; it can be wrong."""
+    """Draw a schedule round by round, also one with mistakes.
+
+    It has messages as arrows, a legend, and a table for each state. Tables are left out if they are too large. More
+    than ``MOST_ARROWS`` messages are not drawn, and the figure has the counts.
+    """
     arrows = sum(map(len, story.steps))
     if arrows > MOST_ARROWS:
         why = f"{arrows:,} messages are too many for arrows: these are its counts"
@@ -283,13 +310,16 @@ def history_figure(story: History) -> Figure:
         notes += [f"wrong: {finding}" for finding in story.findings[:5]]
     else:
         notes += fact_lines(facts_of(story.schedule))
-    if story.cells and not _cells(story):
+    if story.cells and not _drawn_chunks(story):
         notes.append("too many chunks to draw: arrows show the messages alone")
     return Figure(story.schedule.name, tuple(parts), tuple(notes))
 
 
 def algorithm_figure(algorithm: Algorithm) -> Figure:
-    """Draw the declared facts of an algorithm, and if it fits four ranks its schedule on them."""
+    """Draw the fields of an algorithm, and its schedule for four ranks.
+
+    The schedule is left out if the algorithm does not support four ranks.
+    """
     from spmdsim.collectives import make_schedule
 
     declared = plain_facts(algorithm)
@@ -314,8 +344,11 @@ def counts_figure(facts: Facts, why: str = "") -> Figure:
     return Figure(facts.verdict.schedule.name, (table,), tuple(filter(None, (why, *other_lines))))
 
 
-def _cells(story: History) -> list[int]:
-    """Return the chunks, without scratch chunks; empty if there are too many to draw."""
+def _drawn_chunks(story: History) -> list[int]:
+    """Return the numbers of the chunks to draw as boxes; empty if there are too many.
+
+    Scratch memory is not drawn.
+    """
     chunks = [c for c in story.cells if c < story.schedule.chunk_count]
     return chunks if len(chunks) <= MOST_CHUNKS and _count_values(story, chunks) <= MOST_BOXES else []
 
@@ -326,8 +359,8 @@ def _count_values(story: History, cells: Sequence[int]) -> int:
 
 
 def space_time(story: History) -> Canvas:
-    """Draw ranks from top to bottom, and rounds from left to right."""
-    out, cells = Canvas(), _cells(story)
+    """Draw the messages and chunks of a schedule: ranks from top to bottom, rounds to the right."""
+    out, cells = Canvas(), _drawn_chunks(story)
     size, steps = story.schedule.size, len(story.steps)
     wide = 20 if len(cells) <= 8 else 9
     boxes = max(wide * len(cells) + 10, 24)
@@ -355,6 +388,10 @@ def space_time(story: History) -> Canvas:
 
 
 def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x2: float) -> None:
+    """Draw the arrow of a message between the pixels ``x1`` and ``x2``.
+
+    It has the colour of the first chunk. In collectives with reduction, arrows of copies are dashed.
+    """
     source, target, numbers, reduces = message
     count = story.schedule.chunk_count
     ink = ink_of((numbers[0] if numbers else 0) % count) if count > 1 else ""
@@ -363,6 +400,7 @@ def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x
 
 
 def _message_words(message: RoundMessage) -> str:
+    """Return the ranks and chunks of a message as text that a pointer shows."""
     reduced = ", reduced" if message.reduces else ""
     return f"{message.source} → {message.target}: {name_chunks(message.chunks)}{reduced}"
 
@@ -375,12 +413,18 @@ def _draw_label(
     x2: float,
     used_spots: list[tuple[float, float]],
 ) -> None:
-    """Draw the chunks of a message beside its arrow, if possible away from other words of the round.
+    """Draw the chunks of a message on its arrow, if possible away from other words of the round.
 
-    ``used_spots`` has the positions of these words.
+    Args:
+        out: the canvas.
+        story: the rounds of the schedule.
+        message: the message.
+        x1: start of the arrow, in pixels.
+        x2: end of the arrow.
+        used_spots: positions of the words of the round; that of this message is appended.
     """
     source, target, *_ = message
-    if not (words := label(story, message)):
+    if not (words := arrow_label(story, message)):
         return
     half = width_of(words) / 2 + 2
     # Prefer the start of the arrow, because arrows cross in the middle.
@@ -404,7 +448,18 @@ def _draw_label(
 def _draw_state(
     out: Canvas, story: History, cells: list[int], index: int, rank: int, x: float, y: float, wide: float
 ) -> None:
-    """Draw the chunks of a rank in one state, as boxes that are ``wide`` pixels wide."""
+    """Draw the chunks of one rank in one state as a row of boxes.
+
+    Args:
+        out: the canvas.
+        story: the rounds of the schedule.
+        cells: numbers of the chunks.
+        index: number of the state.
+        rank: the rank.
+        x: left edge of the first box, in pixels.
+        y: upper edge.
+        wide: width of a box; boxes of 20 pixels and more have the number of the chunk.
+    """
     state, size = story.states[index], story.schedule.size
     for k, cell in enumerate(cells):
         left, value = x + wide * k, state.holds[rank].get(cell)
@@ -446,7 +501,7 @@ def _draw_legend(story: History) -> Canvas:
         boxes.insert(1, "the fuller, the more ranks are in it")
         boxes.append("in words: ranks whose input is in it; 0..2 is 0+1+2, ∑ all ranks")
         arrows += ["+ and a full line: reduced on arrival", "dashed: copied"]
-    if _cells(story):
+    if _drawn_chunks(story):
         out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
         out.bar(0, 9, 19, 9, fill_of(0)[0])
     else:
@@ -459,7 +514,10 @@ def _draw_legend(story: History) -> Canvas:
 
 
 def _draw_tables(story: History) -> Canvas:
-    """Draw a table of the values of all ranks for each state."""
+    """Draw a table for each state: a row per rank, a column per chunk, and values as words.
+
+    Cells with new values have the fill of their chunk.
+    """
     drawings, count = [], story.schedule.chunk_count
     for index, state in enumerate(story.states):
         table = Canvas()

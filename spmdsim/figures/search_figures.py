@@ -1,13 +1,13 @@
 """Draw searches: the factor that each axis splits in each operator, the time of its parts, time against memory.
 
-Colours show the parts of the time; points of the plot have other colours. Cells of factors have no colour; letters, or
-the dim of the result, name them.
+A factor is the letter of a dimension in an operator's rule. Colours show the parts of the time; points of the plot have
+other colours. Cells of factors have no colour; letters, or the dimension of the result, name them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.auto_parallel.frontier import frontier_table
 from spmdsim.auto_parallel.search_report import (
@@ -39,10 +39,7 @@ TRADE = "time against memory: left and below is better"
 
 
 def search_figure(answer: SearchResult) -> Figure:
-    """Draw the strategies that a search found: a row per operator, a column per mesh axis, and the time.
-
-    A plot compares them with strategies that are common by hand.
-    """
+    """Draw the strategies of a search, and their time and memory beside common strategies."""
     within = f" to within {answer.within:.2%}" if answer.within else ""
     best = f"the optimum under the model{within}" if answer.optimal else f"found by {answer.method}"
     collectives = (
@@ -59,64 +56,77 @@ def search_figure(answer: SearchResult) -> Figure:
 
 
 def _draw_operators(answer: SearchResult) -> Canvas:
-    """Draw a row per operator: the factor of each axis, the layout of the result, the parts of the time."""
-    out, axes = Canvas(), answer.mesh.axes
+    """Draw a row per operator: the factors that mesh axes split, the result's layout, times.
+
+    At most ``MOST_OPERATORS`` rows are drawn.
+    """
     facts = operator_rows(answer)
-    rows = facts if len(facts) <= MOST_OPERATORS else facts[:MOST_OPERATORS]
-    names_width = max(width_of(str(row["name"])) for row in rows) + 12
-    strategies = answer.choice.strategies
-    factor_of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
-    named = [factor_words(operator.bound) for operator in answer.graph.operators]
-    words = [
-        {axis: names_width[factor] for axis, factor in words_of_axis.items()}
-        for words_of_axis, names_width in zip(factor_of, named)
-    ]
-    heads = [f"{axis}={answer.mesh.axis_size(axis)}" for axis in axes]
-    wide = (
-        max(map(width_of, (*(text for words_of_axis in words for text in words_of_axis.values()), *heads)))
-        + 16
-    )
-    results = names_width + len(axes) * wide + 12
-    result_width = max(width_of(str(row["output"]) or "-") for row in rows) + 14
-    times = results + result_width
+    rows = facts[:MOST_OPERATORS]
+    # The factor that each axis splits, per operator, as words.
+    factors: list[dict[str, str]] = []
+    for operator, strategy in zip(answer.graph.operators, answer.choice.strategies):
+        words_of = factor_words(operator.bound)
+        factors.append({axis: words_of[factor] for factor, axes in strategy.splits for axis in axes})
+    heads = {axis: f"{axis}={answer.mesh.axis_size(axis)}" for axis in answer.mesh.axes}
+    texts = [*(text for words in factors for text in words.values()), *heads.values()]
+    cell_width = max(map(width_of, texts)) + 16
+    cells = max(width_of(str(row["name"])) for row in rows) + 12
+    results = cells + len(heads) * cell_width + 12
+    times = results + max(width_of(str(row["output"]) or "-") for row in rows) + 14
     longest = max(float(row["seconds"]) for row in rows) or 1.0
-    for k, head in enumerate(heads):
-        out.text(names_width + k * wide + wide / 2, 14, head, "faint", "middle")
+    out = Canvas()
+    for k, head in enumerate(heads.values()):
+        out.text(cells + k * cell_width + cell_width / 2, 14, head, "faint", "middle")
     out.text(results, 14, "result", "faint")
     out.text(times, 14, "time", "faint")
-    for line, row in enumerate(rows):
-        y = 22 + line * 22
-        out.text(0, y + 15, str(row["name"]), title=str(row["source"] or row["kind"]))
-        for k, axis in enumerate(axes):
-            factor = words[line].get(axis)
-            pointer_text = f"{axis} splits {factor} of {row['name']}"
-            pointer_text = pointer_text if factor else f"{row['name']} is the same along {axis}"
-            out.cell(
-                names_width + k * wide,
-                y,
-                wide,
-                20,
-                [factor or "·"],
-                None,
-                pointer_text,
-                SPLIT if factor else 0.0,
+    for line, (row, words) in enumerate(zip(rows, factors)):
+        y, name = 22.0 + line * 22, row["name"]
+        out.text(0, y + 15, str(name), title=str(row["source"] or row["kind"]))
+        for k, axis in enumerate(heads):
+            factor = words.get(axis)
+            pointer_text = (
+                f"{axis} splits {factor} of {name}" if factor else f"{name} is the same along {axis}"
             )
+            shade = SPLIT if factor else 0.0
+            out.cell(cells + k * cell_width, y, cell_width, 20, [factor or "·"], None, pointer_text, shade)
         out.text(results, y + 15, str(row["output"]) or "-")
-        x = times
-        for index, kind in enumerate(PARTS):
-            seconds = float(row[kind])
-            if seconds > 0:
-                pointer_text, length = (
-                    f"{row['name']}: {kind} {seconds_text(seconds)}",
-                    240 * seconds / longest,
-                )
-                out.bar(x, y + 3, length, 14, fill_of(index)[0], pointer_text)
-                x += length
-        out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
-    y = 22 + len(rows) * 22 + 12
+        _draw_times(out, row, times, y, 240 / longest)
+    y = 22.0 + len(rows) * 22 + 12
     if len(facts) > len(rows):
         out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
         y += 20
+    _draw_legend(out, y, factors[: len(rows)], len(heads))
+    return out
+
+
+def _draw_times(out: Canvas, row: Mapping[str, Any], x: float, y: float, scale: float) -> None:
+    """Draw the parts of an operator's time as bars, and their sum as text.
+
+    Args:
+        out: the canvas.
+        row: the facts of the operator.
+        x: left edge, in pixels.
+        y: upper edge of the row.
+        scale: pixels per second.
+    """
+    for index, kind in enumerate(PARTS):
+        seconds = float(row[kind])
+        if seconds > 0:
+            pointer_text = f"{row['name']}: {kind} {seconds_text(seconds)}"
+            out.bar(x, y + 3, scale * seconds, 14, fill_of(index)[0], pointer_text)
+            x += scale * seconds
+    out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
+
+
+def _draw_legend(out: Canvas, y: float, factors: Sequence[Mapping[str, str]], axis_count: int) -> None:
+    """Draw the legend of times and cells below the operators.
+
+    Args:
+        out: the canvas.
+        y: upper edge, in pixels.
+        factors: for each operator that is drawn, the factor of each axis that splits one.
+        axis_count: number of mesh axes.
+    """
     out.text(0, y + 12, "time", "faint")
     x = width_of("time") + 12
     for index, kind in enumerate(PARTS):
@@ -124,24 +134,15 @@ def _draw_operators(answer: SearchResult) -> Canvas:
         out.text(x + 18, y + 12, kind)
         x += width_of(kind) + 36
     y += 20
-    if any(
-        text.startswith("dim ") for words_of_axis in words[: len(rows)] for text in words_of_axis.values()
-    ):
-        out.text(
-            0,
-            y + 12,
-            "cells: the factor of the operator's rule, or the dim of its result, that the axis splits",
-            "faint",
-        )
-    else:
-        out.text(0, y + 12, "cells: the factor of the operator's rule that the axis splits", "faint")
-    if any(len(words_of_axis) < len(axes) for words_of_axis in factor_of[: len(rows)]):
+    has_dims = any(text.startswith("dim ") for words in factors for text in words.values())
+    or_dim = ", or the dim of its result," if has_dims else ""
+    out.text(0, y + 12, f"cells: the factor of the operator's rule{or_dim} that the axis splits", "faint")
+    if any(len(words) < axis_count for words in factors):
         out.text(0, y + 32, "· the same along the axis", "faint")
-    return out
 
 
 def _draw_comparison(answer: SearchResult) -> Canvas:
-    """Draw time against memory of the search result and of common strategies."""
+    """Draw a plot of time against memory of the search result and of common strategies."""
     lines = tuple(
         Line(name, ((float(choice.memory.peak), choice.seconds),))
         for name, choice in {"found": answer, **answer.comparison}.items()
@@ -151,7 +152,10 @@ def _draw_comparison(answer: SearchResult) -> Canvas:
 
 
 def frontier_figure(points: Sequence[TradeOff]) -> Figure:
-    """Draw the trade-offs of time and memory that are best in one of both (Pareto)."""
+    """Draw a plot and a table of trade-offs of time and memory, with a line per mesh.
+
+    A trade-off is a choice of strategies such that no other choice is better in both (Pareto).
+    """
     by_mesh: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
@@ -163,7 +167,7 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
 
 
 def trade_off_figure(point: TradeOff) -> Figure:
-    """Draw a table of the strategies of one trade-off."""
+    """Draw a table of the strategies and result layouts of one trade-off of time and memory."""
     rows = tuple(
         (
             operator.name,
@@ -177,7 +181,7 @@ def trade_off_figure(point: TradeOff) -> Figure:
 
 
 def why_figure(answer: WhyNot) -> Figure:
-    """Draw the time with one given strategy beside the best time, and the changes."""
+    """Draw the time with one given strategy beside the best time, above a table of changes."""
     out = Canvas()
     choices = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
     margin = max(width_of(name) for name, _ in choices) + 12

@@ -12,18 +12,18 @@ from spmdsim.figures.layout_picture import GAP, MOST_PANELS, GridCell, Picture, 
 from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
 
-MOST_PIECES = 8
+MOST_BLOCKS = 8
 """Largest number of blocks of a dim that are drawn; of more, the first ones and the last."""
 
 
-def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Picture:
-    """Draw a tensor with its shards: ``#shard``, the ranks that own it or its addends, and the cuts.
+def draw_shards(layout: Layout, shape: Sequence[int], width: int = 100) -> Picture:
+    """Draw a tensor as text: its shards, the ranks that own them or their addends, the cuts.
 
-    Two dims are drawn. Of more dims, the last two that are split are drawn, once per block of the other split dims.
-    ``width`` is the largest number of columns of text.
+    Two dimensions are drawn. Of more, the last two that are split are drawn, once per block of the other split
+    dimensions. ``width`` is the largest number of characters of a line.
 
     >>> from spmdsim.core import Mesh
-    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).to_text())
+    >>> print(draw_shards(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).to_text())
     rows: dim 0, columns: dim 1
           0           6
        0  +-----------+
@@ -33,7 +33,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
           |     #1    |
           | ranks 1,3 |
        4  +-----------+
-    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", partial="dp"), (5,)).to_text())
+    >>> print(draw_shards(Mesh((2, 2), ("dp", "mp"))("mp", partial="dp"), (5,)).to_text())
     columns: dim 0; not scaled
           0               3               5
           +---------------+---------------+
@@ -56,12 +56,16 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
         if block_of:
             position = ", ".join(f"dim {d}: {interval(layout, shape, d, i)}" for d, i in block_of.items())
             lines.append((GridCell(position),))
-        lines += _boxes(layout, shape, row, column, block_of, width)
+        lines += _panel_lines(layout, shape, row, column, block_of, width)
     return Picture(tuple(lines), layout.shard_count)
 
 
 def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
-    """Return the dims drawn as rows and as columns (or None), and the other split dims."""
+    """Return the dimension of rows, that of columns, and the other split dimensions.
+
+    The last two split dimensions are drawn, else the last ones of the tensor. The dimension of rows is None for tensors
+    of one dimension, and both are None for scalars.
+    """
     split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
     drawn = split[-2:]
     for dim in reversed(range(len(shape))):
@@ -74,7 +78,7 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
 
 
 def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
-    """Return the drawn dims as text, and the dims that are not drawn because they are not split.
+    """Return the drawn dimensions as text, and those that are left out as they are not split.
 
     >>> from spmdsim.core import Mesh
     >>> dims_text(Mesh((2, 2), ("a", "b"))("a", None, "b", None), 0, 2)
@@ -89,29 +93,39 @@ def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
 
 
 def is_uneven(layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
-    """Return True if a dim is cut into blocks of different sizes."""
+    """Return True if a dimension is split into blocks of different sizes.
+
+    For a ``dim`` of None return False.
+    """
     return dim is not None and shape[dim] % layout.cuts[dim] != 0
 
 
 def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:
-    """Return the first element of block ``index`` of a dim, and the one after its last."""
+    """Return the first element of block ``index`` of a dimension, and the one after its last.
+
+    Return ``(0, 0)`` if ``dim`` is None.
+    """
     if dim is None:
         return 0, 0
     return layout.bounds(shape, owner_of(layout, {dim: index}))[dim]
 
 
-def owner_of(layout: Layout, pieces: Mapping[Any, int]) -> int:
-    """Return the first rank that owns the given block of each dim; missing dims have block 0."""
+def owner_of(layout: Layout, blocks: Mapping[Any, int]) -> int:
+    """Return the first rank that owns the given blocks.
+
+    ``blocks`` has the number of the block of each dimension; missing dimensions have block 0, and the key None is
+    ignored.
+    """
     mesh = layout.mesh
     coords: dict[str, int] = dict.fromkeys(mesh.axes, 0)
-    for dim, index in pieces.items():
+    for dim, index in blocks.items():
         if dim is not None:
             sizes = [mesh.axis_size(axis) for axis in layout.dims[dim]]
             coords.update(zip(layout.dims[dim], digits(index, sizes)))
     return mesh.rank_of([coords[axis] for axis in mesh.axes])
 
 
-def _boxes(
+def _panel_lines(
     layout: Layout,
     shape: Sequence[int],
     row: int | None,
@@ -119,10 +133,19 @@ def _boxes(
     chosen: dict[int, int],
     width: int,
 ) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the lines of one panel; drop columns until the lines fit in ``width``."""
-    rows = choose_indices(1 if row is None else layout.cuts[row], MOST_PIECES)
+    """Yield the lines of the blocks of two dimensions; leave out columns until the lines fit.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
+        row: the dimension that goes down, or None.
+        column: the dimension that goes to the right, or None.
+        chosen: for each other split dimension, the number of its block that is drawn.
+        width: largest number of characters of a line. At least three columns are drawn.
+    """
+    rows = choose_indices(1 if row is None else layout.cuts[row], MOST_BLOCKS)
     margin = max(4, len(str(max(shape, default=0))) + 2)
-    for most in range(MOST_PIECES, 2, -1):
+    for most in range(MOST_BLOCKS, 2, -1):
         columns = choose_indices(1 if column is None else layout.cuts[column], most)
         content = {
             (r, c): owners_text(layout, {**chosen, row: r, column: c})
@@ -134,7 +157,7 @@ def _boxes(
         widths = [max(len(GAP) + 2 if c is None else inner, len(s) + 1) for c, s in zip(columns, starts)]
         if margin + 2 + sum(widths) + len(widths) < width:
             break
-    return _draw_table(
+    return _table_lines(
         layout, shape, (row, column), rows, columns, content, starts, widths, " " * (margin + 2)
     )
 
@@ -142,13 +165,16 @@ def _boxes(
 def _cut_text(
     layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, gap_index: int
 ) -> str:
-    """Return the number at a cut; a gap starts at the end of the block before it."""
+    """Return the first index of a block as text; "" if ``dim`` is None.
+
+    An ``index`` of None is a gap. It starts where block ``gap_index`` does.
+    """
     if dim is None:
         return ""
     return str(interval(layout, shape, dim, gap_index if index is None else index)[0])
 
 
-def _draw_table(
+def _table_lines(
     layout: Layout,
     shape: Sequence[int],
     dims: tuple[int | None, int | None],
@@ -166,9 +192,9 @@ def _draw_table(
     Args:
         layout: the layout.
         shape: shape of the tensor.
-        dims: the dims of rows and of columns.
-        rows: the drawn blocks of the rows; None for a gap.
-        columns: the drawn blocks of the columns.
+        dims: the dimensions of rows and of columns.
+        rows: numbers of the drawn blocks of the rows; None for a gap.
+        columns: numbers of the drawn blocks of the columns; None for a gap.
         content: for each block, its two lines of text and its shard.
         starts: the numbers above the columns.
         widths: widths of the columns, in characters.
@@ -195,13 +221,13 @@ def _draw_table(
     yield (GridCell(f"{stop_text}  {rule}"),)
 
 
-def owners_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
+def owners_text(layout: Layout, blocks: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
     """Return two lines of text about a shard, and the number of the shard.
 
-    The lines have the shard's number, and the ranks that own it or its addends.
-    ``pieces`` has the block of each dim; missing dims have block 0.
+    The first line has the number of the shard, and the reduction of its addends if one is pending. The second line has
+    the ranks that own it or its addends. ``blocks`` has the block of each dimension; missing dimensions have block 0.
     """
-    rank = owner_of(layout, pieces)
+    rank = owner_of(layout, blocks)
     shard = layout.shard_index(rank)
     split = set(layout.split_axes)
     owners = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))

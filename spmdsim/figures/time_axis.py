@@ -68,10 +68,10 @@ class TimeAxis:
         return sum(end - start for start, end in self.cuts)
 
     def ticks(self) -> list[tuple[float, float, float]]:
-        """Return the ticks as (first second, further seconds, pixel); seconds count from the first event.
+        """Return the ticks as (first second, further seconds, pixel).
 
-        The first second is that of the time since a cut. Its other ticks are round numbers of further seconds. Two
-        ticks are at least 72 pixels apart.
+        The first second is that of the span between two cuts, and counts from the first event. Ticks of the span are
+        round numbers of further seconds. Two ticks are at least 72 pixels apart.
 
         >>> TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0).ticks()
         [(0.0, 0.0, 0.0), (100.0, 0.0, 130.0), (100.0, 1.0, 230.0)]

@@ -1,7 +1,7 @@
-"""Draw runs as timelines: a line per rank, a bar for each call, hatched waits, arrows for messages.
+"""Draw runs as timelines: a lane per rank, a bar for each call, hatched waits, arrows for messages.
 
-Long idle times are cut, with a mark. Without the cut, two calls far apart would be two thin lines at the ends of an
-empty axis.
+:func:`draw_timeline` draws bars and arrows; the other functions make them of traces and reports. Long idle times are
+cut, with a mark. Without the cut, two calls far apart would be two thin lines at the ends of an empty axis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from spmdsim.simulation.simulation_report import Report
     from spmdsim.worlds.trace.recorder import Trace
 
-LENGTH, LANE = 800.0, 24.0
+LENGTH, LANE, TOP = 800.0, 24.0, 22
+"""Length of the time axis, height of a lane, and upper edge of the first lane, in pixels."""
 LEAST_CUT = 12.0
 """Smallest width of the mark of two slanted lines, in pixels."""
 MOST_LANES, MOST_BARS, MOST_ARROWS = 32, 1_500, 400
@@ -52,69 +53,92 @@ class Bar:
     waits: float = 0.0
 
 
-def lanes(
+def draw_timeline(
     names: Sequence[str], bars: Sequence[Bar], arrows: Sequence[tuple[int, float, int, float, str]] = ()
 ) -> Canvas:
-    """Draw a timeline.
+    """Draw a timeline with one lane per name, and a legend below.
 
     Args:
         names: names of the lanes.
-        bars: the bars; at most 1,500 are drawn.
-        arrows: (sending lane, second, receiving lane, second, text); at most 400 are drawn.
+        bars: the bars; the first ``MOST_BARS`` are drawn. Bars of equal names have one colour.
+        arrows: (sending lane, second, receiving lane, second, text); the first ``MOST_ARROWS`` are drawn.
     """
-    out = Canvas()
+    out, low = Canvas(), TOP + len(names) * LANE
     kinds = list(dict.fromkeys(bar.name for bar in bars))
     axis = TimeAxis(((bar.start, bar.end) for bar in bars), LENGTH)
     margin = max(map(width_of, names), default=0) + 10
     for lane, name in enumerate(names):
-        y = 22 + lane * LANE
+        y = TOP + lane * LANE
         out.text(0, y + 15, name)
         out.line(margin, y + LANE - 2, margin + LENGTH, y + LANE - 2)
-    label = ""
-    for first, further, position in axis.ticks():
-        x, before = margin + position, label
-        out.line(x, 16, x, 22 + len(names) * LANE)
-        label = f"+{seconds_text(further)}" if first and further else seconds_text(first or further)
-        if label != before:
-            out.text(x, 12, label, "faint", "middle" if position else "start")
+    _draw_ticks(out, axis, margin, low)
     for start, end in axis.cuts:
         pointer_text = f"nothing happens for {seconds_text(end - start)}"
-        _draw_cut(
-            out,
-            margin + axis.place(start),
-            margin + axis.place(end),
-            16,
-            22 + len(names) * LANE,
-            pointer_text,
-        )
+        _draw_cut(out, margin + axis.place(start), margin + axis.place(end), 16, low, pointer_text)
     for bar in bars[:MOST_BARS]:
-        x = margin + axis.place(bar.start)
-        wide = margin + axis.place(bar.end) - x
-        y, index = 22 + bar.lane * LANE + 2, kinds.index(bar.name)
-        pointer_text = (
-            f"{bar.name}: {seconds_text(bar.end - bar.start)}{', ' + bar.facts if bar.facts else ''}"
-        )
-        if bar.waits:
-            pointer_text += f"; waits {seconds_text(bar.waits)}"
-        out.bar(x, y, wide, LANE - 6, fill_of(index)[0], pointer_text)
-        if bar.waits:
-            waits = margin + axis.place(bar.start + bar.waits) - x
-            _draw_hatching(out, x, y, min(waits, wide), LANE - 6)
-        if wide > width_of(bar.name) + 4:
-            out.text(x + 3, y + 13, bar.name, colour=fill_of(index)[1], title=pointer_text)
+        _draw_bar(out, bar, axis, margin, kinds.index(bar.name))
     for source, sent, target, received, words in arrows[:MOST_ARROWS]:
-        begins = margin + axis.place(sent), 22 + source * LANE + 9
-        ends = margin + axis.place(received), 22 + target * LANE + 9
-        out.arrow(*begins, *ends, title=words, wide=0.8)
-    x, y = 0.0, 22 + len(names) * LANE + 10
-    for index, name in enumerate(kinds[:24]):
-        wide = width_of(name) + 30
-        if x + wide > margin + LENGTH:
+        start_point = margin + axis.place(sent), TOP + source * LANE + 9
+        end_point = margin + axis.place(received), TOP + target * LANE + 9
+        out.arrow(*start_point, *end_point, title=words, wide=0.8)
+    _draw_legend(out, kinds, axis, margin, low + 10, any(bar.waits for bar in bars))
+    return out
+
+
+def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
+    """Draw a vertical line from the words of each tick down to the pixel ``low``.
+
+    ``margin`` is the pixel of the first event. Neighbouring ticks of equal text have one text.
+    """
+    label = ""
+    for first, further, position in axis.ticks():
+        x, last_label = margin + position, label
+        out.line(x, 16, x, low)
+        label = f"+{seconds_text(further)}" if first and further else seconds_text(first or further)
+        if label != last_label:
+            out.text(x, 12, label, "faint", "middle" if position else "start")
+
+
+def _draw_bar(out: Canvas, bar: Bar, axis: TimeAxis, margin: float, fill: int) -> None:
+    """Draw a bar in its lane, with hatching over its wait, and its name if that fits.
+
+    ``margin`` is the pixel of the first event, and ``fill`` the number of the bar's colour.
+    """
+    x, y = margin + axis.place(bar.start), TOP + bar.lane * LANE + 2
+    width = margin + axis.place(bar.end) - x
+    pointer_text = f"{bar.name}: {seconds_text(bar.end - bar.start)}{', ' + bar.facts if bar.facts else ''}"
+    if bar.waits:
+        pointer_text += f"; waits {seconds_text(bar.waits)}"
+    out.bar(x, y, width, LANE - 6, fill_of(fill)[0], pointer_text)
+    if bar.waits:
+        wait_width = margin + axis.place(bar.start + bar.waits) - x
+        _draw_hatching(out, x, y, min(wait_width, width), LANE - 6)
+    if width > width_of(bar.name) + 4:
+        out.text(x + 3, y + 13, bar.name, colour=fill_of(fill)[1], title=pointer_text)
+
+
+def _draw_legend(
+    out: Canvas, kinds: Sequence[str], axis: TimeAxis, margin: float, y: float, has_waits: bool
+) -> None:
+    """Draw the legend of a timeline in rows that are as wide as the timeline.
+
+    Args:
+        out: the canvas.
+        kinds: names of the bars, in the order of their colours; the first 24 are drawn.
+        axis: the time axis, whose cuts are explained.
+        margin: the pixel of the first event.
+        y: upper edge, in pixels.
+        has_waits: True to explain hatching.
+    """
+    x = 0.0
+    for fill, name in enumerate(kinds[:24]):
+        width = width_of(name) + 30
+        if x + width > margin + LENGTH:
             x, y = 0.0, y + 20
-        out.cell(x, y, 14, 14, [], index)
+        out.cell(x, y, 14, 14, [], fill)
         out.text(x + 18, y + 11, name)
-        x += wide
-    if any(bar.waits for bar in bars):
+        x += width
+    if has_waits:
         out.bar(x, y, 14, 14, "var(--line)")
         _draw_hatching(out, x, y, 14, 14)
         out.text(x + 18, y + 11, "hatched: waits")
@@ -126,11 +150,19 @@ def lanes(
         start, end = axis.cuts[0]
         _draw_cut(out, x, x + min(14, axis.place(end) - axis.place(start)), y, y + 14, words)
         out.text(x + 18, y + 11, words)
-    return out
 
 
 def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, pointer_text: str) -> None:
-    """Draw the mark of a cut idle time: two slanted lines, or one dashed line if the cut is narrow."""
+    """Draw the mark of a cut idle time: two slanted lines, or a dashed line if it is narrow.
+
+    Args:
+        out: the canvas.
+        left: left edge, in pixels.
+        right: right edge.
+        top: upper edge.
+        low: lower edge.
+        pointer_text: text that a pointer shows.
+    """
     out.parts.append(
         f'<rect class="ground" x="{number(left)}" y="{number(top)}" width="{number(right - left)}" height="{number(low - top)}"/>'
     )
@@ -143,15 +175,16 @@ def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, po
 
 
 def _draw_hatching(out: Canvas, x: float, y: float, width: float, height: float) -> None:
-    lines = "".join(
-        f"M{number(x + k)} {number(y + height)}l{number(min(height, width - k))} -{number(min(height, width - k))}"
-        for k in range(0, max(int(width), 1), 6)
-    )
-    out.parts.append(f'<path d="{lines}" stroke="var(--ink)" stroke-opacity=".7" fill="none"/>')
+    """Draw close lines that rise to the right over a box; they mark a wait."""
+    lines = []
+    for k in range(0, max(int(width), 1), 6):
+        run = number(min(height, width - k))
+        lines.append(f"M{number(x + k)} {number(y + height)}l{run} -{run}")
+    out.parts.append(f'<path d="{"".join(lines)}" stroke="var(--ink)" stroke-opacity=".7" fill="none"/>')
 
 
 def trace_figure(trace: Trace) -> Figure:
-    """Draw a trace: operators in one lane, collectives in another, and a table of the collectives."""
+    """Draw a trace: operators in one lane, collectives in another, above a table."""
     operators = [
         Bar(0, e.name, e.start, e.start + e.seconds, f"{e.strategy}, {e.source}") for e in trace.operators
     ]
@@ -172,7 +205,7 @@ def trace_figure(trace: Trace) -> Figure:
     table = events_table(trace)
     if not len(trace):
         return Figure(title, (), tuple(notes[:1]), lambda _: [table])
-    timeline = lanes(("operators", "collectives"), [*operators, *collectives])
+    timeline = draw_timeline(("operators", "collectives"), [*operators, *collectives])
     return Figure(title, (timeline, table), tuple(notes), lambda _: [table])
 
 
@@ -182,7 +215,7 @@ def _count_received(event: CollectiveEvent) -> str:
 
 
 def losses_figure(losses: Sequence[float]) -> Figure:
-    """Draw the loss of each training step."""
+    """Draw a plot of the loss of each training step; losses that are not above 0 are left out."""
     points = tuple((float(step), loss) for step, loss in enumerate(losses, 1) if loss > 0)
     plot = Plot("loss", "step", "loss", (Line("loss", points),))
     drawn = (plot_canvas(plot, 560, 300),) if points else ()
@@ -191,7 +224,10 @@ def losses_figure(losses: Sequence[float]) -> Figure:
 
 
 def report_figure(report: Report) -> Figure:
-    """Draw the calls and waits of each rank of a simulated run, or its total time without a trace."""
+    """Draw the calls and waits of each rank of a simulated run, above a table of messages.
+
+    Without a trace, each rank has one bar of its total time. The first ``MOST_LANES`` ranks are drawn.
+    """
     total, state = sum(report.messages), "all finished" if report.completed else "stopped"
     notes = [
         f"{state}; {many(total, 'message')}, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"
@@ -216,7 +252,7 @@ def report_figure(report: Report) -> Figure:
     table = Table(("rank", "messages", "bytes sent", clock), rows, right=(1, 2, 3))
     word = "ok" if report.ok else "with mistakes"
     title = f"simulated run on {many(report.size, 'rank')}: {word}"
-    return Figure(title, (lanes(names, bars, arrows), table), tuple(notes))
+    return Figure(title, (draw_timeline(names, bars, arrows), table), tuple(notes))
 
 
 def chrome_bars(
@@ -224,12 +260,15 @@ def chrome_bars(
 ) -> tuple[list[Bar], list[tuple[int, float, int, float, str]]]:
     """Convert a timeline in Chrome's format to bars and arrows.
 
-    A call waits from its start until the last message that it receives was sent; a call of a deadlock waits to its
-    end.
+    A call waits from its start until the last message that it receives was sent. A call that never returns, because of
+    a deadlock, waits to its end.
 
     Args:
         trace: the content of the file.
-        ranks: number of ranks to convert.
+        ranks: number of ranks; events of further ranks are left out.
+
+    Returns:
+        The bars, and the arrows as (sending rank, second, receiving rank, second, text).
     """
     starts: dict[int, dict[str, Any]] = {}
     arrows, arrivals = [], defaultdict(list)

@@ -2,18 +2,19 @@
 
 A training step has one process per rank with the measured trace, and one process with the prediction. The prediction
 has the same operators, gradients and collectives in the same order, one after the other; each takes the time of the
-busiest rank by the machine model. Collectives that started early have their own line and delay the operator that
-waits for them. Each predicted slice also has its measured time.
+busiest rank by the machine model. Collectives that started early have their own line and delay the operator that waits
+for them. Each predicted slice also has its measured time. See :func:`step_timeline`.
 
 A run of a collective has one process per rank with lanes for sends, receives and reductions, and an arrow from each
-send to its receive. Predicted and measured runs have equal forms, so that they can be compared side by side.
+send to its receive. Predicted and measured runs have equal forms, so that they can be compared side by side. See
+:func:`predicted_timeline`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.collectives import Instruction, Schedule
@@ -69,7 +70,11 @@ def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
 
 
 def _build_trees(trace: Trace) -> list[tuple[Any, list[Any]]]:
-    """Return the spans and collectives of a trace as trees ``(event, children)``, by their measured times."""
+    """Return the spans and collectives of a trace as trees ``(event, children)``.
+
+    An event is a child of the span during which it started. An early collective (one that runs while operators compute)
+    also has a :class:`_Waiting` at its end.
+    """
     early = [event for event in trace.collectives if event.exposed is not None]
     intervals: list[Any] = [*trace.spans, *trace.collectives]
     intervals += [_Waiting(event, event.start + event.seconds) for event in early]
@@ -95,15 +100,15 @@ def _place_slices(
     slices: list[PredictedSlice],
     under_way: dict[int, float],
 ) -> float:
-    """Append the slices of some trees, one after the other from second ``at`` on; return the end.
+    """Append the slices of some trees to ``slices`` in sequence; return the end in seconds.
 
     Args:
         nodes: the trees.
-        machine: the machine.
-        at: start of the first slice.
-        depth: depth of the trees.
+        machine: the machine, which predicts durations.
+        at: start of the first slice in seconds.
+        depth: number of slices that contain the trees.
         slices: the list to extend.
-        under_way: the ends of collectives that started early, by id of the event.
+        under_way: the ends of early collectives that are not awaited yet, by id of the event. It is changed.
     """
     for event, inner in nodes:
         position = len(slices)
@@ -128,7 +133,11 @@ def _place_slices(
 
 
 def _compute_seconds(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machine: Machine) -> float:
-    """Return the modelled seconds of an operator's own computation; 0 if it consists of other operators."""
+    """Return the modelled seconds of an operator's own computation, without its collectives.
+
+    Return 0 if it consists of other operators. ``inner`` are the trees of events inside the span. Gradients of a matrix
+    product cost one product per operand.
+    """
     if any(isinstance(child, ComputedSpan) for child, _ in inner):
         return 0.0
     if not span.gradients:
@@ -138,80 +147,75 @@ def _compute_seconds(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]],
 
 
 def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") -> dict[str, Any]:
-    """Return the timeline of one training step: the measured ranks, and a process with the prediction.
+    """Return the timeline of one training step: measured ranks, and a process of predictions.
 
     Args:
-        traces: one trace per process.
+        traces: one trace per process. The prediction is made from the first one.
         machine: the machine of the prediction.
         world: name of the world of the measurement.
+
+    Returns:
+        A document in Chrome's trace format. Its "otherData" has the predicted and the measured seconds.
     """
     document = timeline(traces)
-    first = min(
-        (predicted_slice.start for trace in traces for predicted_slice in (*trace, *trace.spans)), default=0.0
-    )
+    starts = [event.start for trace in traces for event in (*trace, *trace.spans)]
     events: list[dict[str, Any]] = document["traceEvents"]
     ranks = sorted({event["pid"] for event in events}) or [0]
     for trace in traces:
-        owned = list(next((event.ranks for event in trace.collectives), trace.ranks))
-        events += [
-            predicted_slice for rank in owned for predicted_slice in _gradient_events(trace, rank, first)
-        ]
-    predicted = ranks[-1] + 1
+        owned = next((event.ranks for event in trace.collectives), trace.ranks)
+        for rank in owned:
+            events += _gradient_events(trace, rank, min(starts, default=0.0))
     slices = predicted_slices(traces[0], machine) if traces else []
-    process_event = {"ph": "M", "pid": predicted, "tid": 0}
-    words = f"predicted on {machine.name}"
-    events.append({**process_event, "name": "process_name", "args": {"name": words}})
-    events.append({**process_event, "name": "process_sort_index", "args": {"sort_index": -1}})
-    for predicted_slice in slices:
-        ratio = {
-            "measured / predicted": predicted_slice.measured / predicted_slice.seconds
-            if predicted_slice.seconds
-            else None
+    predicted_events = list(_predicted_events(slices, ranks[-1] + 1, f"predicted on {machine.name}"))
+    events += [*predicted_events, *lane_names(predicted_events)]
+    measured = [each.measured for each in slices if not each.depth and not each.early]
+    if traces:
+        measured += [collective.exposed or 0.0 for collective in traces[0].collectives]
+    document.setdefault("otherData", {}).update(
+        {
+            "machine": machine.name,
+            "certainty": machine.certainty,
+            "measured in": world,
+            "predicted seconds": max((each.start + each.seconds for each in slices), default=0.0),
+            "measured seconds": sum(measured),
         }
-        args = {
-            "predicted us": predicted_slice.seconds * 1e6,
-            "measured us": predicted_slice.measured * 1e6,
-            **ratio,
-        }
-        times = {
-            "ts": predicted_slice.start * 1e6,
-            "dur": predicted_slice.seconds * 1e6,
-            "tid": int(predicted_slice.early),
-        }
-        events.append(
-            {
-                "ph": "X",
-                "pid": predicted,
-                "name": predicted_slice.name,
-                "cat": predicted_slice.kind,
-                **times,
-                "args": args,
-            }
-        )
-    events += lane_names([event for event in events if event["pid"] == predicted])
-    measured = [
-        predicted_slice.measured
-        for predicted_slice in slices
-        if not predicted_slice.depth and not predicted_slice.early
-    ]
-    measured += (
-        [predicted_slice.exposed or 0.0 for predicted_slice in traces[0].collectives] if traces else []
     )
-    other_data = document.setdefault("otherData", {})
-    other_data |= {
-        "machine": machine.name,
-        "certainty": machine.certainty,
-        "measured in": world,
-        "predicted seconds": max(
-            (predicted_slice.start + predicted_slice.seconds for predicted_slice in slices), default=0.0
-        ),
-        "measured seconds": sum(measured),
-    }
     return document
 
 
+def _predicted_events(slices: Sequence[PredictedSlice], process: int, title: str) -> Iterator[dict[str, Any]]:
+    """Yield the name of the process with the prediction, and an event for each slice.
+
+    Args:
+        slices: the slices.
+        process: number of the process.
+        title: its name.
+    """
+    metadata = {"ph": "M", "pid": process, "tid": 0}
+    yield {**metadata, "name": "process_name", "args": {"name": title}}
+    yield {**metadata, "name": "process_sort_index", "args": {"sort_index": -1}}
+    for each in slices:
+        yield {
+            "ph": "X",
+            "pid": process,
+            "tid": int(each.early),
+            "name": each.name,
+            "cat": each.kind,
+            "ts": each.start * 1e6,
+            "dur": each.seconds * 1e6,
+            "args": {
+                "predicted us": each.seconds * 1e6,
+                "measured us": each.measured * 1e6,
+                "measured / predicted": each.measured / each.seconds if each.seconds else None,
+            },
+        }
+
+
 def _gradient_events(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]]:
-    """Yield the slices of the backward pass, which a trace has only as spans."""
+    """Yield the slices of a rank's backward pass, which a trace has only as spans.
+
+    ``first`` is the second at which the timeline starts.
+    """
     for span in trace.spans:
         if span.gradients:
             times = {"ts": (span.start - first) * 1e6, "dur": span.seconds * 1e6}
@@ -241,13 +245,17 @@ class Slice:
 
 
 def chrome_timeline(slices: Iterable[Slice], ranks: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return a timeline as JSON values; ``otherData`` has the facts of the run."""
-    names = [one_slice for rank in range(ranks) for one_slice in _lane_metadata(rank)]
-    events = [event for one_slice in slices for event in _slice_events(one_slice)]
-    return {"traceEvents": names + events, "displayTimeUnit": "ns", "otherData": facts}
+    """Return slices as a document in Chrome's format.
+
+    "otherData" has the facts. There are ``ranks`` ranks.
+    """
+    names = chain.from_iterable(map(_lane_metadata, range(ranks)))
+    events = chain.from_iterable(map(_slice_events, slices))
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ns", "otherData": facts}
 
 
 def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
+    """Yield the events that name the process of a rank and its three lanes."""
     common = {"ph": "M", "pid": rank}
     yield common | {"name": "process_name", "args": {"name": f"rank {rank}"}}
     yield common | {"name": "process_sort_index", "args": {"sort_index": rank}}
@@ -256,7 +264,10 @@ def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
-    """Yield the event of a slice, and the start or end of the arrow of its message."""
+    """Yield the event of a slice, and the start or end of the arrow of its message.
+
+    A reduction has no arrow.
+    """
     start, duration = one_slice.start * 1e6, (one_slice.end - one_slice.start) * 1e6
     track = {"pid": one_slice.rank, "tid": one_slice.lane}
     facts = {"bytes": one_slice.nbytes, "round": one_slice.round}
@@ -316,7 +327,10 @@ def predicted_timeline(
 def _round_slices(
     schedule: Schedule, machine: Machine, nbytes: int, network: Topology | None, itemsize: int
 ) -> Iterator[Slice]:
-    """Yield the slices of synchronous rounds: messages start with a round, reductions end it."""
+    """Yield the slices of synchronous rounds: messages start with a round, reductions end it.
+
+    For the arguments see :func:`predicted_timeline`.
+    """
     priced = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
     _check_message_count(schedule, sum(round_price.repeat * round_price.messages for round_price in priced))
     prices = (round_price for round_price in priced for _ in range(round_price.repeat))
@@ -350,13 +364,24 @@ def _round_slices(
 
 
 def _move_bytes(move: Instruction, sizes: list[int]) -> int:
+    """Return the bytes of an instruction's chunks; ``sizes`` has those of each chunk."""
     return sum(sizes[chunk % len(sizes)] for chunk in move.chunks)
 
 
 def _event_slices(
     schedule: Schedule, nbytes: int, itemsize: int, gamma: float, parameters: LogGOPS
 ) -> Iterator[Slice]:
-    """Yield the slices of a simulation by the LogGOPS model; the tags of its operations are the rounds."""
+    """Yield the slices of a simulation by the LogGOPS model.
+
+    The tags of its operations are the rounds.
+
+    Args:
+        schedule: the schedule.
+        nbytes: bytes of the message.
+        itemsize: bytes of an element.
+        gamma: seconds to reduce a byte.
+        parameters: the parameters of the model.
+    """
     program = program_of(schedule, nbytes, itemsize, gamma)
     _check_message_count(schedule, program.kinds.count(SEND))
     run = simulate_program(program, parameters)
@@ -376,7 +401,7 @@ def _event_slices(
 
 
 def _check_message_count(schedule: Schedule, messages: int) -> None:
-    """Raise InputError if a timeline would have too many messages."""
+    """Raise InputError if a timeline would have more than :data:`MOST_MESSAGES` messages."""
     if messages > MOST_MESSAGES:
         raise InputError(
             f"a timeline must have at most {MOST_MESSAGES:,} messages, got {messages:,} of {schedule.name}; "

@@ -20,7 +20,7 @@ from spmdsim.cli.main import main
 from spmdsim.cli.output import to_encoding
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.history import unroll
-from spmdsim.figures.schedule_figures import grid, history_figure, state_table
+from spmdsim.figures.schedule_figures import arrow_lines, history_figure, state_table
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
 
@@ -48,13 +48,13 @@ def test_state_table_of_the_ring() -> None:
 
 def test_grid_of_arrows() -> None:
     story = unroll(schedule_of("broadcast", "binomial", 5))
-    assert grid(story) == [
+    assert arrow_lines(story) == [
         "         0     1     2     3     4",
         "round 0  ●─────┼─────┼─────┼────▶●",
         "round 1  ●─────┼────▶●     │     │",
         "round 2  ●────▶●     ●────▶●     │",
     ]
-    plain = [to_encoding(line, "ascii") for line in grid(unroll(schedule_of("all_reduce", "ring", 2)))]
+    plain = [to_encoding(line, "ascii") for line in arrow_lines(unroll(schedule_of("all_reduce", "ring", 2)))]
     assert plain == [
         "         0     1",
         "round 0  *-+1->*",
@@ -62,14 +62,14 @@ def test_grid_of_arrows() -> None:
         "round 1  *-0-->*",
         "         *<-1--*",
     ]
-    assert "too many for a picture" in grid(unroll(schedule_of("all_reduce", "ring", 21)))[0]
+    assert "too many for a picture" in arrow_lines(unroll(schedule_of("all_reduce", "ring", 21)))[0]
 
 
 def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
     for chosen in algorithms():
         story = unroll(make_schedule(chosen, 6 if chosen.fits(6) else 8))
         messages = sum(map(len, story.steps))
-        text = "\n".join(grid(story))
+        text = "\n".join(arrow_lines(story))
         assert text.count("▶") + text.count("◀") == messages, chosen.full_name
         assert len(story.states) == len(story.steps) + 1
         drawing = ET.fromstring(history_figure(story).svg)

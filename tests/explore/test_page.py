@@ -24,7 +24,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.figures.canvas import FILLS
 from spmdsim.figures.explore import Offer, page
-from spmdsim.figures.explore.moves import W, X, product, sent_boxes
+from spmdsim.figures.explore.moves import W, X, product_facts, sent_boxes
 from spmdsim.figures.explore.offer import layouts_of
 from spmdsim.figures.explore.page import page_data
 from spmdsim.figures.explore.schedules import mistakes, schedule_facts
@@ -214,7 +214,7 @@ def test_each_mistake_is_found_where_it_is():
 def test_products_are_sums_of_what_ranks_multiplied():
     whole, seen = X @ W, 0
     for mesh in (Mesh((2, 2), ("a", "b")), Mesh((2, 4), ("a", "b")), Mesh((3,), ("x",))):
-        for key, told in product(mesh)["strategies"].items():
+        for key, told in product_facts(mesh)["strategies"].items():
             assert bool(told["pending"]) == ("k" in key.split(",")) == bool(told["rounds"])
             for rank, box in enumerate(told["y"]):
                 x, w = (a[tuple(slice(*e) for e in told[n][rank])] for n, a in (("x", X), ("w", W)))
@@ -229,7 +229,7 @@ def test_products_are_sums_of_what_ranks_multiplied():
 
 
 def test_rings_of_products_add_what_they_are_sent():
-    told = product(Mesh((4,), ("x",)))["strategies"]["k"]
+    told = product_facts(Mesh((4,), ("x",)))["strategies"]["k"]
     held = [np.array(numbers) for numbers in told["local"]]
     for one in told["rounds"]:
         before = [numbers.copy() for numbers in held]

@@ -12,7 +12,7 @@ from spmdsim.collectives import schedule_of
 from spmdsim.collectives.history import unroll
 from spmdsim.figures.explore.schedules import schedule_facts
 from spmdsim.figures.figures import figure
-from spmdsim.figures.schedule_figures import label, value_words
+from spmdsim.figures.schedule_figures import arrow_label, value_words
 
 MINUS = re.compile(r"\d-\d")
 
@@ -38,7 +38,7 @@ def test_words_stand_for_the_ranks_and_chunks_that_they_name(collective, name, s
     for value in seen:
         words = value_words(story, value)
         assert not MINUS.search(words) and numbers(words, size) == {*story.contributors(value)}
-    told = [(label(story, m).lstrip("+"), m) for step in story.steps for m in step]
+    told = [(arrow_label(story, m).lstrip("+"), m) for step in story.steps for m in step]
     for words, message in told:
         if words and "chunks" not in words:
             assert numbers(words, size) == {*message.chunks}, words

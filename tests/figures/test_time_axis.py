@@ -9,13 +9,13 @@ from drawn_words import titles
 
 from spmdsim.figures.canvas import svg
 from spmdsim.figures.time_axis import CUT, TimeAxis
-from spmdsim.figures.timeline_figures import Bar, lanes
+from spmdsim.figures.timeline_figures import Bar, draw_timeline
 
 
 def test_two_events_far_apart_are_wide():
     """Draw two calls of a millisecond, ten idle seconds apart: the calls fill the picture."""
     bars = [Bar(0, "matmul", 5.0, 5.001), Bar(1, "all_reduce", 15.0, 15.003)]
-    image = svg(lanes(("operators", "collectives"), bars), "trace")
+    image = svg(draw_timeline(("operators", "collectives"), bars), "trace")
     wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]
     assert wide[:2] == [pytest.approx(770 / 4, abs=1), pytest.approx(770 * 3 / 4, abs=1)]
     assert "cut: nothing happens for 10 s" in image and "nothing happens for 10 s" in titles(image)
@@ -54,7 +54,7 @@ def test_places_ascend_and_stay_inside(spans):
 def test_many_short_pauses_do_not_squeeze_events():
     """Draw 200 calls of 10 us, each before a pause of 1 ms: no pause is as long as all calls, but all of them are."""
     image = svg(
-        lanes(("operators",), [Bar(0, "add", k * 1e-3, k * 1e-3 + 1e-5) for k in range(200)]), "trace"
+        draw_timeline(("operators",), [Bar(0, "add", k * 1e-3, k * 1e-3 + 1e-5) for k in range(200)]), "trace"
     )
     wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]
     assert len(wide) == 200 and min(wide) >= 800 / 3 / 200
@@ -63,7 +63,7 @@ def test_many_short_pauses_do_not_squeeze_events():
 
 def test_ticks_behind_a_cut_differ():
     bars = [Bar(0, "a", 0.0, 1e-4), Bar(0, "b", 0.505, 0.5051)]
-    image = svg(lanes(("operators",), bars), "trace")
+    image = svg(draw_timeline(("operators",), bars), "trace")
     labels = re.findall(r'class="faint"[^>]*>([^<]*\d \w+)<', image)
     assert len({*labels}) == len(labels) >= 4 and "505 ms" in labels and "+50 us" in labels
 

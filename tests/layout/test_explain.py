@@ -9,7 +9,7 @@ from hypothesis import given
 
 from spmdsim.core import Mesh
 from spmdsim.figures.layout_picture import choose_indices, colour, rank_grid
-from spmdsim.figures.shard_picture import tensor_pieces
+from spmdsim.figures.shard_picture import draw_shards
 from spmdsim.layout.explain import Derivation, rank_shard, ranks_text
 from tests.layout.test_properties import layouts
 
@@ -92,7 +92,7 @@ def test_pictures_show_every_rank_and_piece(case):
         for r in layout.mesh.rank_list
     }
     assert grid == wanted
-    pieces = tensor_pieces(layout, shape, width=400)
+    pieces = draw_shards(layout, shape, width=400)
     if all(parts <= 8 for parts in layout.cuts) and layout.shard_count <= 8:
         labels = {text for text in _cells(pieces) if text.startswith("#")}
         result = f" = {op} of {max(addends.values())}" if sign else ""
@@ -101,7 +101,7 @@ def test_pictures_show_every_rank_and_piece(case):
 
 def test_a_matrix_is_drawn_with_its_cuts():
     layout = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
-    text = tensor_pieces(layout, (32, 784)).to_text()
+    text = draw_shards(layout, (32, 784)).to_text()
     lines = text.splitlines()
     assert re.findall(r"\d+", lines[1]) == ["0", "196", "392", "588", "784"]
     assert re.findall(r"#\d", text) == [f"#{i}" for i in range(8)]
@@ -123,7 +123,7 @@ def test_large_meshes_are_abbreviated():
     grid = rank_grid(layout, width=100).to_text()
     assert ".." in grid and len(grid.splitlines()) <= 20 and max(map(len, grid.splitlines())) <= 100
     assert "65535:65535" in grid
-    pieces = tensor_pieces(layout, (640, 10240), width=100).to_text()
+    pieces = draw_shards(layout, (640, 10240), width=100).to_text()
     assert max(map(len, pieces.splitlines())) <= 100 and "#65535" in pieces
 
 

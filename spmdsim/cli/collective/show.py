@@ -120,7 +120,7 @@ def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
     them, counted over ranks and rounds.
     """
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.figures.schedule_figures import highlighted, message_lines, state_legend, state_lines
+    from spmdsim.figures.schedule_figures import highlight, message_lines, state_legend, state_lines
 
     schedule, sections = story.schedule, args.only or SECTIONS
     out: list[object] = [schedule.name, schedule.algorithm.about, ""]
@@ -131,10 +131,10 @@ def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
         else:
             out += [state_legend(schedule), ""]
             for index in range(len(story.states)):
-                out += [highlighted(state_lines(story, index)), ""]
+                out += [highlight(state_lines(story, index)), ""]
     if "messages" in sections:
         legend, *arrows = message_lines(story)
-        out += [legend, highlighted(arrows), ""]
+        out += [legend, highlight(arrows), ""]
     if "counts" in sections and not story.findings:
         out += _format_counts(facts_of(schedule), args)
     return out
@@ -445,11 +445,11 @@ def _print_side_by_side(stories: list[History], names: list[str]) -> None:
 
     If the lines have more characters than the terminal (150 in files and pipes), print one below the other.
     """
-    from spmdsim.figures.schedule_figures import grid, highlighted
+    from spmdsim.figures.schedule_figures import arrow_lines, highlight
 
-    first, second = ([name, *grid(story)] for name, story in zip(names, stories))
+    first, second = ([name, *arrow_lines(story)] for name, story in zip(names, stories))
     width = max(map(len, first)) + 4
     lines = [left.ljust(width) + right for left, right in zip_longest(first, second, fillvalue="")]
     if max(map(len, lines)) > (line_columns() or 150):
         lines = [*first, "", *second]
-    say(highlighted(lines))
+    say(highlight(lines))

@@ -1,6 +1,7 @@
 """Compute the page's data of layouts, redistributions and a matrix product.
 
-A product has slices of the operands, local products, partial sums, and a ring that adds them up.
+:class:`PlanTable` has the plans between all layouts of a mesh. A product has slices of the operands, local products,
+partial sums, and a ring that adds them up.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def layout_key(layout: Layout) -> str:
 
 
 def mesh_facts(mesh: Mesh) -> dict[str, Any]:
-    """Return the name, axes and rank coordinates of a mesh."""
+    """Return the name, axes and sizes of a mesh, and its ranks with their coordinates."""
     return {
         "name": str(mesh),
         "axes": list(mesh.axes),
@@ -51,12 +52,14 @@ def mesh_facts(mesh: Mesh) -> dict[str, Any]:
 
 
 def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[str, dict[str, Any]]:
-    """Return the derivation of each offered and each further layout, by key."""
+    """Return the derivation of each offered layout of a mesh and of each further one, by key."""
     return {layout_key(layout): derivation_facts(layout) for layout in (*layouts_of(mesh, ndim), *further)}
 
 
 def derivation_facts(layout: Layout) -> dict[str, Any]:
-    """Return the three steps of a layout's derivation, its names in other notations, and its addends.
+    """Return the steps of a layout's derivation, its text in other notations, its addends.
+
+    The steps number the device matrix, adjust its columns, and compute strides and shard numbers.
 
     >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
     >>> facts["shard"], facts["strides"], facts["short"]
@@ -88,16 +91,16 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
     }
 
 
-def boxes(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
-    """Return, for each rank in mesh order, ``(start, stop)`` of each dim."""
+def shard_bounds(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
+    """Return ``(start, stop)`` of each dimension of each rank's shard, for ranks in mesh order."""
     return [list(layout.bounds(shape, rank)) for rank in layout.mesh.rank_list]
 
 
 def sent_boxes(step: Step) -> list[SentBox]:
-    """Return the boxes of the global tensor that ranks send to each other in a step, by receiver.
+    """Return the boxes of the global tensor that ranks send in a step, by receiver.
 
-    For an all_reduce the boxes are the whole shards of the other members; ``Step.nbytes`` has the bytes that are
-    sent.
+    A local step sends none. For an all_reduce the boxes are the complete shards of the other members; ``Step.nbytes``
+    has the bytes that are sent.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -131,7 +134,7 @@ def _bounds_of_ranks(layout: Layout, shape: Shape) -> dict[int, Bounds]:
     return {rank: layout.bounds(shape, rank) for rank in layout.mesh.rank_list}
 
 
-class MoveTable:
+class PlanTable:
     """The plans between layouts of one mesh and shape; each step and box is stored once."""
 
     def __init__(self, mesh: Mesh, shape: Shape, dtype: str, further: Sequence[Layout] = ()) -> None:
@@ -143,7 +146,10 @@ class MoveTable:
         self._received: list[list[int]] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as JSON values; the page finds plans by the keys of two layouts."""
+        """Return all plans as JSON values, and the steps, layouts and boxes that they refer to.
+
+        ``plans[i][j]`` is the plan from ``sources[i]`` to ``targets[j]``, which are keys of layouts.
+        """
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
             self._layout(layout)
@@ -156,14 +162,17 @@ class MoveTable:
             "plans": plans,
             "steps": self._step_rows,
             "layouts": [
-                [layout_key(layout), layout.placement_text(), boxes(layout, self.shape)]
+                [layout_key(layout), layout.placement_text(), shard_bounds(layout, self.shape)]
                 for layout in self._layouts
             ],
             "boxes": list(self._boxes),
         }
 
     def _plan(self, src: Layout, dst: Layout) -> list[Any]:
-        """Return kind, steps, bytes and lower bound of each rank, and the totals of a plan."""
+        """Return kind, numbers of steps, bytes and lower bounds per rank, and totals of a plan.
+
+        The totals are the largest received bytes, the largest lower bound, and the sums of both.
+        """
         route = plan(src, dst, self.shape, self.dtype)
         steps = [self._step(step, route.itemsize) for step in route.steps]
         received = [
@@ -174,7 +183,10 @@ class MoveTable:
         return [route.kind, steps, received, bounds, ends]
 
     def _step(self, step: Step, itemsize: int) -> int:
-        """Return the number of a step; store a step that is new."""
+        """Return the number of a step; append the row of a step that is new.
+
+        ``itemsize`` are the bytes of an element.
+        """
         number = self._steps.get(step)
         if number is None:
             number = self._steps[step] = len(self._steps)
@@ -189,9 +201,11 @@ class MoveTable:
         return number
 
     def _layout(self, layout: Layout) -> int:
+        """Return the number of a layout; store a layout that is new."""
         return self._layouts.setdefault(layout, len(self._layouts))
 
     def _box(self, box: Bounds) -> int:
+        """Return the number of a box; store a box that is new."""
         return self._boxes.setdefault(box, len(self._boxes))
 
 
@@ -202,8 +216,11 @@ W = _NUMBERS.integers(-2, 3, (K, N))
 """Operands of small integers, whose sums are exact in any order."""
 
 
-def product(mesh: Mesh) -> dict[str, Any]:
-    """Return ``x @ w`` under every strategy on a mesh, by key."""
+def product_facts(mesh: Mesh) -> dict[str, Any]:
+    """Return the matrix product ``x @ w`` with every strategy on a mesh, by key of the strategy.
+
+    Strategies that split over an axis of size 1 are left out.
+    """
     bound = matmul.op.bind((X.shape, W.shape), {})
     all_strategies = [
         strategy for strategy in bound.strategies(mesh, partial=False) if _uses_long_axes(strategy, mesh)
@@ -231,9 +248,8 @@ def strategy_key(strategy: Strategy) -> str:
 def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     """Return the layouts, numbers and ring rounds of ``x @ w`` with one strategy.
 
-    ``local`` has each rank's local product. ``rounds`` has, for each round of the ring, the messages ``[from, to,
-    elements]`` and each rank's numbers after it. ``result`` has each rank's final numbers, as the library computes
-    them.
+    ``local`` has each rank's local product. ``rounds`` is the result of :func:`ring_rounds`. ``result`` has each rank's
+    final numbers, as the library computes them.
     """
     world = LockStep(strategy.mesh.size)
     first, second = bound.input_layouts(strategy)
@@ -244,9 +260,9 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     return {
         "text": str(strategy),
         "layouts": [str(first), str(second), str(y.layout)],
-        "x": boxes(first, X.shape),
-        "w": boxes(second, W.shape),
-        "y": boxes(y.layout, (M, N)),
+        "x": shard_bounds(first, X.shape),
+        "w": shard_bounds(second, W.shape),
+        "y": shard_bounds(y.layout, (M, N)),
         "pending": list(y.layout.partial_axes),
         "owned": [reduction.long_label(rank) for rank in strategy.mesh.rank_list] if reduction else [],
         "local": [shard.ravel().tolist() for shard in local],
@@ -265,7 +281,15 @@ def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
 
 
 def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
-    """Return the messages and the numbers of every rank after each round of the ring; empty without a sum."""
+    """Return the messages and the numbers of every rank after each round of a ring all_reduce.
+
+    ``sent`` has ``[from, to, elements, reduced]`` of each message, and ``held`` the numbers of each rank. The list is
+    empty if the layout is not partial.
+
+    Args:
+        layout: the layout of the product.
+        local: the addend of each rank.
+    """
     if not layout.partial:
         return []
     groups = layout.mesh.groups(*layout.partial_axes)
@@ -295,12 +319,12 @@ def _chunk_spans(story: History, count: int) -> list[tuple[int, int]]:
 def _rank_values(
     story: History, state: int, member: int, local_values: list[np.ndarray], spans: list[tuple[int, int]]
 ) -> list[int]:
-    """Return the values of a rank in a state: for each chunk the sum over the ranks whose input is in it.
+    """Return the values of a rank in a state: the sum of each chunk's contributors.
 
     Args:
         story: the rounds of the ring.
         state: number of the state.
-        member: the rank's position in its group.
+        member: the rank's index in its group.
         local_values: the local values of each member of the group.
         spans: ``(start, stop)`` of each chunk.
     """

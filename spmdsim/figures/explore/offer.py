@@ -81,7 +81,10 @@ class Offer(Pictured):
         return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))
 
     def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
-        """Return the shapes on a mesh; with three axes, only the first shape of each number of dims."""
+        """Return the shapes that the page offers for a mesh.
+
+        They are all shapes; for a mesh with three axes longer than 1, the first shape of each number of dimensions.
+        """
         if sum(size > 1 for size in mesh.shape) < 3:
             return self.shapes
         first = {len(shape): shape for shape in reversed(self.shapes)}
@@ -128,7 +131,10 @@ def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, 
 
 
 def _reduced_layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
-    """Yield all layouts without pending reductions; axes of size 1 are not used."""
+    """Yield all layouts of ``ndim`` dimensions without pending reductions.
+
+    Axes of size 1 split nothing. Some layouts are yielded several times.
+    """
     busy = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
     for count in range(len(busy) + 1):
         for order in permutations(busy, count):
@@ -138,7 +144,11 @@ def _reduced_layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
 
 
 def _partial_layouts(layout: Layout) -> Iterator[Layout]:
-    """Yield the layout with sums pending over its free axes; with three axes, over one axis only."""
+    """Yield the layout with sums pending over each set of axes that it does not use.
+
+    If the mesh has three axes longer than 1, the sets have one axis, and layouts that split a dimension over several
+    axes yield nothing.
+    """
     size = layout.mesh.size_of
     busy = [axis for axis in layout.mesh.axes if size[axis] > 1]
     free = [axis for axis in busy if axis not in layout.split_axes]
@@ -159,7 +169,7 @@ def _products(size: int) -> Iterator[Shape]:
 
 
 def _check_mesh(mesh: Mesh) -> None:
-    """Raise InputError if a mesh is too large for a page."""
+    """Raise InputError if a mesh has too many ranks or axes for a page."""
     busy = sum(size > 1 for size in mesh.shape)
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
         raise InputError(
@@ -169,7 +179,7 @@ def _check_mesh(mesh: Mesh) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    """Raise InputError if a shape is too large for a page."""
+    """Raise InputError if a shape has too many dimensions or elements for a page, or no element."""
     if not 1 <= len(shape) <= MOST_DIMS or prod(shape) < 1 or max(shape) > 1 << 20:
         raise InputError(
             f"Offer: a shape must have 1 to {MOST_DIMS} dims of 1 to {1 << 20} elements, got {tuple(shape)}"

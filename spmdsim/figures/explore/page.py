@@ -13,7 +13,14 @@ from typing import Any
 from spmdsim._version import __version__
 from spmdsim.collectives.round_table import collector_paused
 from spmdsim.errors import InputError
-from spmdsim.figures.explore.moves import MoveTable, derivations, layout_key, mesh_facts, operands, product
+from spmdsim.figures.explore.moves import (
+    PlanTable,
+    derivations,
+    layout_key,
+    mesh_facts,
+    operands,
+    product_facts,
+)
 from spmdsim.figures.explore.offer import Offer
 from spmdsim.figures.explore.schedules import schedules
 from spmdsim.figures.explore.searches import searches
@@ -77,7 +84,7 @@ def page(offer: Offer | None = None) -> str:
 
 
 def page_data(offer: Offer) -> dict[str, Any]:
-    """Return the data of the page as JSON values."""
+    """Return the page's data as JSON values: meshes, plans, schedules, products, searches."""
     dtype = element_type(offer.dtype)
     meshes, cases = [], []
     for mesh in offer.meshes:
@@ -93,7 +100,7 @@ def page_data(offer: Offer) -> dict[str, Any]:
         }
         meshes.append({**mesh_facts(mesh), "derivations": derived})
         for shape in shapes:
-            table = MoveTable(mesh, shape, offer.dtype, layouts_by_ndim[len(shape)]).to_dict()
+            table = PlanTable(mesh, shape, offer.dtype, layouts_by_ndim[len(shape)]).to_dict()
             cases.append({"mesh": str(mesh), "itemsize": dtype.itemsize, "dtype": dtype.name, **table})
     return {
         "start": {"mesh": str(offer.start), "layout": layout_key(offer.layouts[0]) if offer.layouts else ""},
@@ -101,7 +108,7 @@ def page_data(offer: Offer) -> dict[str, Any]:
         "cases": cases,
         "schedules": schedules(offer),
         "operands": operands(),
-        "products": [product(mesh) for mesh in offer.meshes],
+        "products": [product_facts(mesh) for mesh in offer.meshes],
         "searches": searches(offer.programs, offer.ranks),
     }
 

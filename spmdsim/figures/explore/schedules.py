@@ -16,7 +16,10 @@ from spmdsim.figures.schedule_figures import value_words
 
 
 def schedules(offer: Offer) -> list[dict[str, Any]]:
-    """Return all algorithms, those of the offer, and the wrong ones, on each offered rank count that fits."""
+    """Return the data of all algorithms: those of the offer, of the library, and wrong ones.
+
+    ``ranks`` has the schedule for each offered number of ranks that the algorithm supports.
+    """
     offered = [(algorithm, "own") for algorithm in offer.algorithms]
     wrong = [(algorithm, "wrong") for algorithm in mistakes()]
     return [
@@ -37,7 +40,10 @@ def schedules(offer: Offer) -> list[dict[str, Any]]:
 
 
 def _schedule_or_error(algorithm: Algorithm, size: int) -> dict[str, Any]:
-    """Return the facts of an algorithm, or the reason why it has no schedule on a rank count."""
+    """Return the data of an algorithm's schedule for ``size`` ranks.
+
+    If it has no schedule, ``findings`` has the reason and all other lists are empty.
+    """
     try:
         return schedule_facts(make_schedule(algorithm, size))
     except ScheduleError as error:
@@ -54,7 +60,7 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     - ``values``: the names of the values, and the number of ranks that contributed to each.
     - ``findings``: errors, with round, rank and chunk.
     - ``moves``: if sends and receives do not match, the instructions of every rank in each of its rounds.
-    - ``facts``: counts with their lower bounds.
+    - ``facts``: counts with their lower bounds; empty for a wrong schedule.
     """
     story = unroll(schedule)
     values: dict[int, int] = {}
@@ -80,13 +86,13 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
         "values": [[value_words(story, value), len(story.contributors(value))] for value in values],
         "wanted": [list(schedule.ends_with(rank)) for rank in range(schedule.size)],
         "findings": [[str(f), f.round, f.rank, f.chunk] for f in story.findings],
-        "facts": [] if story.findings else _facts(story),
+        "facts": [] if story.findings else _count_facts(story),
     }
     return schedule_data if states else {**schedule_data, **_initial_facts(schedule)}
 
 
 def _initial_facts(schedule: Schedule) -> dict[str, Any]:
-    """Return the initial values and instructions of a schedule that cannot be executed."""
+    """Return initial values and instructions of a schedule whose messages do not match."""
     ranks, table = range(schedule.size), RoundTable(schedule)
     inputs = [list(schedule.starts_with(rank)) for rank in ranks]
     return {
@@ -97,8 +103,8 @@ def _initial_facts(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _facts(story: History) -> list[list[str]]:
-    """Return name, value and lower bound of each count."""
+def _count_facts(story: History) -> list[list[str]]:
+    """Return name, value and lower bound of the counts of a correct schedule, as texts."""
     facts = facts_of(story.schedule)
     rows = [
         ["rounds", str(facts.steps), str(facts.bound.steps)],
@@ -132,18 +138,21 @@ def _neighbours(rank: int, size: int) -> tuple[int, int]:
 
 
 def _stops_early(rank: int, size: int) -> Rounds:
+    """Yield the rounds of an all_gather ring that has one round too few."""
     after, before = _neighbours(rank, size)
     for i in range(size - 2):
         yield [send(after, (rank - i) % size), recv(before, (rank - 1 - i) % size)]
 
 
 def _wrong_chunk(rank: int, size: int) -> Rounds:
+    """Yield the rounds of an all_gather ring that sends the chunk that it is about to receive."""
     after, before = _neighbours(rank, size)
     for i in range(size - 1):
         yield [send(after, (rank - i - 1) % size), recv(before, (rank - i - 2) % size)]
 
 
 def _adds_twice(rank: int, size: int) -> Rounds:
+    """Yield the rounds of an all_reduce ring whose reduction has one round too many."""
     after, before = _neighbours(rank, size)
     for i in range(size):
         yield [send(after, (rank - i) % size), recv_reduce(before, (rank - 1 - i) % size)]
@@ -152,6 +161,7 @@ def _adds_twice(rank: int, size: int) -> Rounds:
 
 
 def _receives_first(rank: int, size: int) -> Rounds:
+    """Yield the rounds of an all_gather ring in which all ranks receive before they send."""
     after, before = _neighbours(rank, size)
     for i in range(size - 1):
         yield [recv(before, (rank - 1 - i) % size)]

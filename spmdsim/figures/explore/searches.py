@@ -24,7 +24,7 @@ KINDS = ("compute", "forward", "backward", "gradient")
 
 
 def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return the searches of all programs on those of 2, 4 and 8 ranks that are offered."""
+    """Return the searches of all programs for those of 2, 4 and 8 ranks that ``ranks`` has."""
     chosen = [size for size in RANKS if size in ranks]
     return [
         search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen
@@ -32,7 +32,11 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
 
 
 def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
-    """Return one search: operators, layouts, redistributions, comparison, and costs of other strategies."""
+    """Return one search: operators, layouts, redistributions, comparison, and other strategies.
+
+    ``why`` has the time with each other strategy of each operator. It is empty for each operator of a program with more
+    than :data:`MOST_REASONED` operators.
+    """
     result = search(graph, ranks)
     reasoned = len(graph.operators) <= MOST_REASONED
     return {
@@ -49,17 +53,20 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
             {**row, "words": strategy_words(operator.bound, result.strategy(operator.name))}
             for operator, row in zip(graph.operators, operator_rows(result))
         ],
-        "moves": _moves(result),
+        "moves": _redistribution_rows(result),
         "comparison": [
             [name, evaluation.seconds, evaluation.nbytes, evaluation.memory.peak]
             for name, evaluation in result.comparison.items()
         ],
-        "why": {operator.name: _reasons(result, operator) for operator in graph.operators if reasoned},
+        "why": {operator.name: _alternatives(result, operator) for operator in graph.operators if reasoned},
     }
 
 
-def _moves(result: SearchResult) -> list[list[Any]]:
-    """Return a row per redistribution: phase, value, layouts, collectives, bytes of a rank, seconds."""
+def _redistribution_rows(result: SearchResult) -> list[list[Any]]:
+    """Return a row per redistribution: phase, value, layouts, collectives, bytes, seconds.
+
+    The bytes are those of the first rank.
+    """
     rank, rows = result.mesh.rank_at(0), []
     for move, seconds in result.evaluation.moves:
         names = [move.phase, move.value.name, move.src.placement_text(), move.dst.placement_text()]
@@ -68,17 +75,20 @@ def _moves(result: SearchResult) -> list[list[Any]]:
     return rows
 
 
-def _reasons(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
-    """Return the step time with each strategy of an operator, the cheapest first."""
+def _alternatives(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
+    """Return the step time with each strategy of an operator, the fastest first.
+
+    Strategies that no program can have are left out.
+    """
     settings = result.settings
     others = mesh_strategies(
         operator.bound, result.mesh, even=settings.even is not False, nested=settings.nested
     )
-    rows = [_reason(result, operator, strategy) for strategy in others]
+    rows = [_alternative(result, operator, strategy) for strategy in others]
     return sorted((row for row in rows if row is not None), key=lambda row: (row["seconds"], row["strategy"]))
 
 
-def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dict[str, Any] | None:
+def _alternative(result: SearchResult, operator: Operator, strategy: Strategy) -> dict[str, Any] | None:
     """Return the step time with one strategy of an operator; None if no program can have it."""
     try:
         answer = result.why(operator.name, dict(strategy.splits))
@@ -89,14 +99,16 @@ def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dic
         "strategy": str(strategy),
         "words": words,
         "seconds": answer.other.seconds,
-        "changes": _changes(answer),
+        "changes": _changed_operators(answer),
     }
 
 
-def _changes(answer: WhyNot) -> list[list[Any]]:
-    """Return the operators whose cost changes: name, strategy before, strategy after, additional seconds.
+def _changed_operators(answer: WhyNot) -> list[list[Any]]:
+    """Return the operators whose strategy or cost differs from the best program.
 
-    The seconds are one number for each of KINDS.
+    Returns:
+        For each operator its name, the strategy in the best program, the strategy in the other program, and the
+        additional seconds for each of :data:`KINDS`.
     """
     rows = []
     best, second = answer.best, answer.other
