@@ -203,7 +203,10 @@ class WatchedProcess:
         self._handle.send_signal(STACK_SIGNAL)
         text, end = b"", time.monotonic() + ANSWER_SECONDS
         while select.select([answer], [], [], max(0.0, end - time.monotonic()))[0]:
-            text += os.read(answer, 1 << 16)
+            chunk = os.read(answer, 1 << 16)
+            if not chunk:  # The process has ended: the pipe stays readable, without any bytes.
+                break
+            text += chunk
             end = min(end, time.monotonic() + ANSWER_SECONDS / 5)
         return text.decode(errors="replace")
 

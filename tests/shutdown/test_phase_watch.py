@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 
 import pytest
 from processes import MPIRUN, run_python
 
 from spmdsim.shutdown import phase_watch
+from spmdsim.shutdown.processes import ProcessHandle
 
 
 def without_launcher() -> dict[str, str]:
@@ -30,6 +33,22 @@ def test_what_is_done_beside_ends_with_the_block(tmp_path):
             pass
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.read_text()), 0)
+
+
+def test_a_process_that_has_ended_has_no_stacks():
+    """Its end of the pipe is closed: the question ends all the same."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    handle, (read_end, write_end) = ProcessHandle(child.pid), os.pipe()
+    child.wait()
+    os.close(write_end)
+    answers = []
+    watched = phase_watch.WatchedProcess(handle, read_end)
+    question = threading.Thread(target=lambda: answers.append(watched.request_stacks(read_end)), daemon=True)
+    question.start()
+    question.join(30)
+    assert answers == [""]
+    os.close(read_end)
+    handle.close()
 
 
 PROGRAM = """\
