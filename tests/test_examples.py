@@ -132,7 +132,7 @@ def test_gpt_on_text_on_ranks(launcher, run):
 
 
 def test_paddle_training(run):
-    """In lock step; on real ranks: dialects/test_paddle_training.py."""
+    """In lock step; on real ranks: dialects/test_programs.py."""
     told = run("documents/paddle_training.py", "--lockstep")
     steps = re.findall(r"step +(\d+)  split (\S+)  single card (\S+)", told)
     assert [int(step) for step, *_ in steps] == [0, 5, 10, 15]
@@ -141,11 +141,9 @@ def test_paddle_training(run):
     assert float(difference) < 1e-5 and len(told.splitlines()) == 5
 
 
-@pytest.mark.parametrize("launch", [None, 2])
-def test_chained_products(request, launch, run):
-    if launch:
-        request.getfixturevalue("launcher")
-    told = run("documents/chained_matmul.py", *([] if launch else ["--lockstep"]), launch=launch)
+def test_chained_products(run):
+    """In lock step; on real ranks: dialects/test_programs.py."""
+    told = run("documents/chained_matmul.py", "--lockstep")
     assert [line for line in CHAINED if told.count(line) != 1] == []
 
 

@@ -94,10 +94,12 @@ PAIRS = [name for name, row in ROWS.items() if row.operands == 2]
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_one_operand(name):
+    """Sums of every type; of the other reductions each operator has every second, the next operator the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for dtype in KINDS:
-            for op in reductions(dtype):
+        combinations = [(dtype, op) for dtype in KINDS for op in reductions(dtype)]
+        for k, (dtype, op) in enumerate(combinations, SINGLE.index(name)):
+            if op in ("sum", "any") or k % 2:
                 compare(name, [pending(parts(dtype, (2, 3), 0), op)])
 
 

@@ -15,10 +15,10 @@ from spmdsim.errors import RuleError
 from spmdsim.worlds import LockStep, MPIWorld
 
 MESHES = [Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))]
-#: Where there are many strategies a sample of them is run; a small one under mpirun, where each collective costs a
-#: context switch per rank, and of functions that share their rule with many others.
+#: Where there are many strategies a sample of them is run, another one of each operator; a small one under mpirun,
+#: where each collective costs a context switch per rank, and of functions that share their rule with many others.
 MPI_SAMPLE = 4
-LOCKSTEP_SAMPLE = 16
+LOCKSTEP_SAMPLE = 12
 
 ids = [sample.name for sample in SAMPLES]
 
@@ -57,10 +57,10 @@ def is_float(value) -> bool:
 def strategies(sample: Sample, mesh: Mesh, world) -> list[Strategy]:
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
     choices = [s for s in bound.strategies(mesh, empty=True) if passes_only_floats(s, sample)]
-    limit = LOCKSTEP_SAMPLE // 2 if is_elementwise(sample) else LOCKSTEP_SAMPLE
+    limit = LOCKSTEP_SAMPLE // 3 if is_elementwise(sample) else LOCKSTEP_SAMPLE
     if isinstance(world, MPIWorld):
         limit = 1 if is_elementwise(sample) else MPI_SAMPLE
-    return choices if len(choices) <= limit else random.Random(0).sample(choices, limit)
+    return choices if len(choices) <= limit else random.Random(sample.name).sample(choices, limit)
 
 
 def is_elementwise(sample: Sample) -> bool:

@@ -56,12 +56,16 @@ def check(name: str, row: Row, dtypes: tuple[np.dtype, ...], split: int | None) 
         np.testing.assert_allclose(full.astype(wide), want.astype(wide), allowed, allowed, err_msg=where)
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.operands == 1])
-def test_one_operand(name):
+@pytest.mark.parametrize(
+    "number, name", [*enumerate(name for name, row in ROWS.items() if row.operands == 1)]
+)
+def test_one_operand(number, name):
+    """Each type in one split, another one for the next type and the next operator; float32 in all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for dtype, split in itertools.product(TYPES, (None, 0, 1)):
-            check(name, ROWS[name], (dtype,), split)
+        for k, (dtype, split) in enumerate(itertools.product(TYPES, (None, 0, 1))):
+            if dtype == "f4" or (k + k // 3 + number) % 3 == 0:
+                check(name, ROWS[name], (dtype,), split)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +77,8 @@ def test_two_operands(number, name):
         warnings.simplefilter("ignore")
         for a, b in [*itertools.product(TYPES, TYPES)][number % 5 :: 5]:
             check(name, ROWS[name], (a, b), split=0)
-        for dtype, split in itertools.product(TYPES, (None, 1)):
-            check(name, ROWS[name], (dtype, np.dtype("f4")), split)
+        for k, dtype in enumerate(TYPES, number):
+            check(name, ROWS[name], (dtype, np.dtype("f4")), 1 if k % 2 else None)
 
 
 @pytest.mark.ranks(4)
