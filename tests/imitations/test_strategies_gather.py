@@ -9,7 +9,7 @@ from layout_cases import cases, tuples
 import spmdsim.dialects.mindspore as ms
 import spmdsim.ops as ops
 from spmdsim.arrays import Tensor
-from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import mode_of
+from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import choose_mode
 from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.dialects.session import use_world
 from spmdsim.worlds import LockStep
@@ -93,7 +93,7 @@ def test_every_mode_gives_what_numpy_gives(example):
 )
 def test_cuts_without_a_mode(axis, param, index, words):
     with pytest.raises(RuntimeError, match=words):
-        mode_of(axis, param, index, 8)
+        choose_mode(axis, param, index, 8)
 
 
 def test_repeated_gathers_stand_on_the_left_where_the_axis_is_split():

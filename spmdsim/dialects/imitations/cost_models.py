@@ -51,7 +51,10 @@ class PublishedModel(ABC):
 
     @abstractmethod
     def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
-        """Return the cost of a collective whose name is valid; see `seconds`."""
+        """Return the cost of a collective in the system's own unit.
+
+        The arguments are those of `seconds`; ``collective`` is a valid name, and ``axes`` is a tuple.
+        """
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Return the cost of one local operator with ``flops`` operations and ``nbytes`` bytes of operands."""
@@ -90,9 +93,9 @@ class AlpaModel(PublishedModel):
             return 0.0
         a, b = self._terms(axes)
         extra = {"all_gather": 0.1, "all_reduce": 0.01, "reduce_scatter": 0.001, "all_to_all": 0.001}
-        # Alpa punishes all_to_all by n/2 on top of the bytes that really move.
-        punished = group_size / 2 if collective == "all_to_all" else 1.0
-        return a + b * nbytes * punished + extra.get(collective, 0.0)
+        # Alpa charges n/2 times the bytes that an all_to_all moves.
+        factor = group_size / 2 if collective == "all_to_all" else 1.0
+        return a + b * nbytes * factor + extra.get(collective, 0.0)
 
 
 @dataclass(frozen=True)
@@ -163,9 +166,9 @@ class MindSporeModel(PublishedModel):
         return self.const if communication <= self.threshold else communication + self.bias
 
     def forward_bytes(self, collective: str, group_size: int, nbytes: float) -> float:
-        """Return MindSpore's count of forward communication, in bytes and without weights.
+        """Return the bytes that MindSpore counts for the forward communication of a collective.
 
-        See `seconds` for the arguments; the class describes the counts.
+        They have no weights. The class describes the counts. The arguments are those of `seconds`.
         """
         message = message_bytes(collective, group_size, nbytes) if group_size > 1 else 0.0
         if collective in ("all_gather", "reduce_scatter"):

@@ -31,7 +31,13 @@ _EXCHANGE = 0.5
 
 
 class AxisTransition(NamedTuple):
-    """Collective, or ``"slice"``, along one mesh axis (by number), and the layout after it."""
+    """Step of a plan of DTensor: a change of one mesh axis.
+
+    Attributes:
+        axis: number of the mesh axis.
+        collective: name of the collective, or ``"slice"`` for a local slice.
+        layout: layout after the step.
+    """
 
     axis: int
     collective: str
@@ -44,7 +50,9 @@ def in_mesh_order(layout: Layout) -> bool:
 
 
 def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransition]:
-    """Return the cheapest path of transitions between two layouts of one mesh (Dijkstra's algorithm).
+    """Return the steps of the graph planner between two layouts of one mesh.
+
+    They are the cheapest path by the prices of `transitions`, found by Dijkstra's algorithm.
 
     Args:
         src: layout before.
@@ -80,9 +88,14 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransit
 
 
 def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransition]]:
-    """Yield ``(price, transition)`` for every transition from a layout; prices are in microseconds.
+    """Yield every step that the graph planner allows from a layout, each with its price in microseconds.
 
-    ``nbytes`` are the bytes of the whole tensor.
+    A partial axis may be reduced, with or without a scatter. An unused axis may split any dim, as its innermost axis.
+    The innermost axis of a dim may be gathered, or exchanged to another dim.
+
+    Args:
+        layout: layout before the step.
+        nbytes: bytes of the whole tensor.
     """
     mesh, local = layout.mesh, nbytes / layout.shard_count
     partial = dict(layout.partial)
@@ -134,7 +147,10 @@ def format_dtensor_layout(layout: Layout) -> str:
 
 
 def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
-    """Return the transitions of the greedy planner between two layouts of one mesh.
+    """Return the steps of the greedy planner, in order, between two layouts of one mesh.
+
+    The first pass goes from the innermost to the outermost axis, the second one back; see the module's description.
+    Raises PlanError if ``dst`` has a pending reduction that ``src`` lacks.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -144,19 +160,19 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
     current, target, steps = list(src.placements), dst.placements, list[AxisTransition]()
 
     def change_axis(axis: int, placement: Placement) -> None:
+        """Append the step that gives an axis a placement, unless the axis has it."""
         if current[axis] != placement:
             name = _collective(current[axis], placement)
             current[axis] = placement
             steps.append(AxisTransition(axis, name, Layout.from_placements(src.mesh, current, src.ndim)))
 
-    split = any(isinstance(placement, Shard) for placement in current)
-    for axis in reversed(range(len(current) if split else 0)):
-        wanted = target[axis]
-        if isinstance(wanted, Shard):
-            outer = [k for k in range(axis) if current[k] == wanted]
-            if outer != [k for k in range(axis) if target[k] == wanted]:
-                wanted = Replicate()
-        change_axis(axis, wanted)
+    if any(isinstance(placement, Shard) for placement in current):
+        for axis in reversed(range(len(current))):
+            wanted = target[axis]
+            outer_axes_now = [k for k in range(axis) if current[k] == wanted]
+            outer_axes_after = [k for k in range(axis) if target[k] == wanted]
+            differ = isinstance(wanted, Shard) and outer_axes_now != outer_axes_after
+            change_axis(axis, Replicate() if differ else wanted)
     for axis, placement in enumerate(target):
         change_axis(axis, placement)
     return steps
@@ -165,7 +181,7 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
 def _collective(before: Placement, after: Placement) -> str:
     """Return the name of the collective between two placements of an axis.
 
-    PlanError: ``after`` is partial.
+    Raises PlanError if ``after`` is partial.
     """
     if isinstance(after, Partial):
         raise PlanError(f"DTensor does not turn {before} into {after}")

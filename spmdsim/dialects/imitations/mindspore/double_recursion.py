@@ -67,7 +67,7 @@ class Recursion:
         return tuple(by_cuts[cuts] for cuts in self.cuts)
 
     def parts(self, operator: int) -> tuple[Cuts, ...]:
-        """Return the number of shards per dim of each operand of an operator, as ``.shard`` takes them."""
+        """Return the cuts of an operator as ``.shard`` takes them: blocks per dim of each operand."""
         bound = self.graph.operators[operator].bound
         pieces = dict.fromkeys(bound.sizes, 1)
         for size, factor in zip(prime_factors(self.ranks), self.cuts[operator]):
@@ -153,7 +153,10 @@ class CutCosts:
         return all(k not in members for members in self.members[self.inputs :])
 
     def costs(self, state: Cuts, pieces: int) -> list[float | None]:
-        """Return per factor the cost of a cut into ``pieces`` more blocks; None if it is not possible."""
+        """Return, per factor, the cost of a cut into ``pieces`` times as many blocks.
+
+        None stands for a cut that is not possible. ``state`` has the number of blocks per factor so far.
+        """
         costs = self._memory.get((state, pieces))
         if costs is None:
             costs = [self._cost(k, state, pieces) for k in range(len(self.factors))]
@@ -161,25 +164,35 @@ class CutCosts:
         return costs
 
     def _cost(self, k: int, state: Cuts, pieces: int) -> float | None:
-        """Return the cost, in elements, of cutting factor ``k`` into ``pieces`` more blocks, or None.
+        """Return the cost, in elements, of cutting factor ``k`` into ``pieces`` times as many blocks.
 
-        A cut is not possible if the factor must stay whole, does not divide evenly, or lies inside a factor of its
-        dim that is not cut completely. Version 2.x also never cuts both a reduced and a column factor. Cuts of
-        operators other than products are free.
+        The cost of a product is the elements of the operands and results that lack the factor, times ``(pieces - 1) /
+        pieces``; rows cost a tenth in version 2.x. Cuts of other operators are free. None if the cut is not possible;
+        see `_can_cut`.
         """
-        if k in self.whole or (self.sizes[k] // state[k]) % pieces or self.sizes[k] % state[k]:
-            return None
-        if self.sizes[k] // state[k] < pieces or any(state[m] != self.sizes[m] for m in self.majors[k]):
+        if not self._can_cut(k, state, pieces):
             return None
         if not self.contraction:
             return 0.0
-        if self.version == "2.x" and k in self.exclusive:
-            others = (m for m in self.exclusive if m != k and self._is_reduced(m) != self._is_reduced(k))
-            if any(state[m] > 1 for m in others):
-                return None
         lacking = [t for t, members in enumerate(self.members) if k not in members]
         cost = sum(self.elements(state)[t] for t in lacking) * (pieces - 1) / pieces
         return cost * ROW_COEFFICIENT if self.version == "2.x" and k in self.rows else cost
+
+    def _can_cut(self, k: int, state: Cuts, pieces: int) -> bool:
+        """Return True if factor ``k`` can be cut into ``pieces`` times as many blocks.
+
+        It cannot if it must stay whole, does not divide evenly, or lies inside a factor of its dim that is not cut
+        completely. Version 2.x also never cuts both a reduced and a column factor of one product.
+        """
+        block, remainder = divmod(self.sizes[k], state[k])
+        if k in self.whole or remainder or block % pieces or block < pieces:
+            return False
+        if any(state[m] != self.sizes[m] for m in self.majors[k]):
+            return False
+        if not self.contraction or self.version != "2.x" or k not in self.exclusive:
+            return True
+        others = (m for m in self.exclusive if self._is_reduced(m) != self._is_reduced(k))
+        return all(state[m] == 1 for m in others)
 
     def elements(self, state: Cuts) -> list[float]:
         """Return the number of elements of a shard of each operand and each result."""
@@ -220,11 +233,11 @@ class _Search:
         self.view_numbers: dict[Cuts, int] = {}
         self.view_values: list[Cuts] = []
         self.views: list[Cuts] = []
-        self.links = [self._links(operator) for operator in graph.operators]
-        self.order = self._order(order or self._default_order())
-        self.fixed = self._configured()
+        self.links = [self._list_links(operator) for operator in graph.operators]
+        self.order = self._order_operators(order or self._default_order())
+        self.fixed = self._read_configured()
 
-    def _links(self, operator: Operator) -> list[tuple[int, int, int]]:
+    def _list_links(self, operator: Operator) -> list[tuple[int, int, int]]:
         """Return ``(slot, neighbour, neighbour's slot)`` for every tensor shared with another operator.
 
         Slots number operands, then results. Of each result, at most 16 readers count.
@@ -251,7 +264,7 @@ class _Search:
         batch = min((shape[0] for shape in inputs), default=8)
         return "weight" if self.ranks > 32 and batch < 8 else "topological"
 
-    def _order(self, order: str) -> list[int]:
+    def _order_operators(self, order: str) -> list[int]:
         """Return the operators in the order of decision.
 
         A product's weight is the cheapest cost (r1.0) or the highest cost (2.x) of its first cut in two. Other
@@ -267,8 +280,11 @@ class _Search:
             weights[number] = pick(costs) if costs and kind.contraction else 0.0
         return sorted(range(count), key=lambda i: -weights[self.kind_of[i]])
 
-    def _configured(self) -> dict[int, list[int | None]]:
-        """Return the factor (by number) that each step cuts, for every operator with a configured strategy."""
+    def _read_configured(self) -> dict[int, list[int | None]]:
+        """Return the factor that each step cuts, for every operator with a configured strategy, by operator.
+
+        A factor is a number; None stands for a step that cuts nothing.
+        """
         factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:
             if operator.configured is None:
@@ -285,16 +301,16 @@ class _Search:
             factors_cut[operator.index] = cuts
         return factors_cut
 
-    def _number(self, kind: int, state: Cuts) -> int:
+    def _number_state(self, kind: int, state: Cuts) -> int:
         """Return the number of a state of an operator kind; new states are added with their views."""
         number = self.numbers.get((kind, state))
         if number is None:
             number = self.numbers[kind, state] = len(self.states)
             self.states.append((kind, state))
-            self.views.append(tuple(map(self._view, self.kinds[kind].views(state))))
+            self.views.append(tuple(map(self._number_view, self.kinds[kind].views(state))))
         return number
 
-    def _view(self, view: Cuts) -> int:
+    def _number_view(self, view: Cuts) -> int:
         """Return the number of the cuts of one tensor; new cuts are added."""
         number = self.view_numbers.setdefault(view, len(self.view_values))
         if number == len(self.view_values):
@@ -303,7 +319,7 @@ class _Search:
 
     def run(self) -> Recursion:
         """Decide all steps for all operators."""
-        state = [self._number(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
+        state = [self._number_state(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
         cuts: list[list[str | None]] = [[] for _ in state]
         links = [[(u, slot) for _, u, slot in entry] for entry in self.links]
         # Equal tuples become one object, so that lookups compare them by identity.
@@ -340,12 +356,13 @@ class _Search:
             return None, number
         kind, state = self.states[number]
         cut = (*state[:factor], state[factor] * pieces, *state[factor + 1 :])
-        return self.kinds[kind].factors[factor], self._number(kind, cut)
+        return self.kinds[kind].factors[factor], self._number_state(kind, cut)
 
     def _decide(self, number: int, i: int, around: Cuts, pieces: int) -> tuple[str | None, int]:
-        """Cut operator ``i`` in the cheapest way; see `_cut_factor` for the result.
+        """Cut operator ``i`` along the factor of least cost plus charges; see `_cut_factor` for the result.
 
-        Ties go to the first factor in ``kind.preference``.
+        Equal sums go to the first factor in ``kind.preference``. Version 2.x may leave a product uncut; any operator
+        stays uncut if no cut is possible.
 
         Args:
             number: number of the operator's state.
@@ -363,18 +380,17 @@ class _Search:
                 options.append((cost, k))
         if not options or (self.version == "2.x" and kind.contraction):
             options.append((min(possible) ** 2 / UNCUT_DIVISOR if possible else 0.0, None))
-        best: tuple[float, tuple[str | None, int]] | None = None
         sizes = kind.elements(state)
+        totals: list[tuple[float, tuple[str | None, int]]] = []
         for price, factor in options:
             answer = self._cut_factor(number, factor, pieces)
-            total = price + self._redistribution(self.views[answer[1]], i, around, sizes)
-            if best is None or total < best[0]:
-                best = (total, answer)
-        assert best is not None
-        return best[1]
+            totals.append((price + self._charge_differences(self.views[answer[1]], i, around, sizes), answer))
+        return min(totals, key=lambda pair: pair[0])[1]
 
-    def _redistribution(self, views: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
-        """Return the charge for neighbours, decided in this step, that cut a shared tensor differently.
+    def _charge_differences(self, views: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
+        """Return the charge, in elements, for neighbours that cut a shared tensor differently.
+
+        Only neighbours that were decided in this step count. In r1.0 the cuts must differ in at least two dims.
 
         Args:
             views: number of the view of each operand and result.

@@ -50,7 +50,7 @@ class MapLayout(NamedTuple):
 
     @property
     def slice_shape(self) -> Shape:
-        """Shape of a shard. PlanError: a dim is not split evenly."""
+        """Shape of a shard. Raises PlanError if a dim is not split evenly."""
         parts = [self.axis_size(axis) for axis in self.map]
         if any(size % count for size, count in zip(self.shape, parts)):
             raise PlanError(f"MindSpore splits evenly only, but {self.shape} is split in {tuple(parts)}")
@@ -98,13 +98,15 @@ def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -
 def _one_axis_each(
     matrix: Shape, lists: Sequence[list[int]], shape: Shape, error: type[PlanError], uneven: str
 ) -> MapLayout:
-    """Replace a dim with several axes by several dims; all but the last are as long as their axes.
+    """Return the layout in which each dim with several axes is replaced by several dims, one per axis.
+
+    All of these dims but the last are as long as their axes; the last one has the remaining size.
 
     Args:
         matrix: device matrix.
-        lists: per dim its axes from the right, major first.
+        lists: per dim its axes from the right, major first; ``[-1]`` for none.
         shape: global shape.
-        error: error for a dim that the axes do not divide.
+        error: class of the error for a dim that the axes do not divide.
         uneven: format of its message, with the size of the dim and those of its axes.
     """
     axes: list[int] = []
@@ -164,19 +166,22 @@ def squeeze(layout: MapLayout) -> MapLayout:
 
 def unify_matrix(a: Sizes, b: Sizes) -> Shape:
     """Return the coarsest device matrix that refines both: the ratios of the merged prefix products."""
-    return _factors({*accumulate(a, mul), *accumulate(b, mul)}, f"device matrices {tuple(a)} and {tuple(b)}")
+    return _find_ratios(
+        {*accumulate(a, mul), *accumulate(b, mul)}, f"device matrices {tuple(a)} and {tuple(b)}"
+    )
 
 
 def expand_shape(shape: Sizes, other_shape: Sizes) -> Shape:
     """Return the coarsest shape that refines both: the ratios of the merged suffix products."""
     ends = {*accumulate(reversed(shape), mul), *accumulate(reversed(other_shape), mul)}
-    return tuple(reversed(_factors(ends, f"shapes {tuple(shape)} and {tuple(other_shape)}")))
+    return tuple(reversed(_find_ratios(ends, f"shapes {tuple(shape)} and {tuple(other_shape)}")))
 
 
-def _factors(products: Iterable[int], what: str) -> Shape:
-    """Return the ratios of successive sorted products.
+def _find_ratios(products: Iterable[int], what: str) -> Shape:
+    """Return the sizes whose prefix products are given numbers: the ratios of successive products.
 
-    NotExpandable: one does not divide the next.
+    ``_find_ratios({2, 8, 16}, ...)`` is ``(2, 4, 2)``. Raises NotExpandable, with ``what`` in the message, if a product
+    does not divide the next one.
     """
     factors, below = [], 1
     for product in sorted({*products} - {1}):
@@ -188,14 +193,20 @@ def _factors(products: Iterable[int], what: str) -> Shape:
 
 
 def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
-    """Return the layout on a finer device matrix; a dim whose axis is cut becomes several dims."""
-    parts = _parts(layout.matrix, matrix)
+    """Return the layout on a finer device matrix; a dim whose axis is cut becomes several dims.
+
+    Raises NotExpandable if the matrix does not refine that of the layout, or a dim does not divide.
+    """
+    parts = _refine_axes(layout.matrix, matrix)
     lists = [[-1] if axis < 0 else parts[len(layout.matrix) - 1 - axis] for axis in layout.map]
     return _one_axis_each(matrix, lists, layout.shape, NotExpandable, "a dim of {} cannot be cut in {}")
 
 
-def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
-    """Return, per axis of ``matrix``, the axes of ``finer`` that it consists of, counted from the right."""
+def _refine_axes(matrix: Shape, finer: Shape) -> list[list[int]]:
+    """Return, per axis of a device matrix, the axes of a finer one that it consists of.
+
+    Axes of the finer one count from the right. Raises NotExpandable if ``finer`` does not refine ``matrix``.
+    """
     parts: list[list[int]] = []
     at = 0
     for size in matrix:
@@ -211,7 +222,10 @@ def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
 
 
 def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
-    """Return the layout for a finer shape; an axis whose blocks span several of the new dims is cut."""
+    """Return the layout for a finer shape; an axis that splits several of the new dims is cut.
+
+    Raises NotExpandable if the shape does not refine that of the layout, or an axis cannot be cut to fit it.
+    """
     matrix = [[size] for size in layout.matrix]
     #: Per new dim the axis (from the left) that splits it, and the number of the axis's part.
     pieces: list[tuple[int, int]] = []
@@ -323,7 +337,11 @@ class _Inference:
         self.operators: list[Abstract] = []
 
     def run(self) -> list[Abstract]:
-        """Run the loop until all dims are finished; return the operators."""
+        """Run the loop until every dim has its wanted axis; return the operators.
+
+        Each turn splits and exchanges as much as possible, then gathers axes that no target dim has. A turn without an
+        operator gathers the first open dim.
+        """
         while self.open:
             count = len(self.operators)
             self._repeat(self._split_and_exchange)
@@ -345,7 +363,7 @@ class _Inference:
         self._repeat(self._exchange_axes)
 
     def _split_dims(self) -> None:
-        """Remove finished dims; split a whole dim if its wanted axis is free."""
+        """Remove finished dims from ``open``; split each whole dim whose wanted axis splits no other dim."""
         for dim, axis in list(self.open.items()):
             wanted = self.after[dim]
             if axis == wanted:

@@ -49,7 +49,9 @@ class MapOperator(NamedTuple):
 def operators(
     before: AnyLayout, after: AnyLayout, rank: int, ranks: Sizes | None = None, all2all: bool = False
 ) -> list[MapOperator]:
-    """Return the operators of ``rank``, without the reordering of offline transforms.
+    """Return the operators that change a rank's shard from one layout to another, in order.
+
+    They are those of MindSpore's redistribution in a program, without the reordering of its offline transforms.
 
     Args:
         before: layout before.
@@ -83,7 +85,7 @@ def reshape_operators(before: Shape, after: Shape) -> list[MapOperator]:
 
 
 def slice_operator(shape: Sizes, dim: int, index: int) -> MapOperator:
-    """Return the StridedSlice of block ``index`` of ``dim``; ``shape`` is the local shape after it."""
+    """Return the StridedSlice that takes block ``index`` of a dim; ``shape`` is the local shape after it."""
     begin, end = [0] * len(shape), list(shape)
     begin[dim], end[dim] = index * shape[dim], (index + 1) * shape[dim]
     return MapOperator("StridedSlice", [*begin, *end, *[1] * len(shape)])
@@ -150,7 +152,10 @@ def make_concrete(
 
 
 def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes) -> list[MapOperator]:
-    """Return the operators for layouts without a common form: gather all dims, reshape, slice."""
+    """Return the operators of a rank for layouts without a common form: gather all dims, reshape, slice.
+
+    The arguments are those of `operators`, in numbers.
+    """
     nothing = (-1,) * len(before.map)
     gathers = infer_operators(before.matrix, _without_ones(before), nothing)
     out = make_concrete(gathers, before.matrix, before.slice_shape, rank, ranks)
@@ -165,9 +170,13 @@ def _without_ones(layout: MapLayout) -> Shape:
 
 
 def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int], int]:
-    """Return ``(group, index)``: the ranks along an axis through ``rank``, and the position of ``rank``.
+    """Return the group of a rank along one axis of a device matrix, and the rank's position in the group.
 
-    The axis counts from the right.
+    Args:
+        matrix: device matrix.
+        axis: the axis, counted from the right.
+        rank: the rank.
+        ranks: ranks of the device matrix, in row-major order.
     """
     left = len(matrix) - 1 - axis
     stride, size = math.prod(matrix[left + 1 :]), matrix[left]
@@ -178,9 +187,9 @@ def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int]
 
 
 def run_names(ops: Sequence[MapOperator]) -> list[str]:
-    """Return the names of the operators that run.
+    """Return the names of the operators that MindSpore runs for these operators.
 
-    An AllConcat runs as AllGather; along another dim than 0, Split and Concat follow.
+    An AllConcat runs as AllGather; along another dim than 0, Split and Concat follow. Others run under their names.
     """
     out: list[str] = []
     for op in ops:
@@ -192,7 +201,7 @@ def run_names(ops: Sequence[MapOperator]) -> list[str]:
 
 
 def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
-    """Return the local shape after an operator."""
+    """Return the local shape after an operator, from the local shape before it."""
     out = list(shape)
     if op.name == "Reshape":
         return list(op.args)

@@ -12,9 +12,8 @@ et al. (2021, 3-D):
      activation              weight            result                  collectives
 ===  ======================  ================  ======================  ===============================================
 2-D  ``(m, (x, y))``         ``(x, y)``        ``(m, (y, x))``         gather over y, scatter the sum over x
-3-D  ``((..., z, y), x)``    ``((x, z), y)``   ``((..., z, x), y)``    gather over y and over z, scatter the sum over
-x ===  ======================  ================  ======================
-===============================================
+3-D  ``((..., z, y), x)``    ``((x, z), y)``   ``((..., z, x), y)``    gather over y, over z, scatter the sum over x
+===  ======================  ================  ======================  ===============================================
 
 The collectives follow from the product's rule; this module only recognises the pattern.
 """
@@ -76,7 +75,7 @@ def batch_parallel(
         check_devices(in_strategy, devices)
         in_strategy, devices = [layout.cuts for layout in in_strategy], in_strategy[0].mesh.rank_list
     ranks = device_ranks(devices, math.prod(in_strategy[0]) if in_strategy else 1)
-    wanted = [_first_dim(shape, len(ranks)) for shape in shapes]
+    wanted = [_cut_first_dim(shape, len(ranks)) for shape in shapes]
     if in_strategy is not None and [tuple(entry) for entry in in_strategy] != wanted:
         raise ShardError(
             f"the operator splits dim 0 over all {many(len(ranks), 'device')}, but got {tuple(in_strategy)}"
@@ -94,7 +93,7 @@ def batch_parallel(
     )
 
 
-def _first_dim(shape: Shape, devices: int) -> Cuts:
+def _cut_first_dim(shape: Shape, devices: int) -> Cuts:
     """Return cuts that split dim 0 over all devices."""
     return tuple(1 if d else devices for d in range(len(shape)))
 
@@ -127,13 +126,13 @@ def data_source(
         check_devices(in_strategy, devices)
         for i, (tensor_layout, shape) in enumerate(zip(in_strategy, shapes)):
             check_even(tensor_layout, shape, f"tensor {i}")
-        return _source(name, shapes, tuple(in_strategy), 1, repeat)
+        return _shard_source(name, shapes, tuple(in_strategy), 1, repeat)
     if in_strategy is not None and not any(in_strategy):
         in_strategy = None
     cuts = [tuple(entry) for entry in in_strategy] if in_strategy is not None else None
     ranks = device_ranks(devices, math.prod(_longest(cuts)) if cuts else 1)
     if cuts is None:
-        cuts = [_first_dim(shape, len(ranks)) for shape in shapes]
+        cuts = [_cut_first_dim(shape, len(ranks)) for shape in shapes]
     check_cuts(cuts, shapes, len(ranks))
     matrix = _longest(cuts)
     for i, entry in enumerate(cuts):
@@ -151,15 +150,23 @@ def data_source(
     def layout(entry: tuple[int, ...]) -> Layout:
         return Layout(mesh, [f"dim{d}" if cut == matrix[d] else None for d, cut in enumerate(entry)])
 
-    return _source(name, shapes, tuple(map(layout, cuts)), len(ranks) // math.prod(matrix), repeat)
+    return _shard_source(name, shapes, tuple(map(layout, cuts)), len(ranks) // math.prod(matrix), repeat)
 
 
-def _source(
+def _shard_source(
     name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
 ) -> Sharded:
     """Return the sharding of a data source; GetNext has results only, other operators also operands.
 
-    ``repeated`` is the number of devices with equal work, ``side`` the place of their axis in the device matrix.
+    Args:
+        name: MindSpore's name of the operator.
+        shapes: global shapes of the tensors.
+        layouts: their layouts.
+        repeated: number of devices with equal work.
+        side: side of the device matrix on which their axis is, ``"left"`` or ``"right"``.
+
+    Raises:
+        ShardError: If there is not one layout per tensor.
     """
     if len(layouts) != len(shapes):
         raise ShardError(
@@ -178,7 +185,11 @@ def _longest(cuts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mesh:
-    """Return the mesh of a device matrix; further ranks form axis ``"repeat"``, on side ``repeat``."""
+    """Return the mesh of a device matrix, with axes ``dim0``, ``dim1`` and so on.
+
+    If there are more ranks than the matrix has devices, they form a further axis ``repeat``, along which devices do
+    equal work. It is the first axis if the argument ``repeat`` is ``"left"``, else the last one.
+    """
     times = len(ranks) // math.prod(matrix)
     sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
     if times > 1:
@@ -201,8 +212,11 @@ BATCH_AXIS_SP = "SHARD_BATCH_AXIS_AND_SP"
 MANUAL = "MANUAL"
 
 
-def mode_of(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
-    """Return MindSpore's mode of a Gather strategy.
+def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
+    """Return MindSpore's mode of a Gather strategy, which states what a split of the lookup axis means.
+
+    ``MANUAL`` with a manual split; ``NORMAL`` if the lookup axis is not split; ``AXIS_0`` or ``AXIS_1`` if the indices
+    are not split; else ``BATCH_AND_AXIS`` if dim 0 of the indices is split, ``BATCH_AXIS_SP`` if dim 1 is.
 
     Args:
         axis: lookup axis of the table.
@@ -267,12 +281,16 @@ def gather(
     axis %= len(table)
     bound = ops.gather.op.bind(shapes, {"dim": axis})
     ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
-    cuts = tuple(in_strategy) if in_strategy is not None else ((1,) * len(table), _first_dim(ids, len(ranks)))
+    cuts = (
+        tuple(in_strategy)
+        if in_strategy is not None
+        else ((1,) * len(table), _cut_first_dim(ids, len(ranks)))
+    )
     check_cuts(
         cuts, shapes if "manual_split" not in attrs else (_round_rows(table, cuts[0]), ids), len(ranks)
     )
     param, index = tuple(cuts[0]), tuple(cuts[1])
-    mode = mode_of(axis, param, index, len(ranks), "manual_split" in attrs)
+    mode = choose_mode(axis, param, index, len(ranks), "manual_split" in attrs)
     if mode == NORMAL:
         derivation = _derive_whole_axis(bound, (param, index), ranks, repeat or "right")
     elif mode == MANUAL:
@@ -285,7 +303,14 @@ def gather(
 def _derive_whole_axis(
     bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str
 ) -> Sharded:
-    """Derive the sharding if the lookup axis is whole: all other dims are split freely."""
+    """Derive the sharding of a Gather whose lookup axis is whole: all other dims may be split.
+
+    Args:
+        bound: rule of the Gather with its sizes.
+        cuts: cuts of table and indices.
+        ranks: the devices.
+        repeat: side of the device matrix for repeated calculation.
+    """
     strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
     times = len(ranks) // (math.prod(cuts[0]) * math.prod(cuts[1]))
     return derive_sharding("Gather", bound, strategy, mode=NORMAL, repeated_calc=times, repeated_side=repeat)
@@ -294,7 +319,16 @@ def _derive_whole_axis(
 def _derive_split_axis(
     bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], mode: str, repeat: str | None
 ) -> Sharded:
-    """Derive the sharding if the lookup axis is split: the device matrix has only the dims of the mode.
+    """Derive the sharding of a Gather whose lookup axis is split.
+
+    The device matrix has only the dims that the mode states.
+
+    Args:
+        bound: rule of the Gather with its sizes.
+        cuts: cuts of table and indices.
+        ranks: the devices.
+        mode: ``AXIS_0``, ``AXIS_1``, ``BATCH_AND_AXIS`` or ``BATCH_AXIS_SP``; see `choose_mode`.
+        repeat: side of the device matrix for repeated calculation; None is ``"left"``.
 
     Raises:
         ShardError: If the cuts do not divide the devices, or need repeated calculation that ``mode`` does not
@@ -400,9 +434,16 @@ def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out:
 
 
 def _choose_result(derivation: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
-    """Return the layout among ``choices`` that has the cuts ``out``.
+    """Return the layout of a Gather's result that an out_strategy asks for.
 
-    Raise ShardError if none has.
+    Args:
+        derivation: the sharding.
+        choices: the possible layouts; the second one is None if the result cannot be scattered.
+        axis: lookup axis.
+        out: the wanted cuts, perhaps in a tuple.
+
+    Raises:
+        ShardError: If no choice has these cuts, ``axis`` is not 0, or the mode is ``MANUAL``.
     """
     entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
     if axis != 0 or derivation.mode == MANUAL:
@@ -420,8 +461,17 @@ Axes = tuple[str, ...]
 
 
 def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
-    """Derive the sharding of a product whose operands' layouts match the 2-D or the 3-D pattern."""
-    splits, along = _pattern(bound, layouts)
+    """Derive the sharding of a product whose operands' layouts match the 2-D or the 3-D pattern.
+
+    Args:
+        name: MindSpore's name of the operator.
+        bound: rule of the product with its sizes.
+        layouts: layouts of activation and weight.
+
+    Raises:
+        ShardError: If the layouts match neither pattern.
+    """
+    splits, along = _match_pattern(bound, layouts)
     strategy = Strategy.of(layouts[0].mesh, splits)
     bound.check(strategy)
     computed = bound.output_layouts(strategy)[0]
@@ -444,8 +494,12 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
     )  # fmt: skip
 
 
-def _pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
-    """Return the axes of every factor of the product, and the factor along which the sum is scattered.
+def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
+    """Recognise the 2-D or the 3-D pattern of a product's layouts.
+
+    Returns:
+        The axes that split each factor of the product (m: rows, k: summed, n: columns); the factor along which the sum
+        is scattered, ``"n"`` for 2-D and ``"m"`` for 3-D.
 
     Raises:
         ShardError: If the layouts match neither pattern.

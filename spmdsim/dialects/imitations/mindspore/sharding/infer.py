@@ -59,16 +59,16 @@ def infer_layout(
     if not present:
         raise LayoutError(f"{operator} needs the layout of at least one operand")
     if -1 in arguments.get("src_shape", ()):
-        return _of_any_size(operator, present, arguments)
+        return _infer_for_any_size(operator, present, arguments)
     if input_shapes is not None and len(input_shapes) == len(layouts):
         input_shapes = [shape for shape, layout in zip(input_shapes, layouts) if layout is not None]
     shapes = _operand_shapes(present, arguments, input_shapes)
     name = operator.split("(")[0].strip()
-    key = _key(name)
+    key = _normalize_name(name)
     if input_shapes is None and "matmul" in name.lower():
         shapes = [_broadcast_batch(layout, shape, present) for layout, shape in zip(present, shapes)]
     if name == "Linear":
-        return _linear(present, shapes)
+        return _infer_linear(present, shapes)
     if name == "Embedding" and len(present) > 1 and present[1].canonical.dims[0]:
         raise RuleError(
             f"{operator} takes no table that is split by rows, {present[1]}; the function embedding does, and its "
@@ -76,7 +76,7 @@ def infer_layout(
         )
     if key in _OF_ONE_OPERAND:
         present, shapes = _common_layout(operator, present), shapes[:1]
-    op, params, operands = _operator(name, shapes, arguments)
+    op, params, operands = _find_operator(name, shapes, arguments)
     if input_shapes is not None or "src_shape" in arguments:
         present = [_without_outer(layout, shape) for layout, shape in zip(present, shapes)]
         check_operands(present, shapes)
@@ -88,9 +88,13 @@ def infer_layout(
 
 
 def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts with whole operands sliced along factors that another operand splits.
+    """Return the operands' layouts after each whole dim is split like the same factor of another operand.
 
-    This is a local slice, for axes that the operand does not use yet.
+    A dim is split only along axes that its operand does not use yet, so a local slice is enough.
+
+    Args:
+        bound: rule with sizes.
+        layouts: layouts of the operands.
     """
     axes: dict[str, tuple[str, ...]] = {}
     for term, layout in zip(bound.inputs, layouts):
@@ -108,10 +112,10 @@ def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     return cut
 
 
-def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
-    """Return the layout of a reshape with one unknown size.
+def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
+    """Return the layout of a reshape whose ``src_shape`` has one unknown size, written as -1.
 
-    Derive it for two sizes, multiples of the required divisor by different primes, and compare the results.
+    It is derived for two sizes, the smallest size that divides as required times two primes. Both must agree.
 
     Raises:
         RuleError: If the results differ, or more than one size is unknown.
@@ -152,10 +156,14 @@ def _without_outer(layout: Layout, shape: Shape) -> Layout:
 
 
 def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts with replicated operands as partial, if the rule adds them to partial ones.
+    """Return the operands' layouts with replicated operands as partial where the rule needs it.
 
-    This moves nothing: one rank of each group keeps the values, the others have zeros. The original divides the
-    values by the size of the group instead.
+    The rule needs it if it adds a replicated operand to a partial one. This moves nothing: one rank of each group keeps
+    the values, the others have zeros. The original divides the values by the size of the group instead.
+
+    Args:
+        bound: rule with sizes.
+        layouts: layouts of the operands.
     """
     partial = list(layouts)
     for axis in dict.fromkeys(axis for layout in layouts for axis in layout.partial_axes):
@@ -169,7 +177,7 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     return partial
 
 
-def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
+def _infer_linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
     """Return the layout of ``x @ weight.T + bias`` with weight ``[out, in]``.
 
     Raises:
@@ -191,7 +199,10 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
 def _operand_shapes(
     layouts: Sequence[Layout], args: Args, shapes: Sequence[Sequence[int]] | None
 ) -> list[Shape]:
-    """Return the operands' shapes: those given, ``src_shape``, or the mesh size in every dim."""
+    """Return the operands' global shapes: ``shapes``, else ``src_shape``, else the mesh size in every dim.
+
+    Raises LayoutError if there is not one shape per layout.
+    """
     if shapes is not None:
         if len(shapes) != len(layouts):
             raise LayoutError(
@@ -205,9 +216,10 @@ def _operand_shapes(
 
 
 def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) -> Shape:
-    """Return the shape with size 1 for batch dims that are whole here but split in another operand.
+    """Return a product's operand shape with size 1 for batch dims that are broadcast.
 
-    These dims are broadcast.
+    Batch dims are all but the last two. One is broadcast if it is whole in this operand, ``layout``, but split in
+    another operand of ``layouts``.
     """
     sizes = list(shape)
     for back in range(3, layout.ndim + 1):
@@ -217,23 +229,33 @@ def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) ->
     return tuple(sizes)
 
 
-def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[str, Any], tuple[int, ...]]:
-    """Return our operator, its parameters, and the indices of the operands that it takes (all if empty).
+def _find_operator(
+    name: str, shapes: Sequence[Shape], args: Args
+) -> tuple[Op, dict[str, Any], tuple[int, ...]]:
+    """Return the operator of this library that stands for an operator of MindSpore or hyper-parallel.
+
+    Args:
+        name: name of the operator.
+        shapes: global shapes of the operands.
+        args: its other arguments.
+
+    Returns:
+        The operator; its parameters; the indices of the operands that it takes, which are all if the tuple is empty.
 
     Raises:
         RuleError: If the operator is unknown.
     """
-    key, ndim = _key(name), len(shapes[0])
-    row = _rows().get(key)
+    key, ndim = _normalize_name(name), len(shapes[0])
+    row = _index_rows().get(key)
     otherwise: dict[str, Callable[[], dict[str, Any]]] = {
         "Reshape": lambda: {"shape": full_shape(shapes[0], _target_shape(args))},
-        "Transpose": lambda: {"perm": _permutation(args, ndim)},
+        "Transpose": lambda: {"perm": _read_permutation(args, ndim)},
         "LayerNorm": lambda: {"epsilon": 0.0, "begin": -len(shapes[-1])},
         "OneHot": lambda: {"depth": int(args.get("num_classes", 8)), "dtype": "f4"},
         "RmsNorm": lambda: {"epsilon": 0.0},
     }
     if key in _UNARY:
-        return _elementwise(len(shapes)), {}, ()
+        return _elementwise_operator(len(shapes)), {}, ()
     if row is not None:
         first = row.known_as[0]
         attributes = {**args, "axis": args["dim"]} if "dim" in args else args
@@ -249,18 +271,18 @@ def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[
         raise RuleError(f"no operator {name!r} is known here") from None
 
 
-def _key(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Return an operator's name in lower case, without underscores and without text after a slash."""
     return name.split("/")[0].strip().lower().replace("_", "")
 
 
-def _rows() -> dict[str, OperatorRow]:
-    """Return the rows by MindSpore's and hyper-parallel's names, in the form of `_key`."""
+def _index_rows() -> dict[str, OperatorRow]:
+    """Return the rows by MindSpore's and hyper-parallel's names, in the form of `_normalize_name`."""
     rows = [row for row in TABLE.values() if row.strategies in ("rule", "gather")]
-    return {_key(name): row for row in rows for name in (*row.known_as, *row.aliases.split())}
+    return {_normalize_name(name): row for row in rows for name in (*row.known_as, *row.aliases.split())}
 
 
-def _elementwise(count: int) -> Op:
+def _elementwise_operator(count: int) -> Op:
     """Return an operator with the layouts of an element-wise operator of ``count`` operands.
 
     The operator for one operand is relu, which is not linear: partial sums are reduced before it. The operator for
@@ -279,7 +301,7 @@ def _elementwise(count: int) -> Op:
 def _target_shape(args: Args) -> Sequence[int]:
     """Return the new shape of a reshape: ``dst_shape`` or ``shape``.
 
-    RuleError: neither is given.
+    Raises RuleError if neither is given.
     """
     sizes = args.get("dst_shape", args.get("shape"))
     if sizes is None:
@@ -287,7 +309,7 @@ def _target_shape(args: Args) -> Sequence[int]:
     return tuple(sizes)
 
 
-def _permutation(args: Args, ndim: int) -> tuple[int, ...]:
+def _read_permutation(args: Args, ndim: int) -> tuple[int, ...]:
     """Return the order of dims: ``perm`` (or ``dims``), or the exchange of ``dim0`` and ``dim1``.
 
     Raises:

@@ -47,10 +47,10 @@ def without_ones(layout: Layout) -> MindSporeLayout:
 
 
 def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayout, tuple[int, ...]]:
-    """Return ``(layout, shape)`` of the tensor reshaped so that at most one axis splits each dim.
+    """Return the layout and the shape of a tensor reshaped so that at most one axis splits each dim.
 
     A dim with several axes becomes several dims: one per axis but the last, with the axis's size, and one for the
-    remainder.
+    remaining size.
 
     >>> expanded, shape = without_tuples(from_tensor_map((4, 2, 2), ((2, 1), 0)), (8, 8))
     >>> expanded.tensor_map, shape
@@ -127,7 +127,7 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
 
 
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
-    """Raise an error for cuts that no operator supports with operands of these shapes.
+    """Raise an error for cuts (numbers of blocks) that no operator supports with operands of these shapes.
 
     Args:
         cuts: cuts per operand and dim.
@@ -189,11 +189,11 @@ class Forward:
         divisor: number by which a sum is divided to get a mean.
     """
 
-    name: str  # AllReduce, ReduceScatter or AllGather
+    name: str
     op: str
     axes: tuple[str, ...]
     groups: Groups
-    divisor: int = 1  # of the sum, for a mean
+    divisor: int = 1
 
     def group(self, rank: int) -> tuple[int, ...]:
         """Return the group of a rank."""
@@ -366,9 +366,13 @@ def shard_without_rule(operator: str, mesh: Mesh, shapes: Sequence[Shape], input
 
 
 def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
-    """Return the layout with the axes of each tuple merged, if they are adjacent in the device matrix.
+    """Return the layout with the axes that split one dim together merged into one axis.
 
-    ``matrix`` asks for a device matrix with additional leading axes of size 1.
+    Only axes that are adjacent in the device matrix, in this order, are merged.
+
+    Args:
+        layout: the layout.
+        matrix: device matrix of the result, which may have additional leading axes of size 1; None for none.
     """
     mesh, axes = layout.mesh, list(layout.mesh.axes)
     blocks = [[axis] for axis in axes]

@@ -156,16 +156,19 @@ class _RequestedStrategy:
     attrs: Mapping[str, Any]
 
     def by_cuts(self, in_strategy: Any, repeat: str) -> Sharded:
-        """Derive the sharding from cuts per operand (per result for some operators); None is data parallel."""
+        """Derive the sharding from cuts.
+
+        Args:
+            in_strategy: cuts per operand, or of the result for OneHot; None is data parallel.
+            repeat: side of the device matrix for repeated calculation.
+        """
         row, bound = self.row, self.bound
         if row.of_result and in_strategy is not None:
             factors = cuts_of_result(bound, in_strategy, self.devices)
         else:
-            wanted = (
-                in_strategy
-                if in_strategy is not None
-                else default_cuts(bound, len(device_ranks(self.devices, 1)))
-            )
+            wanted = in_strategy
+            if wanted is None:
+                wanted = default_cuts(bound, len(device_ranks(self.devices, 1)))
             cuts = row.adjust(wanted, bound.shapes)
             pieces = math.prod(factor_cuts(bound, cuts).values())
             check_cuts(cuts, bound.shapes, len(device_ranks(self.devices, pieces)))
@@ -173,10 +176,16 @@ class _RequestedStrategy:
         used = math.prod(factors.values())
         members = device_ranks(self.devices, used)
         strategy = strategy_from_factors(bound, factors, members, repeat=repeat)
-        return self._derived(strategy, len(members) // used, repeat)
+        return self._derive(strategy, len(members) // used, repeat)
 
     def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
-        """Derive the sharding from one layout per operand."""
+        """Derive the sharding from one layout per operand.
+
+        Raises:
+            LayoutError: If a layout splits unevenly or is for another number of devices.
+            ShardError: If there is not one layout per operand.
+            UsageTypeError: If cuts and layouts are mixed.
+        """
         if not all(isinstance(entry, Layout) for entry in layouts):
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
         if len(layouts) != len(self.bound.inputs):
@@ -186,10 +195,10 @@ class _RequestedStrategy:
         check_operands(layouts, self.bound.shapes)
         check_devices(layouts, self.devices)
         if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
-            return self._nd(layouts)
-        return self._derived(self.bound.infer(layouts), 1, "right", layouts)
+            return self._derive_nd_product(layouts)
+        return self._derive(self.bound.infer(layouts), 1, "right", layouts)
 
-    def _nd(self, layouts: Sequence[Layout]) -> Sharded:
+    def _derive_nd_product(self, layouts: Sequence[Layout]) -> Sharded:
         """Derive the sharding of a product in two- or three-dimensional tensor parallelism."""
         derivation = nd_product(self.name, self.bound, layouts)
         (result,), out = derivation.outputs, self.out
@@ -199,7 +208,7 @@ class _RequestedStrategy:
         check_even(result, derivation.output_shapes[0], "the result")
         return derivation
 
-    def _derived(
+    def _derive(
         self, strategy: Strategy, repeated: int, side: str, layouts: tuple[Layout, ...] | None = None
     ) -> Sharded:
         """Derive layouts and collectives from a strategy.
@@ -256,7 +265,16 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
 
 
 def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Devices) -> dict[str, int]:
-    """Return cuts per factor from the cuts of the result; entries of scalar operands must be empty."""
+    """Return the number of blocks per factor of a rule, from the cuts of its result.
+
+    Args:
+        bound: rule with sizes.
+        in_strategy: the cuts of the result, then an empty entry for each scalar operand.
+        devices: number or list of devices; None for the product of the cuts.
+
+    Raises:
+        ShardError: If a further entry is not empty.
+    """
     entries = [tuple(entry) for entry in in_strategy]
     if any(entry for entry in entries[1:]):
         raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {in_strategy}")
@@ -291,23 +309,23 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
             raise UsageTypeError(
                 f"a strategy has cuts or a layout per operand, but {in_strategy} has {entry!r}"
             )
-    return op.shard(_of_devices(in_strategy), _of_devices(out_strategy), repeat=repeat)
+    return op.shard(_to_devices(in_strategy), _to_devices(out_strategy), repeat=repeat)
 
 
-def _of_devices(strategy: Any) -> Any:
+def _to_devices(strategy: Any) -> Any:
     """Return a strategy with its layouts on real devices, without virtual axes."""
     if isinstance(strategy, Layout):
         return device_layout(strategy)
     if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
-        return tuple(map(_of_devices, strategy))
+        return tuple(map(_to_devices, strategy))
     return strategy
 
 
 def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
-    """Return the sharding for operands with these numbers of dims.
+    """Return a configured operator with its layouts for operands with these numbers of dims.
 
-    A layout written as one tuple of axes depends on the number of dims, see `MindSporeLayout.of`. Return other shardings
-    unchanged.
+    A layout written as one tuple of axes depends on the number of dims; see `MindSporeLayout.of`. Other configured
+    operators, and None, are returned unchanged.
     """
     in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
     if sharding is None or len(in_strategy) != len(ndims) or not isinstance(in_strategy[0], Layout):
@@ -315,7 +333,7 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
     of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(in_strategy, ndims))
     if all(a is b for a, b in zip(in_strategy, of_dims)):
         return sharding
-    return build_sharded_op(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
+    return build_sharded_op(sharding.op, _to_devices(of_dims), sharding.out_strategy, sharding.repeat)
 
 
 def _check_devices(layouts: Sequence[Layout], ranks: int) -> None:
