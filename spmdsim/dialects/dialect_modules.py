@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from spmdsim.dialects.missing import DialectObject
+from spmdsim.dialects.table import Row
 from spmdsim.nn import Module, ModuleList
 
 
@@ -92,11 +94,12 @@ class Numbered(ModuleList):
 
 
 def with_zero_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
-    """Return an initial value function like ``others``, but with zeros in row ``row`` of the table.
+    """Return the initial values of an embedding's table with zeros in the row of the padding index.
 
     Args:
-        others: function from a global index (one slice per dim) to the values of that block.
-        row: index of the row; None returns ``others`` unchanged.
+        others: function that returns the initial values of a block of the table from its global index, one slice per
+            dim. Further arguments are passed on.
+        row: index of the row of zeros; None returns ``others`` unchanged.
     """
     if row is None:
         return others
@@ -125,15 +128,28 @@ def format_options(text: str, *optional: str) -> Callable[[Any], str]:
     return extra_repr
 
 
+def layer_row(row: Row, layer: str, keeps: Callable[..., dict[str, Any]], says: str, *optional: str) -> Row:
+    """Return the row of a layer with parameters, from the row of its function.
+
+    Args:
+        row: row of the function.
+        layer: name of the layer.
+        keeps: function that creates the layer's attributes; see `Row`.
+        says: format of the layer's text; see `format_options`.
+        optional: options that follow in the text if they are not None.
+    """
+    return replace(row, layer=layer, keeps=keeps, says=format_options(says, *optional))
+
+
 def format_module_tree(
     kind: str, extra: str, children: Iterable[Any], opening: str = "(", closing: str = ")"
 ) -> str:
-    """Return the text of a network in the form of its framework: class, options and named children.
+    """Return the printed text of a network: class, options, and each child with its name.
 
     Args:
         kind: name of the class.
         extra: text of the options, which may be empty.
-        children: ``(name, module)`` pairs. Each is printed on its own lines, indented by 2.
+        children: ``(name, module)`` pairs, indented by 2. Without children the text is one line.
         opening: bracket behind the class.
         closing: bracket at the end; without children, its spaces are removed.
     """

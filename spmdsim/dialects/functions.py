@@ -42,12 +42,14 @@ class ValuesAndIndices(NamedTuple):
 
 
 def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
-    """Return rows of ``table`` with other parameter names: ``with_names(TORCH, "roll", axis="dims")``.
+    """Return rows of a table for a system that gives the parameters other names.
+
+    ``with_names(TORCH, "roll", axis="dims")`` returns the row of ``roll`` with ``axis`` instead of ``dims``.
 
     Args:
         table: rows by function name.
-        words: names of the rows, separated by spaces. ``theirs=ours`` takes row ``ours`` and calls it ``theirs``.
-        names: the new name of a parameter -> its name in the table.
+        words: names of the rows to return, separated by spaces. ``theirs=ours`` returns row ``ours`` as ``theirs``.
+        names: the new name of a parameter -> its name in the table; rows without this parameter ignore it.
     """
     back = {ours: theirs for theirs, ours in names.items()}
     renamed = {}
@@ -86,8 +88,8 @@ def extreme_row(name: str, *, tied: bool = False) -> Row:
 
     Args:
         name: ``"max"`` or ``"min"``.
-        tied: share the gradient among all elements equal to the extreme; by default, the indexed element gets all of
-            it.
+        tied: for an int, share the gradient among all elements equal to the extreme. By default the element whose
+            index is returned gets all of it.
     """
     reduce_extreme, find_index, elements = (
         getattr(core, word) for word in (name, f"arg{name}", f"{name}imum")
@@ -112,15 +114,20 @@ def extreme_row(name: str, *, tied: bool = False) -> Row:
 
 
 def with_mask_gradient(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool) -> Any:
-    """Return an extreme whose gradient goes to the elements of ``x`` that ``mask`` selects.
+    """Return an extreme whose gradient goes, undivided, to each element of ``x`` that a mask selects.
 
-    ``result`` is the extreme of ``x`` along ``dims``. Each selected element receives the whole gradient. ``keepdim`` states whether ``result`` keeps the reduced dims.
+    Args:
+        result: the extreme of ``x`` along ``dims``.
+        x: the operand.
+        mask: True for the elements that receive the gradient, in the shape of ``x``.
+        dims: the reduced dims; None for all.
+        keepdim: True if ``result`` keeps the reduced dims.
     """
     return with_slope(result, x, core.cast(mask, x.dtype), normal_dims(dims, x.ndim), keepdim)
 
 
 def _deviation_row(function: Callable[..., Any]) -> Row:
-    """Return the row of ``std`` or ``var``, which divide by n - 1 unless ``unbiased=False``."""
+    """Return the row of ``std`` or ``var``, which divide by n - 1, or by n if ``unbiased=False``."""
 
     def call(input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
         return function(input, dims_of(dim), keepdims=keepdim, correction=int(unbiased))
@@ -134,9 +141,9 @@ def _select(input: Any, dim: int, index: Any) -> Any:
 
 
 def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Compute the median; of an even number of elements, the smaller one of the two in the middle.
+    """Return the median: of an even number of elements, the smaller of the two in the middle.
 
-    Without ``dim``, return the median of all elements, else `ValuesAndIndices`.
+    Without ``dim``, the result is the median of all elements. With ``dim``, it is `ValuesAndIndices` along this dim.
     """
     if dim is None:
         return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
@@ -282,7 +289,10 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
 def _unique(
     input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
-    """Return the sorted distinct elements, with inverse indices and counts in a tuple if asked for."""
+    """Return the sorted distinct elements; in a tuple with inverse indices and counts if asked for.
+
+    ``sorted`` is ignored: the elements are always sorted.
+    """
     values = core.unique_values(input)
     more = [core.reshape(core.unique_inverse(input)[1], tuple(input.shape))] if return_inverse else []
     more += [core.unique_counts(input)[1]] if return_counts else []
@@ -320,9 +330,9 @@ def _hardsigmoid(input: Any) -> Any:
 
 
 def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
-    """Clip to ``[min, max]``.
+    """Clip elements to ``[min, max]``; None is no limit.
 
-    Elements at a limit or outside get no gradient; None is no limit.
+    As in PyTorch, only elements strictly between the limits pass a gradient.
     """
     clipped = core.clip(input.detach(), min, max)
     if not input.requires_grad:

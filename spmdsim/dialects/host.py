@@ -1,4 +1,8 @@
-"""Arrays that every rank of a dialect's program has in full, before an operator takes its shard; and their text."""
+"""Host tensors: arrays that every rank of a dialect's program has in full, before an operator takes its shard.
+
+``host`` makes them from a program's data, ``equal_on_all_ranks`` compares them between ranks. The last three functions
+are parts of the printed text of tensors, which each system formats in its own way.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +90,10 @@ def element_type(dtype: Any) -> np.dtype:
 
 
 def in_default_type(result: Any, operands: Iterable[Any]) -> Any:
-    """Return ``result``; convert float64 to float32, the frameworks' default for fractions of integers.
+    """Return a result in the frameworks' default type: float64 becomes float32, other types stay.
 
-    Numpy divides integers to float64. float64 stays if an operand is float64 or complex128, or if one names a type.
+    Numpy's quotient of integers is float64, the frameworks' is float32. A float64 result stays if an operand is float64
+    or complex128, or if an operand is an element type or the name of one. ``operands`` are the arguments of the call.
     """
     if not isinstance(result, CoreTensor) or result.dtype != np.float64:
         return result
@@ -143,10 +148,11 @@ def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
 
 
 def read_known_values(x: Tensor) -> tuple[np.ndarray, str]:
-    """Return ``(values, note)``: the values of a tensor that this process has, and which they are.
+    """Return the values of a tensor that this process has, for printing; without communication.
 
-    The note is empty if the values are the whole tensor. Else it states the rank, the index range of its shard and
-    the pending reduction. No communication, so that one rank alone may print.
+    Returns:
+        The whole tensor and an empty text if the process has all of it, as in lock step. Else the shard of the
+        process's rank, and a text such as ``rank 1 has [2:4, 0:3], pending sum`` with its index range.
     """
     is_complete = not x.layout.partial and set(x.layout.cuts) <= {1} and x.world.ranks[0] in x.layout.mesh
     if is_complete:
@@ -162,15 +168,15 @@ def read_known_values(x: Tensor) -> tuple[np.ndarray, str]:
 
 
 def keep_ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarray, list[bool]]:
-    """Return ``(array, cut)``: the array without the middle of its long dims, and one bool per dim.
+    """Return an array without the middle of its long dims, as it is printed.
 
     Args:
         array: values to print.
-        edgeitems: number of elements that stay at each end of a cut dim.
+        edgeitems: number of elements that stay at each end of a long dim, which has more than twice this number.
         threshold: arrays with at most this number of elements stay whole.
 
     Returns:
-        The smaller array, and per dim True if its middle was removed.
+        The smaller array; and per dim True if its middle was removed.
     """
     cut = [array.size > threshold and size > 2 * edgeitems for size in array.shape]
     for dim in [dim for dim, short in enumerate(cut) if short]:

@@ -95,9 +95,9 @@ def parse(text: str) -> PartitionSpec:
 
 @explained
 def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> Layout:
-    """Return the layout of a spec on ``mesh`` for a tensor with ``ndim`` dims.
+    """Return the layout of a partition spec on a mesh, for a tensor with ``ndim`` dims.
 
-    Unmentioned dims are not split.
+    Trailing dims that the spec does not mention are not split. A text is parsed; see `parse`.
 
     Raises:
         UsageTypeError: If ``mesh`` is no Mesh, or ``spec`` neither a text nor a sequence.
@@ -117,7 +117,7 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
 
 @explained
 def spec_of(layout: Layout) -> PartitionSpec:
-    """Return the spec of a layout, one entry per dim.
+    """Return the partition spec of a layout, with one entry per dim: None, an axis name, or several names.
 
     Raises:
         LayoutError: If the layout has a pending reduction other than a sum.

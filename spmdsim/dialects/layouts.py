@@ -30,9 +30,9 @@ class Uneven:
 
 
 def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
-    """Return the first dim that ``layout`` does not split evenly, or None.
+    """Return the first dim of a shape that a layout does not split evenly, or None.
 
-    Several systems refuse such sizes.
+    The library itself splits such dims; JAX, MindSpore and Paddle refuse them.
 
     >>> from spmdsim.core import Mesh
     >>> print(first_uneven(Mesh((2, 4), ("dp", "mp"))(None, "mp"), (3, 6)))

@@ -1,7 +1,7 @@
 """Modules of other systems as tables of names, and errors for names that they lack.
 
-A table says which file of the dialect defines a name, and what to use instead of a name that is not supported. A file is
-loaded when a program uses its first name. Modules of a table can be imported without a file of their own.
+A table says which file of the dialect defines a name, and what to use instead of a name that is not supported. A file
+is loaded when a program uses its first name. Modules of a table can be imported without a file of their own.
 """
 
 from __future__ import annotations
@@ -112,10 +112,9 @@ class ModuleWords:
 
     Args:
         homes: several names -> the file of the dialect that defines them; ``theirs=ours`` is called ``ours`` there.
-        nearest: several names that are not supported -> what to use instead.
-        tables: dictionaries with further names, such as ``functions.FOURIER``, or functions that return a maker per name.
-        submodules: modules inside that have files.
-        hidden: do not list the module in ``dir()``.
+        nearest: several names that are not supported -> what to use instead. tables: dictionaries with further names,
+        such as ``functions.FOURIER``, or functions that return a maker per name. submodules: modules inside that have
+        files. hidden: do not list the module in ``dir()``.
     """
 
     def __init__(
@@ -128,12 +127,13 @@ class ModuleWords:
         self.tables, self.submodules, self.hidden = tables.split(), submodules.split(), hidden
 
     def makers(self, dialect: str) -> dict[str, Callable[[], Any]]:
-        """Import the tables; map each name in them to a function that returns its value.
+        """Return, for each name of the tables, a function without arguments that returns its value.
 
-        A table is a dictionary of values, or a function that returns a dictionary of functions without arguments.
+        Imports the files of the tables. A table is a dictionary of values by name, or a function that returns such
+        functions by name.
 
         Args:
-            dialect: the package that the paths of the tables are relative to.
+            dialect: full name of the package to which the paths of the tables are relative.
         """
         makers: dict[str, Callable[[], Any]] = {}
         for path in self.tables:
@@ -151,13 +151,15 @@ _MODULES: dict[str, ModuleWords] = {}
 
 
 def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callable[[str], Any]:
-    """Declare the modules of a dialect; return ``__getattr__`` of the dialect's own module.
+    """Declare the modules of a dialect and create those without a file, so that programs can import them.
 
     Args:
         dialect: full name of the dialect's package.
-        modules: path below the package -> its names; path ``""`` is the package itself.
+        modules: the names of each module, by its path below the package, such as ``"nn.functional"``; path ``""`` is
+            the package itself.
 
-    Modules without a file exist from now on, so that programs can import them.
+    Returns:
+        The function ``__getattr__`` for the package, which finds the names when a program uses them.
     """
     _MODULES.update({f"{dialect}.{path}".rstrip("."): words for path, words in modules.items()})
     folder = Path(str(sys.modules[dialect].__file__)).parent
@@ -183,9 +185,11 @@ def _explain_arguments(value: Any, name: str) -> Any:
 
 
 def add_words(module: str) -> Callable[[str], Any]:
-    """Give a module ``__getattr__`` and ``__dir__`` for the names of its table; return ``__getattr__``.
+    """Give a declared module ``__getattr__`` and ``__dir__`` for its names; return ``__getattr__``.
 
-    A module with a file calls this at the end of the file.
+    A name is looked up on its first use: in the file that defines it, among the modules inside, then in the tables.
+    Other names raise the error of `not_covered`. A module with a file of its own calls this function at the file's end.
+    ``module`` is its full name.
     """
     words, namespace = _MODULES[module], vars(sys.modules[module])
     dialect = ".".join(module.split(".")[:3])

@@ -51,7 +51,7 @@ class use_world:
 def hint_more_ranks() -> str:
     """Return the end of an error message about too few ranks: how to start more.
 
-    Empty if there are several.
+    Empty if the program runs on several ranks already.
     """
     if world().size > 1:
         return ""

@@ -84,10 +84,16 @@ def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -
 
 
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
-    """Parse a partition spec, a tensor map, DTensor placements or an sbp on ``mesh``.
+    """Parse a layout in the notation of JAX, MindSpore, DTensor or OneFlow, whichever fits the text.
 
-    ``ndim`` may be None for notations with one entry per tensor dim. Raises LayoutError if no notation fits, and
-    InputError if the notation has one entry per mesh axis and ``ndim`` is None.
+    Args:
+        body: a partition spec, a tensor map of numbers, placements, or an sbp.
+        mesh: the mesh.
+        ndim: number of dims of the tensor. None is accepted for JAX and MindSpore, which write one entry per dim.
+
+    Raises:
+        InputError: If the notation has one entry per mesh axis and ``ndim`` is None.
+        LayoutError: If no notation fits.
     """
     if re.match(r"(?:\w+\.)*(?:P|PartitionSpec)\(\s*(?:['\"(\[]|None|unreduced|\)$)", body):
         spec = jax.parse(body)

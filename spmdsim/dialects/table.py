@@ -57,12 +57,13 @@ class Row:
 
 
 def same_rows(module: Any, words: str, operands: str = "") -> dict[str, Row]:
-    """Return rows of functions that have the original's parameters, perhaps under other names.
+    """Return rows of functions whose parameters are the original's, except for their names.
 
     Args:
-        module: module with the functions.
+        module: module of this library with the functions.
         words: names, separated by spaces. ``mul=multiply`` renames a function, ``relu:ReLU`` adds a layer.
-        operands: original names of the first parameters, such as ``"input other"``.
+        operands: the original's names of the first parameters, such as ``"input other"``; further parameters keep
+            their names.
     """
     rows = Registry[Row]("operator")
     for word in words.split():
@@ -80,10 +81,10 @@ def rows(*functions: Callable[..., Any]) -> dict[str, Row]:
 
 
 def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
-    """Return ``function`` with renamed parameters.
+    """Return a function that calls ``function`` and has other parameter names, also in its signature.
 
-    ``names`` maps the original system's names to ours. Positional-only parameters of ``function`` may be passed by
-    name.
+    ``names`` maps new names to the names in ``function``. Positional-only parameters of ``function`` may be passed by
+    name, too.
     """
     written = inspect.signature(function)
     back = {ours: theirs for theirs, ours in names.items()}
@@ -109,7 +110,7 @@ def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
     Args:
         table: the rows.
         base: base class of the modules.
-        lift: converts a function of our tensors to one of the other system's tensors.
+        lift: converts a function of spmdsim's own tensors to a function of the other system's tensors.
     """
     classes = Registry[Any]("layer")
     for row in table.values():
@@ -161,6 +162,21 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
     return kind
 
 
+def network_functions(
+    table: Mapping[str, Row], network_table: Mapping[str, Row], lift: Callable[..., Any]
+) -> dict[str, Any]:
+    """Return the functions of a module ``nn.functional``, by name in alphabetical order.
+
+    Args:
+        table: rows of all functions; those with a layer, and ``log_softmax``, are functions of networks, too.
+        network_table: rows of functions for networks only.
+        lift: converts a function of our tensors, and its name, to a function of the other system's tensors.
+    """
+    rows_by_name = {name: row for name, row in table.items() if row.layer or name == "log_softmax"}
+    rows_by_name |= network_table
+    return {name: lift(row.call, name) for name, row in sorted(rows_by_name.items())}
+
+
 def flat(values: Iterable[Any]) -> list[Any]:
     """Return a list in which lists and tuples of ``values`` are replaced by their elements."""
     return [x for y in values for x in (y if isinstance(y, (list, tuple)) else [y])]
@@ -180,6 +196,17 @@ def map_nested(x: Any, change: Callable[[Any], Any]) -> Any:
         return {name: map_nested(item, change) for name, item in x.items()}
     parts = [map_nested(item, change) for item in x]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+
+
+def find_instances(values: Any, kind: type[Any]) -> list[Any]:
+    """Return all values of type ``kind`` in nested lists, tuples and dicts, in order.
+
+    >>> find_instances([1, {"k": ("a", 2)}], int)
+    [1, 2]
+    """
+    instances: list[Any] = []
+    map_nested(values, lambda x: instances.append(x) if isinstance(x, kind) else None)
+    return instances
 
 
 #: Operators of arithmetic and of order, and indexing.
@@ -220,12 +247,12 @@ def add_in_place_operators(kind: type[Any]) -> None:
 def adapt_class(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
-    """Create a subclass of one of our classes with another system's name and arguments.
+    """Create a subclass of one of spmdsim's classes with another system's name and constructor arguments.
 
     Args:
-        name: name of the class.
+        name: name of the new class.
         ours: the class that does the work.
-        arguments: function with the original's parameters that returns keyword arguments for ``ours``.
+        arguments: function with the original constructor's parameters. It returns the keyword arguments for ``ours``.
         bases: further base classes, before ``ours``.
         members: further attributes of the class.
     """

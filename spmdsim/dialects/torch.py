@@ -32,7 +32,7 @@ _NEAREST = {
 }  # fmt: skip
 
 
-def _theirs(reduction: str) -> str:
+def _to_dtensor_name(reduction: str) -> str:
     """Return DTensor's name of a reduction: ``"product"`` for ``"prod"``."""
     return "product" if reduction == "prod" else reduction
 
@@ -57,7 +57,7 @@ class _Words(DialectObject):
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
         """Return True if a reduction is pending: ``reduce_op`` unless that is None."""
-        return isinstance(self, core.Partial) and reduce_op in (None, self.op, _theirs(self.op))
+        return isinstance(self, core.Partial) and reduce_op in (None, self.op, _to_dtensor_name(self.op))
 
     def __eq__(self, other: object) -> bool:
         kind = next(k for k in (core.Shard, core.Replicate, core.Partial) if isinstance(self, k))
@@ -90,7 +90,7 @@ class Partial(_Words, core.Partial):
     def __init__(self, reduce_op: str = "sum") -> None:
         core.Partial.__init__(self, "prod" if reduce_op == "product" else reduce_op)
 
-    reduce_op = property(lambda self: _theirs(self.op), doc="DTensor's name of the reduction.")
+    reduce_op = property(lambda self: _to_dtensor_name(self.op), doc="DTensor's name of the reduction.")
     reduce_type = reduce_op
 
 

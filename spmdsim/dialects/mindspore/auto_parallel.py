@@ -31,7 +31,7 @@ _IGNORED = (
 class AutoParallel(DialectObject):
     """Runner of a training step, a function or a cell, in parallel.
 
-    InputError: ``parallel_mode`` is unknown. Modes:
+    Raises InputError if ``parallel_mode`` is unknown. Modes:
 
     - ``"semi_auto"``: configured operators use their strategies, all others are data parallel.
     - ``"sharding_propagation"``: the strategies of configured operators spread to their neighbours.

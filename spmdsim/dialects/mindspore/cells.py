@@ -133,9 +133,10 @@ class CellList(Cell, Numbered):
 
 @lru_cache(maxsize=512)
 def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
-    """Return the cell class of a row of the operator table.
+    """Return the class of a cell that applies the first primitive of a row of the operator table.
 
-    The cell creates the row's first primitive from its arguments, as an attribute with the function's name.
+    The cell passes its constructor's arguments to the primitive's. The primitive is an attribute of the cell with the
+    name of the row's first function.
 
     Args:
         row: the row.
@@ -163,7 +164,7 @@ def makers() -> dict[str, Callable[[], type[Cell]]]:
 class GELU(Cell):
     """Gaussian error linear unit, by the tanh formula or exact.
 
-    UsageTypeError: ``approximate`` is no bool.
+    Raises UsageTypeError if ``approximate`` is no bool.
     """
 
     def __init__(self, approximate: bool = True) -> None:
@@ -220,7 +221,7 @@ _ACTIVATIONS = ("ReLU", "ReLU6", "Tanh", "Sigmoid", "GELU", "Softmax", "ELU")
 
 
 def _make_activation(activation: str) -> Callable[[Any], Any]:
-    """Return the activation cell of a name, in lower case. InputError: the name is unknown."""
+    """Return the activation cell of a name, in lower case. Raises InputError if the name is unknown."""
     names = {name.lower(): name for name in _ACTIVATIONS}
     if activation not in names:
         raise unknown(f"no activation is called {activation!r}", str(activation), names)
@@ -274,8 +275,9 @@ class LayerNorm(Cell):
 class Dropout(Cell):
     """Zero a random share ``p`` of the elements in training (``set_train()``).
 
-    Each layout zeroes the same elements. ``keep_prob`` is 1 - p; without both, p is 0.5. InputError: p is not in [0,
-    1).
+    Each layout zeroes equal elements. ``keep_prob`` is 1 - p; without both, p is 0.5.
+
+    Raises InputError if p is not in [0, 1).
     """
 
     extend_repr = format_options("p={0.p}")
@@ -372,16 +374,20 @@ class CrossEntropyLoss(_Loss):
             loss = _reduce_loss(core.cross_entropy(rows, targets, self.reduction))
             loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
             return loss
-        weight = None
-        if self.weight is not None:
-            values = np.asarray(self.weight, rows.dtype)
-            if values.shape != rows.shape[-1:]:
-                raise InputError(
-                    f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}"
-                )
-            weight = place(values, Layout.replicated(rows.layout.mesh, 1))
         options = self.ignore_index, self.reduction, self.label_smoothing
-        return _reduce_loss(losses.cross_entropy(x, targets, weight, *options))
+        return _reduce_loss(losses.cross_entropy(x, targets, self._place_weight(rows), *options))
+
+    def _place_weight(self, rows: Tensor) -> Tensor | None:
+        """Return the weights of the classes, replicated on the mesh of the logits; None without weights.
+
+        ``rows`` are the logits with the classes in the last dim. Raises InputError for another number of weights.
+        """
+        if self.weight is None:
+            return None
+        values = np.asarray(self.weight, rows.dtype)
+        if values.shape != rows.shape[-1:]:
+            raise InputError(f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}")
+        return place(values, Layout.replicated(rows.layout.mesh, 1))
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):

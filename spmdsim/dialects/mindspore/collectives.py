@@ -134,8 +134,8 @@ class CallGroup:
                     f"rank {rank} has {text}"
                 )
 
-    def dim(self, number: int, what: str = "the dim", divides: bool = False) -> int:
-        """Return a dim of a rank's array as a number >= 0.
+    def check_dim(self, number: int, what: str = "the dim", divides: bool = False) -> int:
+        """Check a dim of a rank's array; return it as a number >= 0.
 
         Args:
             number: the dim; negative numbers count from the end.
@@ -143,7 +143,7 @@ class CallGroup:
             divides: also check that the number of ranks divides its size.
 
         Raises:
-            InputError: If the dim is out of range or is not divided.
+            InputError: If the dim is out of range, or ``divides`` is set and the ranks do not divide its size.
         """
         if not -len(self.shape) <= number < len(self.shape):
             raise InputError(
@@ -157,7 +157,7 @@ class CallGroup:
         return number % len(self.shape)
 
     def layout(self, split: int | None = None, partial: str | None = None, ndim: int | None = None) -> Layout:
-        """Return a layout on the group's mesh.
+        """Return a layout of a tensor on the group's ranks: split, partial or replicated.
 
         Args:
             split: dim that the ranks split; None for no dim.
@@ -170,25 +170,25 @@ class CallGroup:
     def redistribute(
         self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int] = ()
     ) -> Tensor:
-        """Read the ranks' arrays as shards of a tensor and redistribute it.
+        """Redistribute the tensor whose shards are the ranks' arrays; return the result.
 
         Args:
-            source: layout of this reading.
+            source: layout in which the arrays are the shards.
             target: layout of the result.
             shape: global shape of the tensor.
-            local: shape of a shard; by default that of a rank's array.
+            local: shape to which each array is reshaped first; by default it stays.
         """
         meta = Meta.of(source, tuple(shape), self.dtype)
         arrays = [np.asarray(x, meta.storage_dtype) for x in self.arrays]
         return self.tensor_of(meta, arrays, local or self.shape).to(target)
 
     def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
-        """Return the tensor with one array per rank as its shards, in shape ``local``.
+        """Return a tensor whose shards are arrays of the ranks; ranks outside of the group own nothing.
 
-        Ranks outside of the group own nothing.
-
-        ``meta`` has the layout, the shape and the type of the tensor; ``arrays`` has one array per rank that this
-        process plays.
+        Args:
+            meta: layout, shape and type of the tensor.
+            arrays: one array per rank that this process plays.
+            local: shape of a shard; each array is reshaped to it.
         """
         shards = [
             x.reshape(local) if rank in meta.layout.mesh else np.empty((0,) * len(local), meta.storage_dtype)
@@ -196,26 +196,31 @@ class CallGroup:
         ]
         return Tensor(self.world, meta, shards, provenance_number=self.world.number_tensor(meta))
 
-    def send_from(self, source: int, target: Layout) -> Tensor:
-        """Return the array of rank ``source`` as a tensor in layout ``target``."""
-        return self.redistribute(
-            Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim), target, self.shape
-        )
-
     def result(self, tensor: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return ``tensor``; if the operand needs a gradient, with the backward step ``back``."""
+        """Return the result of a collective, with a backward step if the operand needs a gradient.
+
+        Args:
+            tensor: the result.
+            back: function that returns the gradient of the ranks' arrays from the gradient of the result.
+        """
         if self.tensor is not None and (self.tensor.requires_grad or self.tensor.node is not None):
             tensor = tensor.detach()
             tensor.node, tensor.requires_grad = _Back(self.tensor, back), True
         return tensor
 
     def run_on(self, collective: Callable[[CallGroup], Tensor], dy: Tensor, **attrs: Any) -> Tensor:
-        """Run a collective on a gradient among these ranks; ``attrs`` replace attributes."""
+        """Run a collective of this module on the ranks' gradients ``dy``, as a step of a backward pass.
+
+        The ranks and attributes are those of this call; ``attrs`` replace attributes.
+        """
         return collective(CallGroup(self.name, dy, {**self.attrs, **attrs}))
 
 
 def all_reduce(group: CallGroup) -> Tensor:
-    """Return the sum of the ranks' arrays, or another reduction, on all ranks."""
+    """Return the sum of the ranks' arrays, or the reduction of the attribute ``op``, on all ranks.
+
+    Gradients are summed over the ranks. The gradient of a maximum or minimum goes to the elements that equal it.
+    """
     op = group.attrs["op"]
     reduced = group.redistribute(group.layout(partial=op), group.layout(), group.shape)
 
@@ -233,16 +238,19 @@ def all_reduce(group: CallGroup) -> Tensor:
 
 def all_gather(group: CallGroup) -> Tensor:
     """Return the ranks' arrays, concatenated along dim 0, on all ranks."""
-    group.dim(0)
+    group.check_dim(0)
     shape = (group.size * group.shape[0], *group.shape[1:])
     gathered = group.redistribute(group.layout(0), group.layout(), shape)
     return group.result(gathered, lambda dy: group.run_on(reduce_scatter, dy, op="sum"))
 
 
 def reduce_scatter(group: CallGroup) -> Tensor:
-    """Return on each rank its block of rows of the sum of the arrays, or of another reduction."""
+    """Return on each rank its block of rows of the sum of the arrays, or of the reduction ``op``.
+
+    Only a sum has a gradient. Raises InputError if the number of ranks does not divide the number of rows.
+    """
     op = group.attrs["op"]
-    group.dim(0, divides=True)
+    group.check_dim(0, divides=True)
     rows = group.redistribute(group.layout(partial=op), group.layout(0), group.shape)
     return group.result(rows, lambda dy: group.run_on(all_gather, dy)) if op == "sum" else rows
 
@@ -253,10 +261,10 @@ def all_to_all(group: CallGroup) -> Tensor:
     Raises:
         InputError: If ``split_count`` is not the number of ranks, which must divide the split dim.
     """
-    count, concat = group.attrs["split_count"], group.dim(group.attrs["concat_dim"], "concat_dim")
+    count, concat = group.attrs["split_count"], group.check_dim(group.attrs["concat_dim"], "concat_dim")
     if count != group.size:
         raise InputError(f"AlltoAll: split_count is {count}, but the group has {many(group.size, 'rank')}")
-    split = group.dim(group.attrs["split_dim"], "split_dim", divides=True)
+    split = group.check_dim(group.attrs["split_dim"], "split_dim", divides=True)
     shape = list(group.shape)
     if split == concat:  # each block is a dim of its own for the way
         head, tail = shape[:split], [count, shape[split] // count, *shape[split + 1 :]]
@@ -272,17 +280,13 @@ def all_to_all(group: CallGroup) -> Tensor:
     return group.result(blocks, lambda dy: group.run_on(all_to_all, dy, split_dim=concat, concat_dim=split))
 
 
-def broadcast(groups: list[CallGroup], attrs: Attrs) -> Sequence[Tensor]:
-    """Return the array of the root on all ranks, for each of several operands."""
-    return [_broadcast(group, attrs["root_rank"]) for group in groups]
-
-
-def _broadcast(group: CallGroup, root: int) -> Tensor:
-    """Return the array of rank ``root`` on all ranks of a group; its gradient is summed on the root.
+def broadcast(group: CallGroup) -> Tensor:
+    """Return the array of the root on all ranks of a group; its gradient is summed on the root.
 
     Raises:
-        InputError: If ``root`` is not in the group.
+        InputError: If the root is not in the group.
     """
+    root = group.attrs["root_rank"]
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
 
@@ -293,7 +297,8 @@ def _broadcast(group: CallGroup, root: int) -> Tensor:
         ]
         return Tensor(group.world, total.meta, gradients)
 
-    return group.result(group.send_from(root, group.layout()), back)
+    source = Layout.replicated(Mesh((1,), (AXIS,), [root]), len(group.shape))
+    return group.result(group.redistribute(source, group.layout(), group.shape), back)
 
 
 def make_run(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]:
@@ -303,14 +308,9 @@ def make_run(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]
     )
 
 
-def make_run_of_several(collective: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the function that a primitive runs, for a collective of a tuple of tensors."""
-
-    def run(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tuple[Tensor, ...]:
-        """Return one result per tensor of the tuple that is the first operand."""
-        name, tensors = type(primitive).__name__, operands[0]
-        if not isinstance(tensors, (tuple, list)):
-            raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(tensors).__name__}")
-        return tuple(collective([CallGroup(name, x, attrs) for x in tensors], attrs))
-
-    return run
+def run_broadcast(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tuple[Tensor, ...]:
+    """Return the root's array on all ranks, for each tensor of the tuple that is the first operand."""
+    name, tensors = type(primitive).__name__, operands[0]
+    if not isinstance(tensors, (tuple, list)):
+        raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(tensors).__name__}")
+    return tuple(broadcast(CallGroup(name, x, attrs)) for x in tensors)

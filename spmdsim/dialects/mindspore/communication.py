@@ -29,7 +29,7 @@ class GlobalComm:
 def init(backend_name: str | None = None) -> None:
     """Join the job; the world exists already.
 
-    InputError: the backend is none of MindSpore's.
+    Raises InputError if the backend is none of MindSpore's.
     """
     if backend_name not in (None, "hccl", "nccl", "mccl"):
         raise unknown(f"no backend is called {backend_name!r}", str(backend_name), ("hccl", "nccl", "mccl"))
@@ -72,7 +72,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
 
 @explained
 def destroy_group(group: str) -> None:
-    """Remove a group. InputError: it does not exist, or is the group of all ranks."""
+    """Remove a group. Raises InputError if it does not exist, or is the group of all ranks."""
     if group in _EVERYONE:
         raise InputError(f"{group!r} is the group of all ranks, which stays")
     get_process_group_ranks(group)
@@ -98,7 +98,7 @@ def get_process_group_ranks(group: str | None = None) -> list[int]:
 
 
 def own_member(ranks: list[int], group: str | None) -> int:
-    """Return the first of this process's ranks that is in a group. InputError: none is."""
+    """Return the first of this process's ranks that is in a group. Raises InputError if none is."""
     members = [rank for rank in current_world().ranks if rank in ranks]
     if not members:
         raise InputError(f"rank {current_world().ranks[0]} is not in group {group!r} of ranks {ranks}")
@@ -108,7 +108,7 @@ def own_member(ranks: list[int], group: str | None) -> int:
 def get_rank(group: str | None = None) -> int:
     """Return the position of this process's first rank in a group.
 
-    InputError: it is not in the group.
+    Raises InputError if it is not in the group.
     """
     ranks = get_process_group_ranks(group)
     return ranks.index(own_member(ranks, group))
@@ -121,7 +121,7 @@ def get_group_size(group: str | None = None) -> int:
 
 @explained
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """Return the rank at a position of a group. InputError: the position is out of range."""
+    """Return the rank at a position of a group. Raises InputError if the position is out of range."""
     ranks = get_process_group_ranks(group)
     if group_rank_id not in range(len(ranks)):
         raise InputError(f"group {group!r} has ranks 0..{len(ranks) - 1} of its own, not {group_rank_id!r}")
@@ -130,7 +130,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
 
 @explained
 def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
-    """Return the position of a rank in a group. InputError: the rank is not in the group."""
+    """Return the position of a rank in a group. Raises InputError if the rank is not in the group."""
     ranks = get_process_group_ranks(group)
     if world_rank_id not in ranks:
         raise InputError(f"rank {world_rank_id!r} is not in group {group!r} of ranks {ranks}")

@@ -56,10 +56,13 @@ class Sharing:
     level: int = 1
 
     def storage_layout(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
-        """Return the layout in which a parameter is stored.
+        """Return a layout that stores a parameter in smaller shards: ranks with equal slices split dim 0.
 
-        It is ``layout`` itself if the parameter is too small or dim 0 is not split evenly. The operator's split is
-        the major one. If fewer ranks share than need the slice, neighbours share.
+        The split that the operator needs is the major one. If ``size`` is below the number of ranks with equal slices,
+        neighbouring ranks share; a mesh axis of which they are a part is cut in two for this.
+
+        It is ``layout`` itself if the parameter is smaller than the threshold, no ranks have equal slices, or dim 0
+        would be split unevenly.
 
         Args:
             layout: layout that the operator needs.
@@ -69,25 +72,26 @@ class Sharing:
         Raises:
             InputError: If the number of sharing ranks does not divide the number of ranks that need the slice.
         """
-        mesh = layout.mesh
-        left = count_copies(layout) if self.size == -1 else self.size
-        if not shape or left == 1 or math.prod(shape) * itemsize < self.threshold * 1024:
+        mesh, copies = layout.mesh, count_copies(layout)
+        sharing_ranks = copies if self.size == -1 else self.size
+        if not shape or sharing_ranks == 1 or math.prod(shape) * itemsize < self.threshold * 1024:
             return layout
-        if count_copies(layout) % left:
+        if copies % sharing_ranks:
             raise InputError(
-                f"hsdp: shard_size {left} does not divide the "
-                f"{many(count_copies(layout), 'rank that needs', 'ranks that need')} the same slice"
+                f"hsdp: shard_size {sharing_ranks} does not divide the "
+                f"{many(copies, 'rank that needs', 'ranks that need')} the same slice"
             )
         axes: list[tuple[str, int]] = []
         shared: list[str] = []
+        remaining = sharing_ranks  # the ranks over which axes of the loop still have to split
         for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
-            factor = 1 if axis in layout.split_axes else math.gcd(left, size)
-            left //= factor
+            factor = 1 if axis in layout.split_axes else math.gcd(remaining, size)
+            remaining //= factor
             parts = [(axis, size // factor), (f"{axis}'", factor)] if 1 < factor < size else [(axis, size)]
             axes[:0] = parts
             shared[:0] = [parts[-1][0]] if factor > 1 else []
         rows = (*layout.dims[0], *shared)
-        if left > 1 or shape[0] % math.prod(dict(axes)[axis] for axis in rows):
+        if remaining > 1 or shape[0] % math.prod(dict(axes)[axis] for axis in rows):
             return layout
         return Layout(
             Mesh([n for _, n in axes], [axis for axis, _ in axes], mesh.ranks), [rows, *layout.dims[1:]]
@@ -112,10 +116,16 @@ class Parallel:
     sharing: Sharing | None = None
 
     def loss_factor(self, loss: Tensor) -> int:
-        """Return how often the global loss counts in the differentiated sum."""
-        if loss.name in (LOCAL_MEAN, LOCAL_SUM):
-            return loss.world.size if loss.name == LOCAL_MEAN else 1
-        return 1 if self.loss_repeated_mean else count_copies(loss.layout)
+        """Return how often the global loss counts in the differentiated sum of all ranks' losses.
+
+        A mean over each rank's own rows counts once per rank, a sum over them once. Any other loss counts once; without
+        ``loss_repeated_mean``, once per rank that has it.
+        """
+        if loss.name == LOCAL_MEAN:
+            return loss.world.size
+        if loss.name == LOCAL_SUM or self.loss_repeated_mean:
+            return 1
+        return count_copies(loss.layout)
 
     def gradient_divisor(self, layout: Layout) -> int:
         """Return the number that divides the gradient of a parameter with this layout."""
@@ -140,7 +150,7 @@ class Parallel:
                 f"dataset_strategy has {many(len(strategy), 'strategy', 'strategies')}, but the network is given "
                 f"{many(len(inputs), 'input')}"
             )
-        return [_slice(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
+        return [_join_slices(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
 
 
 def count_copies(layout: Layout) -> int:
@@ -148,12 +158,12 @@ def count_copies(layout: Layout) -> int:
     return layout.mesh.size // layout.mesh.axis_size(*layout.split_axes)
 
 
-def _slice(array: np.ndarray, cuts: Any) -> Tensor:
-    """Return the global tensor of which every rank passes its slice.
+def _join_slices(array: np.ndarray, cuts: Any) -> Tensor:
+    """Return the global tensor of which every rank passes its slice; all ranks must call.
 
     Args:
-        array: the slice of this process.
-        cuts: cuts or a layout of the global tensor.
+        array: the slice of this process; in lock step, of every rank.
+        cuts: number of blocks per dim of the global tensor, or its layout.
 
     Raises:
         InputError: If the cuts do not fit, slices differ in shape, or ranks with equal slices pass different arrays.
@@ -221,7 +231,11 @@ def use_settings(settings: Parallel) -> Iterator[None]:
 
 
 def call_outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
-    """Call a network; the outermost one gets its inputs by the program's dataset strategy."""
+    """Call a network with its inputs; in a parallel program, with global tensors.
+
+    The inputs of the outermost call are the ranks' slices by the program's dataset strategy. They are joined to global
+    tensors. Calls inside, and stand-alone programs, pass inputs on unchanged.
+    """
     settings = None if entered else parallel()
     if settings is None:
         return call(*inputs, **options)
@@ -283,7 +297,7 @@ def set_context(**settings: Any) -> None:
 
 @explained
 def get_context(attr_key: str) -> Any:
-    """Return a setting, or its default. InputError: it was not set."""
+    """Return a setting, or its default. Raises InputError if it was not set."""
     return _get_setting(_other, attr_key, "no setting {!r} was made")
 
 
@@ -307,7 +321,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
     for name, value in settings.items():
         if name in _NEAREST and value not in (1, False, None, ""):
             raise InputError(f"{name}={value!r} is not covered by this dialect; nearest: {_NEAREST[name]}")
-        _check(name, value)
+        _check_setting(name, value)
         if name not in (*_IGNORED.split(), *_NEAREST):
             _get_setting(DEFAULTS, name)
             chosen[name] = value
@@ -319,7 +333,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
 @explained
 def get_auto_parallel_context(attr_key: str) -> Any:
-    """Return a setting, or its default. InputError: there is no such setting."""
+    """Return a setting, or its default. Raises InputError if there is no such setting."""
     value = _get_setting(chosen, attr_key)
     return current_world().size if attr_key == "device_num" and value is None else value
 
@@ -336,8 +350,8 @@ def _get_setting(settings: dict[str, Any], name: str, refusal: str = "no setting
     return settings[name]
 
 
-def _check(name: str, value: Any) -> None:
-    """Check the value of a setting of `set_auto_parallel_context`.
+def _check_setting(name: str, value: Any) -> None:
+    """Raise an error if ``value`` is no value of the setting ``name`` of `set_auto_parallel_context`.
 
     Raises:
         InputError: If the mode is not supported or the number of devices is wrong.

@@ -31,9 +31,10 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a library function that takes tensors, parameters and whole arrays.
+    """Return a function of MindSpore's tensors that computes a function of spmdsim's own tensors.
 
-    The call moves all operands to the mesh of the first tensor, and returns a list of results as a tuple.
+    Operands of a call are tensors, parameters and whole arrays, which move to the mesh of the first tensor. Other
+    arguments are passed on. A list of results becomes a tuple.
 
     Args:
         function: the function of spmdsim's own tensors.
@@ -53,9 +54,9 @@ def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]
 
 
 def _move_to_mesh(x: Any, mesh: Any) -> Any:
-    """Return an operand as a tensor on ``mesh``; None leaves the mesh open.
+    """Return a tensor, parameter or array as a tensor on a mesh; other values unchanged.
 
-    Other values are returned unchanged.
+    A tensor of another mesh is replicated on ``mesh``. With ``mesh`` None, arrays and parameters become data parallel.
     """
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x
@@ -96,7 +97,7 @@ def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> An
 def _flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
     """Flatten dims by rows (``order="C"``), or by columns (``"F"``): with all dims in reverse.
 
-    InputError: another order.
+    Raises InputError if ``order`` is another text.
     """
     if order not in ("C", "F"):
         raise InputError(f"flatten goes by rows, 'C', or by columns, 'F', not {order!r}")
@@ -175,7 +176,7 @@ def _layer_norm(
 def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
     """Scale gradients by one factor so that their global norm is at most ``clip_norm``.
 
-    InputError: ``use_norm`` is not None; MindSpore refuses it too.
+    Raises InputError if ``use_norm`` is not None; MindSpore refuses it too.
     """
     if use_norm is not None:
         raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
@@ -260,14 +261,14 @@ _NETWORK_WRITTEN = ("softmax: softmax(input, dim=-1)", "log_softmax: log_softmax
 
 
 def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    """Return a function per name that creates the function of ``mint``.
+    """Return, for each name of ``mint``, a function without arguments that creates the function.
 
-    Later sources replace earlier ones.
+    Of equal names, the last source counts.
 
     Args:
-        rows: our rows.
-        same: names of functions equal to those of ``ops``.
-        written: ``"ours: theirs(parameters)"`` for functions with other names or parameters.
+        rows: rows with PyTorch's parameters.
+        same: names, separated by spaces, of functions that ``mint`` shares with ``ops``.
+        written: functions of ``ops`` with other names or parameters, as ``"name in ops: name(parameters)"``.
     """
     ours = functions()
     forms = {text.split(": ")[1].partition("(")[0]: text.split(": ") for text in written}

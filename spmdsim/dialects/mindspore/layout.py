@@ -207,7 +207,7 @@ class Layout(DialectObject):
     def __call__(self, *tensor_map: Entry) -> MindSporeLayout:
         """Return the layout of a tensor with one entry per dim.
 
-        LayoutError: an alias is unknown or repeated.
+        Raises LayoutError if an alias is unknown or repeated.
         """
         only = tensor_map[0] if len(tensor_map) == 1 else None
         if isinstance(only, tuple | list) and any(isinstance(entry, tuple | list) for entry in only):

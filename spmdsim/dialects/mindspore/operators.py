@@ -18,7 +18,7 @@ from spmdsim.arrays import Op, Tensor, ops
 from spmdsim.arrays.ops.dim_reductions import normal_dims
 from spmdsim.arrays.ops.shape import full_shape
 from spmdsim.dialects.mindspore import collectives
-from spmdsim.dialects.mindspore.collectives import make_run, make_run_of_several
+from spmdsim.dialects.mindspore.collectives import make_run
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.table import Attrs, OperatorRow, Params, Shape, ShardError, ToParams
@@ -36,26 +36,32 @@ Run = Callable[["Primitive", list[Any], Params], Any]
 # -- our parameters from MindSpore's ------------------------------------------------------------------------------
 
 
-def _dims(attrs: Attrs, ndim: int, default: Any = None) -> tuple[int, ...]:
-    """Return MindSpore's ``axis`` (or ``dim``) as sorted dims >= 0; None and ``()`` are all dims."""
+def _read_dims(attrs: Attrs, ndim: int, default: Any = None) -> tuple[int, ...]:
+    """Return the attribute ``axis``, or ``dim``, as sorted dims >= 0; None and ``()`` are all dims.
+
+    Args:
+        attrs: attributes of the call.
+        ndim: number of dims of the operand.
+        default: value for a call without the attribute.
+    """
     axis = attrs.get("axis", attrs.get("dim", default))
     axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
     return normal_dims(None if axis == () else axis, ndim)
 
 
 def _dims_param(default: int) -> ToParams:
-    """Return a function for parameter ``dim`` of operators along one or several dims."""
-    return lambda shapes, attrs: {"dim": _dims(attrs, len(shapes[0]), default)}
+    """Return the ``params`` of rows along dims: attribute ``axis`` becomes parameter ``dim``."""
+    return lambda shapes, attrs: {"dim": _read_dims(attrs, len(shapes[0]), default)}
 
 
 def _dim_param(default: int) -> ToParams:
-    """Return a function for parameter ``dim`` of operators along one dim.
+    """Return the ``params`` of rows along one dim: attribute ``axis`` becomes parameter ``dim``.
 
-    It raises ShardError for several.
+    ``default`` is the dim of calls without the attribute. The function raises ShardError for several dims.
     """
 
     def params(shapes: Shapes, attrs: Attrs) -> Params:
-        dims = _dims(attrs, len(shapes[0]), default)
+        dims = _read_dims(attrs, len(shapes[0]), default)
         if len(dims) != 1:
             raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
         return {"dim": dims[0]}
@@ -66,13 +72,13 @@ def _dim_param(default: int) -> ToParams:
 def _reduction_params(shapes: Shapes, attrs: Attrs) -> Params:
     """Return the parameters of a reduction: ``dims`` and ``keepdims``."""
     keep = attrs.get("keep_dims", attrs.get("keepdim", attrs.get("keepdims", False)))
-    return {"dims": _dims(attrs, len(shapes[0])), "keepdims": bool(keep)}
+    return {"dims": _read_dims(attrs, len(shapes[0])), "keepdims": bool(keep)}
 
 
-def _perm(shapes: Shapes, attrs: Attrs) -> Params:
+def _transpose_params(shapes: Shapes, attrs: Attrs) -> Params:
     """Return the order of dims of a Transpose, by default reversed.
 
-    ShardError: it is no permutation.
+    Raises ShardError if it is no permutation.
     """
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
@@ -88,15 +94,18 @@ def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
     return [(ops.sum.op, {"dims": dims, "keepdims": True})] * 2
 
 
-def _slopes(cuts: Any, shapes: Shapes) -> Any:
-    """Return PReLU's cuts: the weight is cut like the channels, even if its own cut is written as 1."""
+def _adjust_prelu_cuts(cuts: Any, shapes: Shapes) -> Any:
+    """Return the cuts of a PReLU with the weight cut like the channels, dim 1 of operand 0.
+
+    This holds even if the strategy writes 1 for the weight, as in MindSpore. Other cuts stay as they are.
+    """
     entries = tuple(tuple(entry) for entry in cuts)
     by_channel = len(entries) == 2 and len(shapes[0]) > 1 and entries[1] == (1,) and shapes[1] != (1,)
     return (entries[0], entries[0][1:2]) if by_channel else entries
 
 
 def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
-    """Return the parameters of a OneHot. ShardError: ``depth`` is missing."""
+    """Return the parameters of a OneHot. Raises ShardError if ``depth`` is missing."""
     if "depth" not in attrs:
         raise ShardError("OneHot needs the attribute depth")
     at = normal_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
@@ -109,7 +118,7 @@ def _shape_param(shape_of: Callable[[Shape, Attrs], Sequence[int]]) -> ToParams:
 
 
 def _new_shape(shape: Shape, attrs: Attrs) -> Shape:
-    """Return the shape of a Reshape, with -1 replaced. ShardError: it is missing."""
+    """Return the shape of a Reshape, with -1 replaced. Raises ShardError if it is missing."""
     wanted = attrs.get("shape", attrs.get("dst_shape"))
     if wanted is None:
         raise ShardError("Reshape needs the attribute shape")
@@ -125,7 +134,7 @@ def _expanded_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
 def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
     """Return the shape without the dims of ``axis``, or without all dims of size 1.
 
-    InputError: a dim is larger.
+    Raises InputError if a dim is larger.
     """
     axis = () if attrs["axis"] is None else attrs["axis"]
     gone = set(normal_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
@@ -134,10 +143,10 @@ def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
     return [n for d, n in enumerate(shape) if d not in gone]
 
 
-def _strides(shapes: Shapes, attrs: Attrs) -> Params:
+def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
     """Return ``start``, ``stop`` and ``step`` per dim of a StridedSlice.
 
-    InputError: a stride is not positive.
+    Raises InputError if a stride is not positive.
     """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
@@ -154,22 +163,25 @@ def _strides(shapes: Shapes, attrs: Attrs) -> Params:
 
 
 def _run_derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
-    """Return a ``run`` function that lays out by MindSpore's derivation if ``meant`` holds.
+    """Return the ``run`` of a row whose calls, in part, need the layouts that ``shard`` derives.
 
-    ``name`` is MindSpore's operator; ``meant(primitive, attributes)`` selects the calls. Other calls run as usual.
+    Args:
+        name: MindSpore's operator.
+        meant: function of a primitive and attributes that returns True for these calls. All other calls run by the
+            rule of our operator.
     """
     return lambda p, operands, attrs: (
         p.run_derived(name, operands, attrs) if meant(p, attrs) else p.run_rule(operands, attrs)
     )
 
 
-def _mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+def _run_mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Compute the mean from the sum and the number of elements."""
     total = primitive.run_rule(operands, attrs)
     return ops.multiply(total, total.size / max(1, math.prod(operands[0].shape)))
 
 
-def _reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Reshape; a tensor keeps its layout unless the primitive has a strategy, as in MindSpore."""
     x = operands[0]
     params = primitive.row.params([x.shape], attrs)
@@ -179,9 +191,10 @@ def _reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 
 def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Run a reduction whose gradient consists of other operators.
+    """Run a maximum, minimum or product, whose gradient only the library's function has, not its operator.
 
-    With a gradient, the operand is laid out by the strategy, and our function is applied.
+    Without a gradient, the operator runs. With a gradient, the operand is laid out by the strategy, and the function is
+    applied.
     """
     x = operands[0]
     if not getattr(x, "requires_grad", False):
@@ -192,7 +205,7 @@ def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> An
     return reduced.to(reduced.layout.reduced)
 
 
-def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+def _run_argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Return the index of the largest elements along an axis, and the elements."""
     x, axis, keep = primitive.tensor(operands[0]), attrs["axis"], attrs["keep_dims"]
     return ops.argmax(x, axis, keepdims=keep), ops.max(x, axis, keepdims=keep)
@@ -209,21 +222,21 @@ def _truncated_remainder(x: Tensor, y: Tensor) -> Tensor:
     return ops.multiply(ops.sign(x), ops.remainder(ops.absolute(x), ops.absolute(y)))
 
 
-def _one_hot(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+def _run_one_hot(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Compute a OneHot with ``on_value`` and ``off_value``."""
     on, off = (float(np.asarray(attrs[name])) for name in ("on_value", "off_value"))
     ones = primitive.run_rule(operands, attrs)
     return ones if (on, off) == (1.0, 0.0) else ops.add(ops.multiply(ones, on - off), off)
 
 
-def _layer_norm(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+def _run_layer_norm(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Return the normalised tensor, the mean and the variance."""
     y, x = primitive.run_rule(operands, attrs), primitive.tensor(operands[0]).detach()
     dims = tuple(range(attrs["begin_norm_axis"] % x.ndim, x.ndim))
     return y, ops.mean(x, dims, keepdims=True), ops.var(x, dims, keepdims=True)
 
 
-def _dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+def _run_dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Return the result and the mask; every call draws another mask, equal in every layout."""
     params = {"rate": 1 - attrs["keep_prob"], "seed": next_seed()}
     dropped = primitive.apply(operands, params)
@@ -232,9 +245,9 @@ def _dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 
 def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Split an axis into equal blocks; the axis must not be cut.
+    """Return the ``output_num`` equal blocks of an axis, which the strategy must not cut.
 
-    InputError: the size is not divisible.
+    Raises InputError if the size of the axis is not a multiple of ``output_num``.
     """
     shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
     axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
@@ -257,17 +270,17 @@ def _fill_like(like: Tensor, value: int) -> Tensor:
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     """Convert ``LogicalAnd`` to ``logical_and``."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> OperatorRow:
+def _elementwise_row(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> OperatorRow:
     """Return the row of an elementwise operator; ``more`` are further fields."""
     return OperatorRow(names, ours, functions=functions, cell=cell, elements=True, **more)
 
 
-def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> OperatorRow:
+def _reduction_row(names: str, ours: str, functions: str = "", **more: Any) -> OperatorRow:
     """Return the row of a reduction; ``more`` are further fields."""
     return OperatorRow(
         names, ours, _reduction_params, "(keep_dims=False)", "(x, /, axis=())", functions,
@@ -275,7 +288,7 @@ def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> Opera
     )  # fmt: skip
 
 
-def _collective(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
+def _collective_row(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
     """Return the row of a collective; ``attrs`` are its attributes besides ``group``."""
     return OperatorRow(
         name,
@@ -289,71 +302,71 @@ def _collective(name: str, run: Callable[..., Any], attrs: str = "") -> Operator
 
 ROWS = (
     # -- elementwise: primitives, ours, functions, cell; first those with equal names --------------------------------
-    *(_elements(name, _snake(name), _snake(name)) for name in (
+    *(_elementwise_row(name, _to_snake_case(name), _to_snake_case(name)) for name in (
         "Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr",
         "LogicalNot", "Erf", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Floor", "Ceil", "Sin", "Cos",
     )),
-    _elements("Add AddV2 TensorAdd", "add", "add; tensor_add", also_named="AssignAdd"),
-    _elements("Sub", "subtract", "sub; subtract", also_named="AssignSub"),
-    _elements("Mul", "multiply", "mul; multiply"),
-    _elements("Div RealDiv", "divide", "div; divide"),
-    _elements("DivNoNan", "divide", run=lambda p, xs, _a: _divide_no_nan(*p.lay_out(xs, {}))),
-    _elements("FloorDiv", "floor_divide", "floor_div"),
-    _elements("FloorMod", "remainder"),
-    _elements("Mod", "remainder", run=lambda p, xs, _a: _truncated_remainder(*p.lay_out(xs, {}))),
-    _elements("Pow", "power", "pow"),
-    _elements("SquaredDifference", "squared_difference"),
-    _elements("Atan2", "arctan2"),
-    _elements("Select", "where", "select; where"),
-    _elements("AddN", "add_n", called="([inputs])"),
-    _elements("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
-    _elements("ReLU6", "relu6", "relu6", "ReLU6"),
-    _elements("GeLU", "gelu"),
-    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", attrs="(approximate='none')", called="(input)",
+    _elementwise_row("Add AddV2 TensorAdd", "add", "add; tensor_add", also_named="AssignAdd"),
+    _elementwise_row("Sub", "subtract", "sub; subtract", also_named="AssignSub"),
+    _elementwise_row("Mul", "multiply", "mul; multiply"),
+    _elementwise_row("Div RealDiv", "divide", "div; divide"),
+    _elementwise_row("DivNoNan", "divide", run=lambda p, xs, _a: _divide_no_nan(*p.lay_out(xs, {}))),
+    _elementwise_row("FloorDiv", "floor_divide", "floor_div"),
+    _elementwise_row("FloorMod", "remainder"),
+    _elementwise_row("Mod", "remainder", run=lambda p, xs, _a: _truncated_remainder(*p.lay_out(xs, {}))),
+    _elementwise_row("Pow", "power", "pow"),
+    _elementwise_row("SquaredDifference", "squared_difference"),
+    _elementwise_row("Atan2", "arctan2"),
+    _elementwise_row("Select", "where", "select; where"),
+    _elementwise_row("AddN", "add_n", called="([inputs])"),
+    _elementwise_row("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
+    _elementwise_row("ReLU6", "relu6", "relu6", "ReLU6"),
+    _elementwise_row("GeLU", "gelu"),
+    _elementwise_row("GeluExt", "gelu", "gelu(input, approximate='none')", attrs="(approximate='none')", called="(input)",
               params=lambda _s, a: {"approximate": a.get("approximate", "none")}, check=lambda a: refuse({
                   f"approximate is 'none' or 'tanh', not {a['approximate']!r}": a["approximate"] not in ("none", "tanh")})),
-    _elements("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
-    _elements("Tanh", "tanh", "tanh", "Tanh"),
-    _elements("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
-    _elements("SiLU", "silu", "silu", "SiLU"),
-    _elements("Elu", "elu", "elu", "ELU"),
-    _elements("Softplus", "softplus"),
-    _elements("Reciprocal Inv", "reciprocal"),
-    _elements("Neg", "negative", "neg; negative"),
-    _elements("Abs", "absolute", "abs"),
-    _elements("Sign", "sign"),
-    _elements("Round Rint", "rint"),
-    _elements("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
-    _elements("StopGradient", "identity", "stop_gradient", run=lambda p, xs, a: p.run_rule(xs, a).detach()),
-    _elements("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 1)),
-    _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 0)),
-    _elements("Dropout", "dropout", attrs="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
-              run=_dropout, check=lambda a: refuse({
+    _elementwise_row("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
+    _elementwise_row("Tanh", "tanh", "tanh", "Tanh"),
+    _elementwise_row("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
+    _elementwise_row("SiLU", "silu", "silu", "SiLU"),
+    _elementwise_row("Elu", "elu", "elu", "ELU"),
+    _elementwise_row("Softplus", "softplus"),
+    _elementwise_row("Reciprocal Inv", "reciprocal"),
+    _elementwise_row("Neg", "negative", "neg; negative"),
+    _elementwise_row("Abs", "absolute", "abs"),
+    _elementwise_row("Sign", "sign"),
+    _elementwise_row("Round Rint", "rint"),
+    _elementwise_row("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
+    _elementwise_row("StopGradient", "identity", "stop_gradient", run=lambda p, xs, a: p.run_rule(xs, a).detach()),
+    _elementwise_row("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 1)),
+    _elementwise_row("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 0)),
+    _elementwise_row("Dropout", "dropout", attrs="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
+              run=_run_dropout, check=lambda a: refuse({
                   f"keep_prob is in (0, 1], not {a['keep_prob']}": not 0 < a["keep_prob"] <= 1})),
     OperatorRow("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
         functions="cast(input, dtype)", sharded="identity"),
     OperatorRow("", also_named="DropoutDoMask", first_only=True),
     # -- over dims -------------------------------------------------------------------------------------------
-    _reduction("ReduceSum", "sum", "sum(input, dim=None, keepdim=False); reduce_sum(x, axis=(), keep_dims=False)",
+    _reduction_row("ReduceSum", "sum", "sum(input, dim=None, keepdim=False); reduce_sum(x, axis=(), keep_dims=False)",
                also_named="SumExt", aliases="sum"),
-    _reduction("ReduceMean", "sum", "mean(x, axis=None, keep_dims=False)", also_named="MeanExt", aliases="mean",
-               run=_mean, mean=True),
-    _reduction("ReduceMax", "max", "amax(input, axis=None, keepdims=False)", aliases="max amax", run=_run_composed),
-    _reduction("ReduceMin", "min", "amin(input, axis=None, keepdims=False)", aliases="min amin", run=_run_composed),
-    _reduction("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_run_composed),
-    _reduction("", "all", also_named="ReduceAll", aliases="all"),
-    _reduction("", "any", also_named="ReduceAny", aliases="any"),
+    _reduction_row("ReduceMean", "sum", "mean(x, axis=None, keep_dims=False)", also_named="MeanExt", aliases="mean",
+               run=_run_mean, mean=True),
+    _reduction_row("ReduceMax", "max", "amax(input, axis=None, keepdims=False)", aliases="max amax", run=_run_composed),
+    _reduction_row("ReduceMin", "min", "amin(input, axis=None, keepdims=False)", aliases="min amin", run=_run_composed),
+    _reduction_row("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_run_composed),
+    _reduction_row("", "all", also_named="ReduceAll", aliases="all"),
+    _reduction_row("", "any", also_named="ReduceAny", aliases="any"),
     OperatorRow("Argmax", "argmax", _dim_param(-1), "(axis=-1, output_type='int32')", "(x)",
         run=lambda p, xs, a: ops.cast(p.run_rule(xs, a), np.dtype(a["output_type"]))),
     OperatorRow("", "argmin", _dim_param(-1), "(axis=-1, output_type='int32')", "(x)", also_named="Argmin"),
     OperatorRow("ArgMaxWithValue", "argmax", attrs="(axis=0, keep_dims=False)", called="(x)", strategies="",
-        run=_argmax_with_value),
+        run=_run_argmax_with_value),
     OperatorRow("Softmax", "softmax", _dims_param(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
     OperatorRow("LogSoftmax", "log_softmax", _dims_param(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
     OperatorRow("L2Normalize", "l2_normalize", lambda s, a: {**_dims_param(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
         "(axis=0, epsilon=1e-4)", "(x)"),
     OperatorRow("LayerNorm", "layer_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-7), "begin": int(a.get("begin_norm_axis", -1))},
-        "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)", "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
+        "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)", "(x, gamma, beta)", run=_run_layer_norm, also=_norm_sums),
     OperatorRow("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, "(epsilon=1e-6)", also_named="RmsNorm",
         aliases="rmsnormext"),
     OperatorRow("SoftmaxCrossEntropyWithLogits", "softmax_cross_entropy", first_dim=(0,), loss=1),
@@ -363,44 +376,44 @@ ROWS = (
         run=_run_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
         also_named="MatMulExt BatchMatMulExt", out_strategy="product", of_strategies=f"{OperatorRow.of_strategies} enable_nd_tp"),
     OperatorRow("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
-    OperatorRow("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),
+    OperatorRow("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_adjust_prelu_cuts),
     OperatorRow("Gather", "gather", _dim_param(0), "()", "(params, indices, /, axis=0)",
         "gather(input_params, input_indices, axis=0)", run=_run_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
         also_named="EmbeddingLookup", strategies="gather", out_strategy="product",
         of_strategies=f"{OperatorRow.of_strategies} manual_split"),
     OperatorRow("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
-        "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_one_hot, of_result=True,
+        "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_run_one_hot, of_result=True,
         first_only=True),
     # -- shapes ----------------------------------------------------------------------------------------------
     OperatorRow("Reshape", "reshape", _shape_param(_new_shape), "()", "(x, /, shape)",
-        "reshape(input, shape)", run=_reshape, sharded="identity", gathers=lambda s, a: _new_shape(s[0], a), aliases="view"),
+        "reshape(input, shape)", run=_run_reshape, sharded="identity", gathers=lambda s, a: _new_shape(s[0], a), aliases="view"),
     OperatorRow("Flatten", "reshape", _shape_param(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
         strategies="batch", of_strategies="output_shapes",
         also_named="BatchParallel Unique ResizeBilinear ResizeNearestNeighbor"),
     OperatorRow("ExpandDims", "reshape", _shape_param(_expanded_shape), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
-        run=_reshape, strategies=""),
-    OperatorRow("Squeeze", "reshape", _shape_param(_squeezed_shape), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
+        run=_run_reshape, strategies=""),
+    OperatorRow("Squeeze", "reshape", _shape_param(_squeezed_shape), "(axis=())", "(x)", "squeeze(input, axis=())", run=_run_reshape,
         strategies=""),
     OperatorRow("BroadcastTo", "broadcast_to", lambda _s, a: {"shape": tuple(a["shape"])}, "(shape)", "(x)",
         "broadcast_to(input, shape)", strategies=""),
-    OperatorRow("Transpose", "transpose", _perm, "()", "(x, /, input_perm)", "transpose(input, input_perm)", out_strategy="same",
+    OperatorRow("Transpose", "transpose", _transpose_params, "()", "(x, /, input_perm)", "transpose(input, input_perm)", out_strategy="same",
         aliases="permute"),
     OperatorRow("Concat", "concat", _dim_param(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
         aliases="cat"),
     OperatorRow("Split", "slice_", attrs="(axis=0, output_num=1)", called="(x)", run=_run_split, strategies=""),
-    OperatorRow("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
+    OperatorRow("StridedSlice", "slice_", _strided_slice_params, "()", "(x, /, begin, end, strides=None)", strategies=""),
     # -- collectives of the ranks' arrays (collectives.py) --------------------------------------------------
-    _collective("AllReduce", make_run(collectives.all_reduce), "op='sum', "),
-    _collective("AllGather", make_run(collectives.all_gather)),
-    _collective("ReduceScatter", make_run(collectives.reduce_scatter), "op='sum', "),
-    _collective("AlltoAll", make_run(collectives.all_to_all), "split_count, split_dim, concat_dim, "),
-    _collective("Broadcast", make_run_of_several(collectives.broadcast), "root_rank, "),
+    _collective_row("AllReduce", make_run(collectives.all_reduce), "op='sum', "),
+    _collective_row("AllGather", make_run(collectives.all_gather)),
+    _collective_row("ReduceScatter", make_run(collectives.reduce_scatter), "op='sum', "),
+    _collective_row("AlltoAll", make_run(collectives.all_to_all), "split_count, split_dim, concat_dim, "),
+    _collective_row("Broadcast", collectives.run_broadcast, "root_rank, "),
     OperatorRow("", strategies="data", of_strategies="shapes", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 
 
 def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
-    """Return rows by all their names. InputError: two rows have one name."""
+    """Return rows by all their names. Raises InputError if two rows have one name."""
     rows_by_name: dict[str, OperatorRow] = {}
     for row in rows:
         for name in row.known_as:
@@ -419,9 +432,9 @@ def operators_with_strategies() -> list[str]:
 
 
 def find(name: str) -> OperatorRow:
-    """Return the row of an operator with strategies.
+    """Return the row of the operator ``name``.
 
-    ShardError: it has none or does not exist.
+    Raises ShardError if the operator does not exist or accepts no strategy.
     """
     row = TABLE.get(name)
     if row is None or not row.strategies:

@@ -80,7 +80,7 @@ def next_seed() -> int:
 
 
 def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
-    """Return an initialiser of normal numbers. InputError: ``mean`` is not 0."""
+    """Return an initialiser of normal numbers. Raises InputError if ``mean`` is not 0."""
     if mean:
         raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
     return nn.Normal(sigma)
@@ -108,7 +108,7 @@ def _he_uniform(negative_slope: float = 0, mode: str = "fan_in") -> Initialiser:
     return _by_fans(lambda *fans: 6 / (1 + negative_slope**2) / fans[modes.index(mode)])
 
 
-def _add_docs(name: str, about: str, function: Any) -> Any:
+def _name_function(name: str, about: str, function: Any) -> Any:
     """Return a function with this name and docstring, and errors for wrong arguments."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
@@ -116,7 +116,7 @@ def _add_docs(name: str, about: str, function: Any) -> Any:
 
 
 #: Initialisers by MindSpore's names: docstring and constructor.
-OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _add_docs(name, *row) for name, row in {
+OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _name_function(name, *row) for name, row in {
     "Constant": ("Return an initialiser with one value everywhere.", lambda value: lambda index, _shape, dtype, _seed: (
         np.full([p.stop - p.start for p in index], value, dtype))),
     "HeUniform": ("Return an initialiser of uniform numbers for layers before a (leaky) ReLU (He et al., 2015).", _he_uniform),
@@ -165,14 +165,14 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
     elif isinstance(init, str) and init in INITIALISERS:
         source = INITIALISERS[init]()
     elif isinstance(init, (np.ndarray, CoreTensor)):
-        source = _values(init, sizes)
+        source = _as_initialiser(init, sizes)
     elif not callable(init):
         raise unknown(f"no initializer is called {init!r}", str(init), INITIALISERS)
     return Initializer(source, sizes, np.dtype(dtype))
 
 
-def _values(values: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array as an initialiser. InputError: it has another shape."""
+def _as_initialiser(values: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array as an initialiser. Raises InputError if it has another shape."""
     array = values.full() if isinstance(values, CoreTensor) else np.asarray(values)
     if array.shape != shape:
         raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
@@ -207,9 +207,10 @@ class Parameter(CoreParameter):
         self._seed = _seed[0]
 
     def place(self, layout: Layout) -> CoreTensor:
-        """Return the value in the layout of its operators; the first call fills it, and decides this layout.
+        """Return the value in the layout of its operators, which is ``layout`` of the first call.
 
-        A value that is stored in smaller shards is gathered.
+        The first call also fills the parameter. Later calls ignore ``layout``. A value that ``hsdp`` stores in smaller
+        shards is gathered.
         """
         settings = parallel()
         if not self.is_init:
@@ -246,9 +247,9 @@ class Parameter(CoreParameter):
     def set_data(self, data: Any) -> Parameter:
         """Set new values of equal shape, in the current layout; return the parameter.
 
-        InputError: another shape.
+        Raises InputError if the values have another shape.
         """
-        values = _values(data, self.shape)
+        values = _as_initialiser(data, self.shape)
         if not self.is_init:
             self.initialiser = values
             return self
@@ -329,7 +330,14 @@ class RegatheredShards(Sequence[Any]):
 
 
 def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
-    """Return a stored value in the layout of its operators; see `context.Sharing` for the levels."""
+    """Gather a stored value for its operators; return it in their layout.
+
+    Args:
+        value: the value in smaller shards.
+        layout: layout that the operators need.
+        level: level of `context.Sharing`. Level 1 reduces the gradient in ``layout`` first. Level 3 gathers again for
+            the backward pass.
+    """
     moved = with_methods(value.to(layout))
     if level == 1 and moved.requires_grad:
         result = GlobalTensor.from_tensor(moved, requires_grad=True)
@@ -341,7 +349,10 @@ def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
 
 
 def finish_call(operands: Sequence[CoreTensor], results: Any) -> Any:
-    """Return an operator's results as MindSpore's tensors; drop operands that were gathered for it."""
+    """Return the result, or the tuple of results, of an operator as MindSpore's tensors.
+
+    The shards of operands that were gathered for the operator are released.
+    """
     for operand in operands:
         if isinstance(operand.stored_shards, RegatheredShards):
             operand.stored_shards.drop()
@@ -377,7 +388,7 @@ class Tensor(metaclass=_Kind):
 
     @staticmethod
     def from_numpy(array: np.ndarray) -> HostTensor:
-        """Return a NumPy array with MindSpore's methods. UsageTypeError: it is no array."""
+        """Return a NumPy array with MindSpore's methods. Raises UsageTypeError if it is no array."""
         if not isinstance(array, np.ndarray):
             raise UsageTypeError(f"from_numpy takes an array of NumPy's, not a {type(array).__name__}")
         return host(array)

@@ -58,7 +58,10 @@ def to_tensor(operand: Any) -> Tensor:
 
 
 def _match_types(operands: Sequence[Any]) -> list[Any]:
-    """Convert Python numbers to the element type of the first tensor or array among the operands."""
+    """Return operands with Python numbers in the element type of the first tensor or array among them.
+
+    A float beside integers becomes float32. Without a tensor or array, numbers and lists become arrays.
+    """
     kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
     if kind is None:
         return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
@@ -168,7 +171,7 @@ class Primitive(DialectObject):
         )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """Place operands as ``shard`` configured them, run the operator, return its result.
+        """Lay out operands as ``shard`` configured them, run our operator, and return its result.
 
         Args:
             operands: tensors, parameters, arrays or numbers.
@@ -206,9 +209,10 @@ class Primitive(DialectObject):
         return finish_call(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
     def lay_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
-        """Return the operands in the layouts of the strategy.
+        """Return the operands as tensors in the layouts of the strategy.
 
-        While a search watches, return them as tensors in their own layouts, since the search looks for a strategy.
+        ``params`` are the arguments of our operator. While a search records the program, tensors keep their own
+        layouts, because the search looks for a strategy.
         """
         typed = _match_types(operands)
         if watchers:
@@ -219,7 +223,12 @@ class Primitive(DialectObject):
     def _bind(
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
-        """Return the rule for these operands, the operator as configured for them, and the strategy."""
+        """Return what follows from the operands' shapes.
+
+        Returns:
+            The rule with these shapes; our operator as ``shard`` configured it, or None; the strategy, which is data
+            parallel for None.
+        """
         bound = forbid_split_windows(self.op.bind([shape_of(x) for x in operands], params))
         sharding = rules.fit_sharding(self._sharding, [len(shape) for shape in bound.shapes])
         ranks = current_world().size
@@ -230,7 +239,7 @@ class Primitive(DialectObject):
 
 
 @lru_cache(maxsize=4096)
-def _class(row: OperatorRow, name: str) -> type[Primitive]:
+def _make_class(row: OperatorRow, name: str) -> type[Primitive]:
     """Create the primitive class of a row under one of its names."""
     op = getattr(ops, row.ours).op
     members = {"row": row, "takes": arguments(row.called), "op": op, "name": op.name, "__module__": __name__}
@@ -240,11 +249,11 @@ def _class(row: OperatorRow, name: str) -> type[Primitive]:
 
 
 def primitive(name: str) -> type[Primitive]:
-    """Return the class of a primitive. KeyError: it does not exist."""
+    """Return the class of a primitive. Raises KeyError if it does not exist."""
     row = TABLE[name]
     if name not in row.primitives:
         raise KeyError(name)
-    return _class(row, name)
+    return _make_class(row, name)
 
 
 @lru_cache(maxsize=4096)
@@ -284,7 +293,8 @@ def sharded(
     """Return a function, or a primitive, with a strategy (``mindspore.parallel.shard``).
 
     Raises:
-        InputError: If ``fn`` is neither a primitive nor a function of ``ops`` or ``mint``, or further options are passed.
+        InputError: If ``fn`` is neither a primitive nor a function of ``ops`` or ``mint``, or further options are
+        passed.
     """
     if options:
         raise InputError(f"shard takes in_strategy and out_strategy here, not {', '.join(options)}")

@@ -36,13 +36,13 @@ class Shuffle:
     GLOBAL, FILES, INFILE = "global", "files", "infile"
 
 
-def _random(epoch: Epoch, step: int) -> np.random.Generator:
+def _create_generator(epoch: Epoch, step: int) -> np.random.Generator:
     """Return a random generator for one step of the pipeline in one epoch, equal on every rank."""
     return np.random.default_rng([rows_seed[0], step, *epoch])
 
 
 def _check_count(number: Any, what: str, least: int) -> int:
-    """Return ``number`` as an int. InputError: it is no integer of at least ``least``."""
+    """Return ``number`` as an int. Raises InputError if it is no integer of at least ``least``."""
     if not is_whole(number) or number < least:
         raise InputError(f"{what} takes a number of at least {least}, not {number!r}")
     return int(number)
@@ -109,7 +109,7 @@ class Dataset(DialectObject):
         Raises:
             InputError: If there is no such column, or several are named.
         """
-        names = _names(input_columns or [*self.columns][:1])
+        names = _list_names(input_columns or [*self.columns][:1])
         output = options.get("output_columns", names)
         refuse({
             "a transform has one column here, of the same name after it; nearest: one map per column":
@@ -150,7 +150,7 @@ class Dataset(DialectObject):
     def repeat(self, count: int = 1) -> Dataset:
         """Repeat all steps so far, each time in another order; return the dataset.
 
-        InputError: ``count`` is below 1.
+        Raises InputError if ``count`` is below 1.
         """
         if count == -1:
             raise InputError("repeat(-1) never ends here; nearest: a loop over the epochs around the dataset")
@@ -175,7 +175,7 @@ class Dataset(DialectObject):
         size, position = _check_count(buffer_size, "shuffle", 2), len(self._steps) + 1
 
         def draw(before: Order, epoch: Epoch) -> list[Any]:
-            random, waiting, rows = _random(epoch, position), [], []
+            random, waiting, rows = _create_generator(epoch, position), [], []
             for item in before(epoch):
                 waiting.append(item)
                 if len(waiting) == size:
@@ -214,14 +214,17 @@ class Dataset(DialectObject):
             yield tuple(host(piece[0]) if self._num_shards == 1 else _join_ranks(piece) for piece in pieces)
 
     def _order(self, shard: int) -> Order:
-        """Return the order of one shard: an epoch -> its items.
+        """Return the function that lists the items of one shard in an epoch: row numbers, or batches of them.
 
-        Shards take rows in turn; the last turn continues at the first row.
+        Shards take rows in turn, as if dealt. If rows are missing in the last turn, it continues at the first row.
+        The steps of the pipeline then change the list, in the order in which the program added them.
         """
 
         def sample(epoch: Epoch) -> list[Any]:
             count, turns = self.count, -(-self.count // self._num_shards)
-            rows = _random(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
+            rows = (
+                _create_generator(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
+            )
             return [rows[(k * self._num_shards + shard) % count] for k in range(turns)][: self._most]
 
         return reduce(lambda before, step: partial(step, before), self._steps, sample)
@@ -245,9 +248,12 @@ class Dataset(DialectObject):
 
 
 def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[int]]:
-    """Return the number of shards, and the shards of this process's ranks.
+    """Return the number of shards, and the shards that this process reads.
 
-    In lock step, one process reads the shards of all ranks. Raise InputError if a number is missing or out of range.
+    In lock step, one process reads the shards of all ranks. Without both numbers, there is one shard.
+
+    Raises:
+        InputError: If one number is missing, or a number is out of range.
     """
     world = current_world()
     if num_shards is None and shard_id is None:
@@ -272,7 +278,7 @@ def _join_ranks(pieces: list[np.ndarray]) -> Tensor:
     return Tensor.from_local(pieces, over_ranks(len(shape), split=True), world, shape=shape)
 
 
-def _names(names: str | Sequence[str]) -> list[str]:
+def _list_names(names: str | Sequence[str]) -> list[str]:
     """Return one name, or several, as a list."""
     return [names] if isinstance(names, str) else list(names)
 
@@ -291,7 +297,7 @@ class NumpySlicesDataset(Dataset):
         if isinstance(data, Mapping):
             column_names, data = [*data], tuple(data.values())
         arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
-        names = _names(column_names or [f"column_{i}" for i in range(len(arrays))])
+        names = _list_names(column_names or [f"column_{i}" for i in range(len(arrays))])
         refuse(
             {
                 f"every column has a name, but {many(len(arrays), 'column has', 'columns have')} {names}": len(
@@ -345,19 +351,19 @@ class MnistDataset(Dataset):
         refuse(
             {f"usage is 'train', 'test' or 'all', not {usage!r}": usage not in (None, "train", "test", "all")}
         )
-        arrays = _digits() if dataset_dir is None else _mnist(dataset_dir, usage or "all")
+        arrays = _read_digits() if dataset_dir is None else _read_mnist(dataset_dir, usage or "all")
         super().__init__(
             dict(zip(("image", "label"), arrays)), shuffle, num_shards, shard_id, num_samples, sampler
         )
 
 
-def _digits() -> list[np.ndarray]:
+def _read_digits() -> list[np.ndarray]:
     """Return the images and the labels of the package's digits."""
     *readers, count = small_digits()
     return [read(slice(0, count)) for read in readers]
 
 
-def _mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the images ``[n, 28, 28, 1]`` and the labels ``[n]`` of a folder with IDX files.
 
     Raises:
@@ -384,7 +390,7 @@ def _mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
 # -- transforms of batches of images ``[batch, height, width, channels]``, and of others ------------------------
 
 
-def _transform(name: str, about: str, function: Callable[..., Any], batched: bool = True) -> type:
+def _make_transform(name: str, about: str, function: Callable[..., Any], batched: bool = True) -> type:
     """Create the class of a transform.
 
     Args:
@@ -400,7 +406,7 @@ def _transform(name: str, about: str, function: Callable[..., Any], batched: boo
     return make_dataclass(name, fields, frozen=True, namespace=members)
 
 
-def _normalized(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> np.ndarray:
+def _normalize(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> np.ndarray:
     """Compute ``(image - mean) / std`` per channel.
 
     Channels are the last dim, or the third last with ``is_hwc=False``.
@@ -410,16 +416,16 @@ def _normalized(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> 
     return np.asarray((image - mean) / std)
 
 
-TypeCast = _transform(
+TypeCast = _make_transform(
     "TypeCast", "Another element type.", lambda array, output_type: array.astype(output_type)
 )
-Compose = _transform("Compose", "Transforms of one row, one after the other.", lambda row, transforms: (
+Compose = _make_transform("Compose", "Transforms of one row, one after the other.", lambda row, transforms: (
     reduce(lambda x, transform: transform(x), transforms, row)
 ), batched=False)  # fmt: skip
-Rescale = _transform("Rescale", "``x * rescale + shift``.", lambda image, rescale, shift=0.0: (
+Rescale = _make_transform("Rescale", "``x * rescale + shift``.", lambda image, rescale, shift=0.0: (
     image.astype(np.float32) * np.float32(rescale) + np.float32(shift)
 ))  # fmt: skip
-Normalize = _transform("Normalize", "``(x - mean) / std`` per channel.", _normalized)
-HWC2CHW = _transform(
+Normalize = _make_transform("Normalize", "``(x - mean) / std`` per channel.", _normalize)
+HWC2CHW = _make_transform(
     "HWC2CHW", "Channels first.", lambda image: np.ascontiguousarray(np.moveaxis(image, -1, -3))
 )

@@ -67,15 +67,16 @@ class Arguments:
         return {p.name: p.default for p in parameters if p.kind != p.VAR_POSITIONAL}
 
     def bind(self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name, with defaults.
+        """Return the arguments of a call by name, with defaults.
 
-        UsageTypeError: one is missing or unknown. ``caller`` is the function's name in the message.
+        Args:
+            caller: name of the function in the error.
+            positional: arguments by position.
+            named: arguments by name.
+
+        Raises:
+            UsageTypeError: If an argument is missing or unknown.
         """
-        defaults_left = [*self.defaults.values()][len(positional) :]
-        if not named and len(positional) <= len(self.defaults) and Parameter.empty not in defaults_left:
-            return dict(
-                zip(self.defaults, (*positional, *defaults_left))
-            )  # a short path, because most calls need no more
         try:
             bound = self.signature.bind(*positional, **named)
         except TypeError as error:
@@ -86,7 +87,11 @@ class Arguments:
     def split_call(
         self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the operands, and the attributes by name, of a call; see `bind`."""
+        """Split the arguments of a call into operands and attributes; see `bind` for the arguments.
+
+        Returns:
+            The operands in order; the attributes by name, with defaults.
+        """
         if not self.defaults and (not named or {*named} <= {*OPERANDS}):
             return [*positional, *(named[name] for name in OPERANDS if name in named)], {}
         items = list(self.bind(caller, positional, named).items())

@@ -145,7 +145,7 @@ class Array(HostTensor):
     def item(self, *index: Any) -> Any:
         """Return the only element, or the element at an index.
 
-        InputError: it has several and no index is given.
+        Raises InputError if it has several and no index is given.
         """
         if not index and self.size != 1:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")

@@ -65,7 +65,7 @@ def value_and_grad(
                     f"grad_position is {grad_position}, but there {'is' if len(arguments) == 1 else 'are'} "
                     f"{many(len(arguments), 'input')}"
                 )
-            arguments[k] = _leaf(arguments[k])
+            arguments[k] = _make_leaf(arguments[k])
         for parameter in wanted:
             if parameter.tensor is not None:
                 parameter.tensor.grad = None
@@ -106,9 +106,9 @@ def grad(
 
 
 def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
-    """Return the gradient of an input or a parameter times a number.
+    """Return the gradient of an input or a parameter after a backward pass, times a number.
 
-    Zeros if the loss does not depend on it; None if its type has no gradient.
+    Zeros in its layout if the loss does not depend on it; None if its type has no gradient.
     """
     leaf: Tensor | None = source if isinstance(source, Tensor) else source.tensor
     gradient = None if leaf is None else leaf.grad
@@ -125,7 +125,7 @@ def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
     return with_methods(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
 
 
-def _leaf(operand: Any) -> Tensor:
+def _make_leaf(operand: Any) -> Tensor:
     """Return an input as a new tensor that collects a gradient, if its type has one."""
     if not isinstance(operand, Tensor):
         array = equal_on_all_ranks(operand, current_world())
@@ -232,13 +232,16 @@ class Optimizer(DialectObject, nn.Optimiser):
         return updated
 
 
-def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
-    """Return ``options`` after two checks, which raise InputError.
+def _check_options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
+    """Check two arguments of MindSpore's optimisers; return the arguments ``options`` of ours.
 
     Args:
         loss_scale: must be 1: gradients are not scaled here.
         refused: error text for another unsupported argument, or empty.
         options: arguments of our optimiser.
+
+    Raises:
+        InputError: If one of the first two arguments is refused.
     """
     scaled = f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0"
     refuse({scaled: loss_scale != 1.0, refused: bool(refused)})
@@ -246,7 +249,7 @@ def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
 
 
 SGD = adapt_class("SGD", nn.SGD, lambda params, learning_rate=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0,
-              nesterov=False, loss_scale=1.0: _options(
+              nesterov=False, loss_scale=1.0: _check_options(
     loss_scale, "nesterov needs a momentum above 0 and no dampening" * bool(nesterov and (momentum <= 0 or dampening)),
     parameters=params, rate=learning_rate, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
     nesterov=nesterov), Optimizer,
@@ -256,7 +259,7 @@ Momentum = adapt_class("Momentum", SGD, lambda params, learning_rate, momentum, 
     params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
     loss_scale=loss_scale))  # fmt: skip
 Adam = adapt_class("Adam", nn.Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, use_locking=False,
-               use_nesterov=False, weight_decay=0.0, loss_scale=1.0, use_amsgrad=False: _options(
+               use_nesterov=False, weight_decay=0.0, loss_scale=1.0, use_amsgrad=False: _check_options(
     loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
     parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
     decoupled=False, amsgrad=use_amsgrad, epsilon_hat=True), Optimizer,
@@ -349,7 +352,7 @@ class LossMonitor(Callback):
 class Model(DialectObject):
     """Network, perhaps an ``AutoParallel``, with its loss and its optimiser.
 
-    Without ``loss_fn``, the network returns the loss. InputError: ``metrics`` are given.
+    Without ``loss_fn``, the network returns the loss. Raises InputError if ``metrics`` are given.
     """
 
     ORIGINAL = "mindspore.train.Model"
@@ -424,7 +427,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, **options: Any) -
 def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, Any]:
     """Return the parameters of a checkpoint by name, with dim 0 over the ranks if it divides evenly.
 
-    ``net`` also takes the values. InputError: the path is a file of another program.
+    ``net`` also takes the values. Raises InputError if the path is a file of another program.
     """
     if Path(ckpt_file_name).is_file():
         raise InputError(
@@ -472,7 +475,7 @@ def load_param_into_net(
 def _named_parameters(parameters: Any) -> Iterable[tuple[str, Parameter]]:
     """Return ``(name, parameter)`` pairs of a cell, a dict, or a list of dicts.
 
-    InputError: another type.
+    Raises InputError if ``parameters`` has another type.
     """
     if hasattr(parameters, "get_parameters"):
         return [(p.name, p) for p in parameters.get_parameters()]

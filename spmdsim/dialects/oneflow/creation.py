@@ -38,13 +38,13 @@ def manual_seed(seed: int) -> None:
 
 
 def _is_global(placement: Placement | None, sbp: Any) -> bool:
-    """Return True if placement and sbp are given. OneFlowError: only one of them is."""
+    """Return True if placement and sbp are given. Raises OneFlowError if only one of them is."""
     if (placement is None) != (sbp is None):
         raise OneFlowError("a global tensor needs both placement and sbp")
     return placement is not None
 
 
-def _global(
+def _create_global(
     source: Any, shape: tuple[int, ...], kind: np.dtype, placement: Any, sbp: Any, requires_grad: bool
 ) -> GlobalTensor:
     """Create a global tensor from an array or a function of an index; check that all ranks agree.
@@ -64,7 +64,7 @@ def _global(
     return GlobalTensor(value, placement).requires_grad_(requires_grad)
 
 
-def _local(arrays: list[np.ndarray], device: Any, requires_grad: bool) -> LocalTensor:
+def _create_local(arrays: list[np.ndarray], device: Any, requires_grad: bool) -> LocalTensor:
     """Create a local tensor from one array per rank that this process plays."""
     tensor = LocalTensor(arrays, current_world(), Device(device or "cpu").type)
     return tensor.requires_grad_(requires_grad)
@@ -93,10 +93,10 @@ def tensor(
         raise OneFlowError("the data of a tensor are numbers, but got a global tensor; nearest: x.to_global")
     array = host(data.numpy() if isinstance(data, LocalTensor) else data, dtype).numpy()
     if not _is_global(placement, sbp):
-        return _local([array.copy() for _ in current_world().ranks], device, requires_grad)
+        return _create_local([array.copy() for _ in current_world().ranks], device, requires_grad)
     text = f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
     refuse({text: device is not None}, OneFlowError)
-    return _global(array, array.shape, array.dtype, placement, sbp, requires_grad)
+    return _create_global(array, array.shape, array.dtype, placement, sbp, requires_grad)
 
 
 as_tensor = tensor
@@ -170,16 +170,17 @@ def _create_random(
     """
     seed = seeds.next()
     if _is_global(placement, sbp):
-        return _global(lambda index: block(index, seed), shape, kind, placement, sbp, requires_grad)
+        return _create_global(lambda index: block(index, seed), shape, kind, placement, sbp, requires_grad)
     ranks = current_world().ranks
     arrays = [draw(np.random.default_rng([seed, rank]), shape).astype(kind) for rank in ranks]
-    return _local(arrays, device, requires_grad)
+    return _create_local(arrays, device, requires_grad)
 
 
-def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
-    """Return a function of sizes that creates random floats.
+def _random_function(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
+    """Return a function of sizes that creates a tensor of random floats, such as ``randn(2, 3)``.
 
-    ``about`` is its docstring; see `_create_random` for ``block`` and ``draw``.
+    ``about`` is its docstring; see `_create_random` for ``block`` and ``draw``. It raises OneFlowError for a dtype that
+    is no float.
     """
 
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
@@ -192,8 +193,10 @@ def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callabl
     return create
 
 
-randn = _random("Normal numbers.", normal_block, lambda generator, shape: generator.normal(size=shape))
-rand = _random("Numbers in [0, 1).", uniform_block, lambda generator, shape: generator.random(shape))
+randn = _random_function(
+    "Normal numbers.", normal_block, lambda generator, shape: generator.normal(size=shape)
+)
+rand = _random_function("Numbers in [0, 1).", uniform_block, lambda generator, shape: generator.random(shape))
 
 
 def randint(
@@ -227,13 +230,13 @@ def randint(
 def randperm(
     n: int, *, dtype: Any = np.int64, placement: Placement | None = None, sbp: Any = None
 ) -> AnyTensor:
-    """Create the integers 0 to n - 1 in a random order."""
+    """Create the integers 0 to n - 1 in a random order: one order if global, one per rank if local."""
     seed, kind = seeds.next(), element_type(dtype)
     (count,) = sizes_of(n)
     if _is_global(placement, sbp):
         return tensor(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
     drawn = (np.random.default_rng([seed, rank]).permutation(count) for rank in current_world().ranks)
-    return _local([numbers.astype(kind) for numbers in drawn], None, False)
+    return _create_local([numbers.astype(kind) for numbers in drawn], None, False)
 
 
 def _from_array(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
@@ -251,7 +254,15 @@ def full(
 
 
 def _filled_functions(what: str, value: float) -> tuple[Callable[..., AnyTensor], Callable[..., AnyTensor]]:
-    """Return functions like ``zeros`` and ``zeros_like`` for one value; ``what`` begins their docstrings."""
+    """Return two functions that create tensors with one value everywhere.
+
+    Args:
+        what: the start of their docstrings, such as ``"Zeros"``.
+        value: the value.
+
+    Returns:
+        A function of sizes, such as ``zeros``; a function of another tensor, such as ``zeros_like``.
+    """
 
     def of_size(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
         return full(size, value, dtype, **where)

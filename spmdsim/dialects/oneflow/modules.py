@@ -12,7 +12,8 @@ import spmdsim.nn as ours
 from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, with_zero_row
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, layer_row, with_zero_row
+from spmdsim.dialects.functions import with_names
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow.creation import seeds
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lift_function
@@ -28,7 +29,7 @@ from spmdsim.dialects.oneflow.tensors import (
     update_value,
 )
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Row, add_in_place_operators, add_tensor_operators, layers, with_parameters
+from spmdsim.dialects.table import Row, add_in_place_operators, add_tensor_operators, layers
 
 
 def _not_global(name: Any) -> OneFlowError:
@@ -62,7 +63,7 @@ class Parameter(ours.Parameter):
 
     @property
     def data(self) -> GlobalTensor:
-        """Values as a global tensor. OneFlowError: the parameter is not global yet."""
+        """Values as a global tensor. Raises OneFlowError if the parameter is not global yet."""
         if self.tensor is None or self.placement is None:
             raise _not_global(self.name or tuple(self.shape))
         return GlobalTensor(self.tensor, self.placement)
@@ -81,9 +82,9 @@ class Parameter(ours.Parameter):
         return repr(self.data)
 
     def set_placement(self, placement: Placement, sbp: Any) -> None:
-        """Set the placement: fill the parameter if it has no values yet, else move them.
+        """Lay the parameter out by a placement and an sbp, in place.
 
-        Unlike `to_global` of a tensor, this changes the parameter itself.
+        A parameter without values gets its first values, which are equal for every placement. Other values are moved.
         """
         where = layout(placement, sbp, len(self.shape))
         self.placement = placement
@@ -95,9 +96,10 @@ class Parameter(ours.Parameter):
             self.assign(self.tensor)
 
     def become(self, source: GlobalTensor) -> Parameter:
-        """Set source values without a gradient of them: ``with no_grad(): p -= rate * p.grad``.
+        """Take the values of ``source`` and return the parameter: the step of ``p -= rate * p.grad``.
 
-        The current gradient stays. OneFlowError: the parameter requires a gradient and gradients are recorded.
+        The parameter's type, layout and gradient stay. Raises OneFlowError if the parameter requires a gradient and
+        operators are recorded: the caller must use ``with no_grad():``.
         """
         value, grad = update_value(self.value, source.value), self.value.grad
         self.assign(value)
@@ -141,7 +143,7 @@ class Module(DialectModule):
     def to_global(self, placement: Placement | None = None, sbp: Any = None) -> Module:
         """Set the placement of all parameters and return the module; trained parameters are moved.
 
-        First values are equal for every placement. OneFlowError: placement or sbp is missing.
+        First values are equal for every placement. Raises OneFlowError if placement or sbp is missing.
         """
         if placement is None or sbp is None:
             raise OneFlowError("Converting a local module to global must have placement and sbp parameters.")
@@ -161,7 +163,7 @@ class Module(DialectModule):
     def to(self, where: Any = None) -> Module:
         """Return the module itself: every rank computes on its CPU.
 
-        OneFlowError: ``where`` is no device.
+        Raises OneFlowError if ``where`` is no device.
         """
         device(where)
         return self
@@ -267,7 +269,7 @@ def _layer_norm(
 def _dropout(p: float = 0.5) -> dict[str, Any]:
     """Zero a random share ``p`` of the elements in training.
 
-    Every call draws other elements, equal in every layout. InputError: p is not in [0, 1].
+    Every call draws other elements, equal in every layout. Raises InputError if p is not in [0, 1].
     """
     share = isinstance(p, (int, float)) and 0 <= p <= 1
     refuse({f"dropout probability has to be between 0 and 1, but got {p}": not share})
@@ -281,27 +283,16 @@ def _drop(x: Any, p: float, training: bool) -> Any:
     return core.multiply(x, 0) if p == 1 else core.dropout(x, rate=p, seed=seeds.next())
 
 
-def _layer_row(name: str, operand: str, layer: str, keeps: Any, says: str, *optional: str) -> Row:
-    """Return the row of a layer with parameters from the row of its function.
-
-    Args:
-        name: name of the function.
-        operand: name of the input in the layer's ``forward``.
-        layer: name of the layer.
-        keeps: function that creates the layer's attributes; see `Row`.
-        says: format of the layer's text.
-        optional: options that follow in the text if not None.
-    """
-    call = with_parameters(NETWORK_TABLE[name].call, {operand: "input"})
-    return Row(call, layer, keeps=keeps, says=format_options(says, *optional))
-
-
+_OF_IDS, _OF_X = (
+    with_names(NETWORK_TABLE, "embedding", ids="input"),
+    with_names(NETWORK_TABLE, "layer_norm linear", x="input"),
+)
 #: Layers with parameters or state.
 _ROWS = {
-    "dropout": Row(_drop, "Dropout", keeps=_dropout, says=format_options("p={0.p}, inplace=False")),
-    "embedding": _layer_row("embedding", "ids", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx"),
-    "layer_norm": _layer_row("layer_norm", "x", "LayerNorm", _layer_norm, "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}"),
-    "linear": _layer_row("linear", "x", "Linear", _linear, "in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}"),
+    "dropout": layer_row(Row(_drop), "Dropout", _dropout, "p={0.p}, inplace=False"),
+    "embedding": layer_row(_OF_IDS["embedding"], "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx"),
+    "layer_norm": layer_row(_OF_X["layer_norm"], "LayerNorm", _layer_norm, "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}"),
+    "linear": layer_row(_OF_X["linear"], "Linear", _linear, "in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}"),
 }  # fmt: skip
 #: Layers and losses by their names, all from the tables.
 LAYERS = layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Module, lift_function)

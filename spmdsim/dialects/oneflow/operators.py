@@ -22,15 +22,16 @@ from spmdsim.dialects.oneflow.rank_agreement import report_different_code
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_one_placement
 from spmdsim.dialects.session import is_recording
-from spmdsim.dialects.table import Row, flat, map_nested
+from spmdsim.dialects.table import Row, flat, map_nested, network_functions
 from spmdsim.worlds import LockStep
 from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
-    """Return a library function that takes global tensors of one placement, or local tensors.
+    """Return a function of OneFlow's tensors that computes a function of spmdsim's own tensors.
 
-    The call raises OneFlowError if local and global tensors or placements are mixed, or if no operand is a tensor.
+    Operands of a call are global tensors of one placement, or local tensors; other arguments are passed on. The call
+    raises OneFlowError if local and global tensors or placements are mixed, or if no operand is a tensor.
 
     Args:
         function: the function of spmdsim's own tensors.
@@ -54,33 +55,44 @@ def lift_function(function: Callable[..., Any], name: str = "") -> Callable[...,
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
         check_one_placement(*where)
         with report_different_code():
-            named = map_nested(options, _value) if options else {}
-            result = function(*[map_nested(x, _value) for x in operands], **named)
-            result = in_default_type(result, [_value(x) for x in parts])
-            return map_nested(result, lambda x: _global(x, where[0]))
+            named = map_nested(options, _unwrap) if options else {}
+            result = function(*[map_nested(x, _unwrap) for x in operands], **named)
+            result = in_default_type(result, [_unwrap(x) for x in parts])
+            return map_nested(result, lambda x: _to_global(x, where[0]))
 
     return explained(call, name or function.__name__)
 
 
-def _global(x: Any, placement: Any) -> Any:
-    """Return a tensor as a global tensor; other values unchanged.
+def _to_global(x: Any, placement: Any) -> Any:
+    """Return one of spmdsim's own tensors as a global tensor on ``placement``; other values unchanged.
 
-    Pending reductions other than sums are reduced, because no sbp describes them.
+    Pending reductions other than sums are reduced, because no sbp describes them. Inside ``no_grad`` the tensor has no
+    history.
     """
     if not isinstance(x, CoreTensor):
         return x
-    if x.layout.reduce_op not in (None, "sum"):  # an sbp can state only pending sums
-        x = x.to(x.layout.reduced)
-    return GlobalTensor(x if is_recording() else x.detach(), placement)
+    has_sbp = x.layout.reduce_op in (None, "sum")
+    value = x if has_sbp else x.to(x.layout.reduced)
+    return GlobalTensor(value if is_recording() else value.detach(), placement)
 
 
-def _value(x: Any) -> Any:
+def _unwrap(x: Any) -> Any:
     """Return the value of a global tensor or parameter, a Python number for numpy's, else ``x``."""
     return x.value if hasattr(x, "placement") else x.item() if isinstance(x, np.number) else x
 
 
 def _run_locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
-    """Run our function on each rank's own arrays, in a world of one rank."""
+    """Run a function of spmdsim's tensors on the arrays of each rank alone, in a world of one rank.
+
+    Args:
+        function: the function.
+        local: one of the operands; results have its world and device type.
+        operands: positional arguments, with local tensors inside.
+        options: named arguments.
+
+    Returns:
+        The function's result, in which each tensor is a local tensor with one array per rank.
+    """
     world, mesh = LockStep(1), Mesh((1,), ("rank",))
 
     def run_on(k: int) -> Any:
@@ -109,7 +121,7 @@ TABLE: dict[str, Row] = {
 NETWORK_TABLE = NETWORK | {"quick_gelu": Row(lambda input: core.gelu(input, "sigmoid"), "QuickGELU")}
 
 
-def _shaped_like(name: str) -> Callable[..., GlobalTensor]:
+def _like_method(name: str) -> Callable[..., GlobalTensor]:
     """Return a method that calls function ``name`` with the shape of another tensor."""
     return lambda input, other: FUNCTIONS[name](input, tuple(other.shape))
 
@@ -126,8 +138,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 #: Methods of tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},
-    **dict.fromkeys(("broadcast_like", "expand_as"), _shaped_like("expand")),
-    **dict.fromkeys(("reshape_as", "view_as"), _shaped_like("reshape")),
+    **dict.fromkeys(("broadcast_like", "expand_as"), _like_method("expand")),
+    **dict.fromkeys(("reshape_as", "view_as"), _like_method("reshape")),
     "clone": lift_function(core.identity),
     "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
@@ -148,11 +160,8 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 cast, cat, concat = (FUNCTIONS[name] for name in ("cast", "cat", "concat"))
 
-_FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
-#: ``nn.functional``: functions of networks, functions with a layer, and log_softmax.
-NETWORK_FUNCTIONS = {
-    name: lift_function((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)
-}
+#: Functions of ``nn.functional``.
+NETWORK_FUNCTIONS = network_functions(TABLE, NETWORK_TABLE, lift_function)
 #: Functions of ``linalg``.
 LINALG: dict[str, Callable[..., Any]] = {
     **{name: lift_function(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},

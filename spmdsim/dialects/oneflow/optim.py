@@ -33,9 +33,9 @@ class _DampedFromTheStart(nn.SGD):
 
 
 def _list_parameters(params: Any) -> list[Any]:
-    """Return an optimiser's parameters as a list.
+    """Return an optimiser's argument ``params`` as a list of parameters.
 
-    OneFlowError: it is empty or has other elements.
+    Raises OneFlowError if it is a single parameter or a module, is empty, or has other elements.
     """
     listed = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
     if not listed:

@@ -117,12 +117,16 @@ class placement:
 
 
 def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
-    """Raise OneFlowError for ranks that are repeated, negative or too large, or for uneven nodes."""
+    """Raise OneFlowError for ranks that are repeated, negative or too large, or for uneven nodes.
+
+    Args:
+        order: the ranks.
+        world_size: ranks must be below this number; None is no limit.
+        devices_per_node: rank r is on node ``r // devices_per_node``, and all nodes of the placement must have equally
+            many ranks; None is no rule.
+    """
     ranks, highest = [*order], max(order)
-    candidates = (
-        order if len({*order}) < len(order) else ()
-    )  # no search without repeated ranks, because it is quadratic
-    repeated = [rank for i, rank in enumerate(candidates) if rank in candidates[:i]]
+    repeated = [rank for rank, times in Counter(order).items() if times > 1]
     nodes = Counter(rank // devices_per_node for rank in order) if devices_per_node else {}
     refuse({
         f"the ranks of a placement must differ, but {[*repeated, 0][0]} is repeated in {ranks}": bool(repeated),
@@ -181,13 +185,13 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
 
 
 def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Layout:
-    """Return the layout of a tensor after OneFlow's size rule.
+    """Return the layout of a tensor of a shape; check first that each dim is long enough to be split.
 
-    A mesh axis may split a dim only if the smallest shard so far is at least as long as the axis, or the dim is
-    empty.
+    A mesh axis may split a dim only if the smallest block that the axes before it leave has at least as many elements
+    as the axis has ranks. A dim of size 0 may always be split.
 
     Raises:
-        OneFlowError: If a dim is too short.
+        OneFlowError: If a dim is too short, or the sbp does not fit; see `layout`.
     """
     smallest_sizes, entries = list(shape), sbp_module.as_tuple(sbp, placement.ndim)
     where = layout(placement, entries, len(smallest_sizes))
@@ -251,14 +255,17 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
 
 
 def _join_shapes(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[int, tuple[int, ...]]:
-    """Return ``(first rank, shape)`` of one group's tensors joined along one mesh axis.
+    """Return the shape of the tensor that consists of the local tensors of a group along one mesh axis.
 
     Args:
-        group: ``(rank, shape)`` of each member.
-        dim: tensor dim that the axis splits; None if all shapes must be equal.
+        group: ``(rank, shape)`` of each local tensor.
+        dim: tensor dim that the axis splits, whose sizes are added; None if all shapes must be equal.
+
+    Returns:
+        The rank of the first local tensor; the joined shape.
 
     Raises:
-        OneFlowError: If shapes do not match or are not a balanced split.
+        OneFlowError: If shapes differ in other dims, or the sizes of ``dim`` are not those of a balanced split.
     """
     first, expected = group[0]
     for rank, shape in group[1:]:

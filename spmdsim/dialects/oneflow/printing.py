@@ -35,17 +35,22 @@ def format_array(array: np.ndarray, suffixes: Sequence[str] = (), after: Sequenc
             [-3.0000,  4.0000]], dtype=oneflow.float32)
     """
     empty = [] if array.size or array.ndim == 1 else [f"size={array.shape}"]
-    text = _values(array) if array.size else "[]"
-    return _with_suffixes(PREFIX + text, [*suffixes, *empty, f"dtype=oneflow.{array.dtype.name}", *after])
+    text = _format_values(array) if array.size else "[]"
+    return _append_suffixes(PREFIX + text, [*suffixes, *empty, f"dtype=oneflow.{array.dtype.name}", *after])
 
 
 def without_values(shape: Sequence[int], dtype: np.dtype, suffixes: Sequence[str] = ()) -> str:
     """Return the text of a tensor without values: its shape, its type and suffixes."""
-    return _with_suffixes(f"{PREFIX}...", [f"size={tuple(shape)}", f"dtype=oneflow.{dtype.name}", *suffixes])
+    return _append_suffixes(
+        f"{PREFIX}...", [f"size={tuple(shape)}", f"dtype=oneflow.{dtype.name}", *suffixes]
+    )
 
 
-def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
-    """Append suffixes to a text, each on the current line if it fits, and a closing bracket."""
+def _append_suffixes(text: str, suffixes: Sequence[str]) -> str:
+    """Return a text with comma-separated suffixes and a closing bracket.
+
+    Each suffix follows on the current line if it fits in the terminal's width; else it begins a new, indented line.
+    """
     width, used = line_width(), len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
         fits = used + len(suffix) + 2 <= width
@@ -54,12 +59,12 @@ def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
     return f"{text})"
 
 
-def _values(array: np.ndarray) -> str:
+def _format_values(array: np.ndarray) -> str:
     """Return the numbers in brackets, all of one width; of a large array those at the ends of its dims."""
     array, cut = keep_ends(array, EDGE_ITEMS, THRESHOLD)
     written = array.astype(np.float32) if array.dtype == np.float16 else array
     numbers = written[written != 0].astype(np.float64) if written.dtype.kind == "f" else written
-    style = _style(numbers) if written.dtype.kind == "f" else str
+    style = _choose_style(numbers) if written.dtype.kind == "f" else str
     width = max((len(style(value)) for value in numbers.flat), default=1)
     return format_nested(
         array, cut, len(PREFIX), lambda value: style(value).rjust(width),
@@ -67,19 +72,20 @@ def _values(array: np.ndarray) -> str:
     )  # fmt: skip
 
 
-def _style(numbers: np.ndarray) -> Callable[[Any], str]:
-    """Return the function that formats floats, chosen like PyTorch does.
+def _choose_style(numbers: np.ndarray) -> Callable[[Any], str]:
+    """Return the function that formats all floats of a tensor, chosen by their values as in PyTorch.
 
-    It writes exponents if the largest is over 1e8 or over 1000 times the smallest, or a fraction is below 1e-4. Else
-    it writes whole numbers with a point at the end, if all are whole, or four digits behind the point.
+    It writes exponents if the largest is over 1e8 or over 1000 times the smallest, or if not all are whole and the
+    smallest is below 1e-4. Else it writes a point at the end if all are whole, or four digits behind the point.
+    ``numbers`` are the values other than 0.
     """
     are_whole = bool((numbers == np.ceil(numbers)).all())
     largest, least = (f.reduce(np.abs(numbers), initial=np.nan) for f in (np.fmax, np.fmin))
     if largest > 1000 * least or largest > 1e8 or (not are_whole and least < 1e-4):
         return f"{{:.{PRECISION}e}}".format
-    return _with_point if are_whole else f"{{:.{PRECISION}f}}".format
+    return _format_with_point if are_whole else f"{{:.{PRECISION}f}}".format
 
 
-def _with_point(value: Any) -> str:
+def _format_with_point(value: Any) -> str:
     """Format a whole number with a point at its end; infinities and NaN without."""
     return f"{value:.0f}" + "." * bool(np.isfinite(value))

@@ -46,7 +46,10 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
 
 
 def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:
-    """Return one rank's arguments as texts; data as shape and checksum."""
+    """Return the arguments of a rank's call as texts to compare, by the keys of :data:`MESSAGES`.
+
+    Of ``data``, the type, the shape and a checksum are compared; None leaves them out.
+    """
     facts = {"placement": repr(placement), "sbp": sbp_module.text(sbp_module.as_tuple(sbp, placement.ndim))}
     if data is not None:
         content = hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=8).hexdigest()
@@ -66,7 +69,7 @@ def check_placement(placement: Placement, world: Any) -> None:
 
 @contextmanager
 def report_different_code() -> Iterator[None]:
-    """Convert a WorldError to OneFlow's message that ranks run different code."""
+    """Convert a WorldError of the ``with`` block to an OneFlowError: ranks seem to run different code."""
     try:
         yield
     except WorldError as error:
@@ -78,7 +81,7 @@ def report_different_code() -> Iterator[None]:
 
 @contextmanager
 def report_unsupported_transition(before: Any, after: tuple[Placement, Any]) -> Iterator[None]:
-    """Convert a PlanError to OneFlow's message that a redistribution is not supported.
+    """Convert a PlanError of the ``with`` block to an OneFlowError: the redistribution is not supported.
 
     Args:
         before: the global tensor.

@@ -103,7 +103,7 @@ _PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 def parse_one(text: str) -> Sbp:
     """Parse one entry: ``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast`` or ``partial_sum``.
 
-    A prefix such as ``flow.sbp.`` is accepted. LayoutError: the text is no entry.
+    A prefix such as ``flow.sbp.`` is accepted. Raises LayoutError if the text is no entry.
     """
     word = _PREFIX.sub("", text.strip())
     if word.removesuffix("()") in _WORDS:
@@ -141,12 +141,16 @@ def text(value: Sbp | Iterable[Sbp]) -> str:
 
 @explained
 def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) -> tuple[Sbp, ...]:
-    """Return an sbp in any form as a tuple.
+    """Return an sbp as a tuple with one entry per mesh axis.
+
+    Args:
+        value: one entry, a sequence of entries, or a text of one or all entries; see `parse`.
+        ndim: number of mesh axes, or None if it is unknown.
 
     Raises:
         LayoutError: If a text is no sbp.
         UsageTypeError: If an entry is no sbp.
-        OneFlowError: (a RuntimeError) If ``ndim``, the number of mesh axes, is given and differs from the length.
+        OneFlowError: (a RuntimeError) If there are not ``ndim`` entries.
     """
     entries: Any = parse(value) if isinstance(value, str) else value
     entries = entries if isinstance(entries, list | tuple) else (entries,)

@@ -54,7 +54,11 @@ class Size(tuple[int, ...]):
 
 
 def find_method(name: str) -> Callable[..., Any]:
-    """Return a method that the table of operators defines. NotCovered: it does not exist."""
+    """Return a method of tensors that the table of operators defines, as a function of the tensor.
+
+    Raises:
+        NotCovered: If no such method exists; a name with an underscore raises AttributeError.
+    """
     from spmdsim.dialects.oneflow.operators import METHODS
 
     if name in METHODS:
@@ -138,7 +142,7 @@ class LocalTensor(TensorSymbols):
         return LocalTensor([x.copy() for x in self.shards], self.world, self.kind)
 
     def _apply(self, function: Any, *operands: Any) -> LocalTensor:
-        """Apply a function to every rank's arrays. OneFlowError: an operand is global."""
+        """Apply a function to every rank's arrays. Raises OneFlowError if an operand is global."""
         text = "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
         refuse({text: any(isinstance(x, GlobalTensor) for x in operands)}, OneFlowError)
         columns = [x.shards if isinstance(x, LocalTensor) else repeat(x) for x in operands]
@@ -168,7 +172,7 @@ class LocalTensor(TensorSymbols):
         )
 
     def item(self) -> Any:
-        """Return the only element of the first rank's array. OneFlowError: it has several."""
+        """Return the only element of the first rank's array. Raises OneFlowError if it has several."""
         if self.shards[0].size != 1:
             raise OneFlowError(f"item() needs a tensor of one element, but the shape is {self.shape}")
         return self.shards[0].item()
@@ -204,17 +208,19 @@ class LocalTensor(TensorSymbols):
         check_agreement(placement, sbp, self.world)
         layout = placements.layout(placement, sbp, self.shards[0].ndim)
         shape = self._logical_shape(placement, sbp, check_meta)
-        sent = _broadcast_first(self, layout, shape)
+        sent = _broadcast_from_first(self, layout, shape)
         if not copy:
             ranked = zip(self.world.ranks, self.shards, sent)
             self.shards = [b if r in layout.mesh and a.shape == b.shape else a for r, a, b in ranked]
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
-        """Return the global shape that the ranks' local shapes imply.
+        """Return the global shape that the ranks' local shapes imply; all ranks must call.
+
+        With ``check_meta`` the shapes of all ranks are joined. Without it, all are assumed to equal the first rank's.
 
         Raises:
-            OneFlowError: If ``check_meta`` and shapes do not fit or types differ.
+            OneFlowError: If ``check_meta`` is set, and shapes do not fit together or types differ.
         """
         facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards], "to_global")
         shapes, dtypes = zip(*(facts[rank] for rank in placement.order))
@@ -243,7 +249,7 @@ def check_agreement(placement: Placement, sbp: Any, world: Any, data: Any = None
 
 
 def check_one_placement(*placements: Placement | None, about: str = "") -> None:
-    """Raise OneFlowError if tensors are on different placements; None fits any.
+    """Raise OneFlowError if a placement differs from the first one; None stands for no placement and fits.
 
     ``about`` ends the message.
     """
@@ -255,10 +261,15 @@ def check_one_placement(*placements: Placement | None, about: str = "") -> None:
             )
 
 
-def _broadcast_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return each rank's array, taken from the first rank of its group along the broadcast axes.
+def _broadcast_from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return, per rank of this process, the array of the first rank along the broadcast axes.
 
-    The broadcast runs as a sum in which all other ranks contribute zeros.
+    The broadcast runs as a sum in which all other ranks contribute zeros. Without broadcast axes, arrays stay.
+
+    Args:
+        tensor: the local tensor.
+        layout: layout of the global tensor whose shards the arrays are.
+        shape: its global shape.
     """
     axes = tuple(a for a in layout.replicated_axes if layout.mesh.axis_size(a) > 1)
     if not axes:
@@ -412,10 +423,13 @@ def check_same_shape(old: Size, new: Size) -> None:
 
 
 def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
-    """Return the value after an in-place operation: ``new`` in the type and layout of ``old``.
+    """Return the value of a tensor after an in-place operation: ``new`` in the type and layout of ``old``.
+
+    If ``old`` requires a gradient, the result does too, and takes the gradient of ``old``.
 
     Raises:
-        OneFlowError: (a RuntimeError) If ``old`` is a leaf that requires a gradient, or shapes differ.
+        OneFlowError: (a RuntimeError) If ``old`` is a leaf that requires a gradient and operators are recorded, or if
+            the shapes differ.
     """
     if old.requires_grad and old.node is None and is_recording():
         raise OneFlowError(

@@ -19,7 +19,7 @@ from spmdsim.wrong_calls import explained
 def set_default_dtype(d: Any) -> None:
     """Check that the type is float32, the only default type here.
 
-    InputError: it is another one.
+    Raises InputError if it is another one.
     """
     is_other_type = np.dtype(d) != np.float32
     refuse({f"the default type is float32 here, not {d}; nearest: dtype= of each call": is_other_type})
@@ -67,7 +67,7 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
 }  # fmt: skip
 
 
-def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
+def _make_function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
     """Return the function ``kind``, which creates a tensor from the array that ``numbers`` returns.
 
     Integers stay int64, other numbers become float32, unless ``dtype`` is passed.
@@ -89,7 +89,7 @@ def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Te
     return explained(call, kind)
 
 
-globals().update({name: _function(name, numbers) for name, numbers in _NUMBERS.items()})
+globals().update({name: _make_function(name, numbers) for name, numbers in _NUMBERS.items()})
 
 
 def set_device(device: str) -> str:

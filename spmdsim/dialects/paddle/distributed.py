@@ -48,7 +48,13 @@ def init_parallel_env() -> ParallelEnv:
 
 @explained
 def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
-    """Return the tensor whose shards are the ranks' own arrays; in lock step, a list with one per rank."""
+    """Return the tensor whose shards are the ranks' own arrays.
+
+    Args:
+        local_tensor: the shard of this process; in lock step also a list with one shard per rank.
+        mesh: the mesh.
+        placements: one per dim of the mesh.
+    """
     pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
     where = layout_of(mesh, placements, np.ndim(pieces[0]))
     return with_methods(ours.Tensor.from_local([np.asarray(x) for x in pieces], where, current_world()))
@@ -93,7 +99,7 @@ def shard_tensor(
 
 
 def _move(x: Any, where: Layout, dtype: Any = None) -> Any:
-    """Return the tensor in another layout, and element type unless None."""
+    """Return a tensor in the layout ``where``; in another element type unless ``dtype`` is None."""
     return (x if dtype is None else ops.cast(x, element_type(dtype))).to(where)
 
 
@@ -107,7 +113,7 @@ def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """Return the tensor in another layout; gradients pass back to the source.
 
-    ``Partial`` keeps the values on one rank of each group. UsageTypeError: ``dist_tensor`` is no tensor.
+    ``Partial`` keeps the values on one rank of each group. Raises UsageTypeError if ``dist_tensor`` is no tensor.
     """
     kind, tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
     refuse({
@@ -130,9 +136,9 @@ def shard_layer(
     layer: Any, process_mesh: ProcessMesh, shard_fn: Callable[..., Any] | None = None,
     input_fn: Callable[..., Any] | None = None, output_fn: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Move a layer's parameters to a mesh and return the layer.
+    """Move a layer's parameters to a mesh, and wrap its calls by two functions; return the layer.
 
-    Parameters are replicated unless ``shard_fn`` splits them.
+    Parameters that ``shard_fn`` does not move to the mesh are replicated on it. Parallel layers stay as they are.
 
     Args:
         layer: a layer.
@@ -175,7 +181,7 @@ def shard_layer(
 def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
     """Return the optimiser itself: its state is laid out like the parameters.
 
-    InputError: ``shard_fn`` is given.
+    Raises InputError if ``shard_fn`` is given.
     """
     if shard_fn is not None:
         raise InputError(

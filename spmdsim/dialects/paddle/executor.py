@@ -56,9 +56,9 @@ class Executor:
         if not isinstance(chosen, Program):
             raise UsageTypeError(f"exe.run takes a paddle.static.Program, but got a {type(chosen).__name__}")
         if not chosen.instructions and not chosen.feeds and not fetch_list:
-            _start(chosen)
+            _reset_parameters(chosen)
             return []
-        readers = [_reader(chosen, wanted) for wanted in fetch_list or ()]
+        readers = [_make_reader(chosen, wanted) for wanted in fetch_list or ()]
         refuse({
             f"parameter {parameter.name} is not initialized; run exe.run(paddle.static.default_startup_program()) first":
             parameter.name not in static.scope().started for parameter in chosen.all_parameters()
@@ -71,7 +71,7 @@ class Executor:
         """Do nothing: no resource is open."""
 
 
-def _start(startup: Program) -> None:
+def _reset_parameters(startup: Program) -> None:
     """Set parameters to their first values and reset optimisers."""
     for parameter in startup.all_parameters():
         parameter.materialise(parameter.value.world, parameter.first_seed)
@@ -82,9 +82,10 @@ def _start(startup: Program) -> None:
 
 
 def _check_feed(program: Program, name: str, value: Any) -> Tensor:
-    """Return a fed value as a tensor.
+    """Return the value that a run feeds for the variable ``name`` as a tensor.
 
-    InputError: name, shape or type do not fit a variable of the program.
+    Numbers and lists take the variable's type. Raises InputError if the program feeds no such variable, or if shape or
+    type do not fit it.
     """
     if name not in program.feeds:
         close = nearest(name, program.feeds) or next(iter(program.feeds), None)
@@ -104,18 +105,21 @@ def _check_feed(program: Program, name: str, value: Any) -> Tensor:
     return fed
 
 
-def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]:
-    """Return a function that reads a fetched value from the values of a run, which are given by key.
+def _make_reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]:
+    """Return a function that reads one fetched value from the result of ``Program.run``.
+
+    The function raises InputError if the program does not compute the value, or if a feed is missing.
 
     Args:
         program: the program.
-        wanted: variable, tensor, parameter, name, or a list with one of them.
+        wanted: entry of the fetch_list: a variable, a tensor, a parameter, a name, or a list with one of them.
+            ``"w@GRAD"`` is the gradient of parameter ``w``.
     """
     if isinstance(wanted, (list, tuple)) and len(wanted) == 1:
-        return _reader(program, wanted[0])
+        return _make_reader(program, wanted[0])
     if isinstance(wanted, str):
         variable = program.var(wanted.removesuffix(GRADIENT))
-        return (lambda _: variable.grad) if wanted.endswith(GRADIENT) else _reader(program, variable)
+        return (lambda _: variable.grad) if wanted.endswith(GRADIENT) else _make_reader(program, variable)
     parameter = wanted if isinstance(wanted, nn.Parameter) else getattr(wanted, "owner", None)
     if parameter is not None:
         return lambda _: parameter.value
@@ -123,7 +127,7 @@ def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]
     def read(values: Mapping[int, Any]) -> Any:
         """Return the value.
 
-        InputError: the program does not compute it, or a feed is missing.
+        Raises InputError if the program does not compute it, or a feed is missing.
         """
         value = values.get(getattr(wanted, "key", None) or 0)
         what = wanted.name if isinstance(wanted, Variable) else f"a {type(wanted).__name__}"
@@ -136,24 +140,3 @@ def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]
         return value
 
     return read
-
-
-def compute_gradients(loss: Any, parameters: Sequence[Any]) -> None:
-    """Compute new gradients of parameters from a loss."""
-    for parameter in parameters:
-        parameter.value.grad = None
-    nn.backward(loss)
-
-
-def select_parameters(variables: Sequence[Any], wanted: Any, without: Any, program: Program) -> list[Any]:
-    """Return the parameters to train.
-
-    Args:
-        variables: the parameters to train by default.
-        wanted: parameters or names that replace them, or None.
-        without: parameters or names to leave out, or None.
-        program: the program in which names are looked up.
-    """
-    chosen = variables if wanted is None else [program.var(x) if isinstance(x, str) else x for x in wanted]
-    left = {x if isinstance(x, str) else x.name for x in without or ()}
-    return [x for x in chosen if getattr(x, "trainable", True) and x.name not in left]

@@ -26,9 +26,18 @@ from spmdsim.dialects.functions import (
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.missing import refuse
-from spmdsim.dialects.paddle.static import Variable, call_recorded, find_instances, seeds
+from spmdsim.dialects.paddle.static import Variable, call_recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, as_replicated, to_one_mesh
-from spmdsim.dialects.table import ARITHMETIC, Row, map_nested, rows, same_rows, with_parameters
+from spmdsim.dialects.table import (
+    ARITHMETIC,
+    Row,
+    find_instances,
+    map_nested,
+    network_functions,
+    rows,
+    same_rows,
+    with_parameters,
+)
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import (
     check_weight,
@@ -42,11 +51,11 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
-    """Return a library function that takes tensors, parameters and whole arrays.
+    """Return a function of Paddle's tensors that computes a function of spmdsim's own tensors.
 
-    The call moves replicated operands to the mesh of the split ones. Without any tensor, its first operand becomes
-    one, unless it is a list or a text. While a static program is built, the call is recorded in the program. An
-    argument ``name`` of the call is ignored.
+    Operands of a call are tensors, parameters and whole arrays. Replicated operands move to the mesh of the split ones.
+    Without any tensor, the first operand becomes one, unless it is a list or a text. While a static program is built,
+    the call is recorded in the program. An argument ``name`` of the call is ignored.
 
     Args:
         function: the function of spmdsim's own tensors.
@@ -55,7 +64,7 @@ def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
-        values = map_nested([*operands, *options.values()], _value)
+        values = map_nested([*operands, *options.values()], _unwrap)
         if values and not find_instances(values, CoreTensor) and not isinstance(values[0], (list, str)):
             values[0] = as_replicated(values[0])
         flat = find_instances(values, object)
@@ -73,7 +82,7 @@ def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..
     return explained(call, run.__name__)
 
 
-def _value(x: Any) -> Any:
+def _unwrap(x: Any) -> Any:
     """Return the value of a parameter, a Python number for numpy's, else ``x``."""
     return x.value if hasattr(x, "as_operand") else x.item() if isinstance(x, np.number) else x
 
@@ -81,7 +90,7 @@ def _value(x: Any) -> Any:
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
     """Split an axis into equal blocks, or into blocks of the given sizes, one of which may be -1.
 
-    InputError: the number of blocks does not divide the size.
+    Raises InputError if the number of blocks does not divide the size.
     """
     size, cut = x.shape[axis], num_or_sections
     if isinstance(cut, int):
@@ -119,10 +128,10 @@ def _dropout(
     return core.multiply(dropped, 1 - p) if later else dropped
 
 
-def _extreme(find: Callable[..., Any]) -> Row:
-    """Return the row of ``max`` or ``min``: every tied element gets the whole gradient.
+def _extreme_row(find: Callable[..., Any]) -> Row:
+    """Return the row of ``max`` or ``min``: each element equal to the extreme gets the whole gradient.
 
-    ``amax`` and ``amin`` divide it among them.
+    The rows of ``amax`` and ``amin`` divide the gradient among these elements. ``find`` is the function of our tensors.
     """
 
     def call(x: Any, axis: Any = None, keepdim: bool = False) -> Any:
@@ -137,9 +146,10 @@ def _extreme(find: Callable[..., Any]) -> Row:
 
 
 def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``maximum`` or ``minimum``: the second of two equal elements gets the gradient.
+    """Return ``maximum`` or ``minimum``; of equal elements, the second operand gets the gradient.
 
-    ``pick`` is the comparison for which the first one wins.
+    ``name`` is one of these words. ``pick`` is the comparison that is true where the first operand is the result and
+    the two differ.
     """
 
     def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -153,12 +163,16 @@ def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., 
 def _unique(
     x: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
-    """Return the sorted distinct elements, with first indices, inverse and counts in a tuple if asked for."""
-    if not (return_index or return_inverse or return_counts):
+    """Return the sorted distinct elements; as a tuple with further results if any is asked for.
+
+    These are, in this order: the index of the first occurrence of each element, the index of each element of ``x``
+    among the distinct ones, and the counts.
+    """
+    wanted = (True, return_index, return_inverse, return_counts)
+    if not any(wanted[1:]):
         return core.unique_values(x)
-    facts = core.unique_all(core.reshape(x, -1))
-    asked = zip(facts, (True, return_index, return_inverse, return_counts))
-    return tuple(result for result, wanted in asked if wanted)
+    results = core.unique_all(core.reshape(x, -1))
+    return tuple(result for result, is_wanted in zip(results, wanted) if is_wanted)
 
 
 def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
@@ -168,7 +182,7 @@ def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool
 
 
 def _gelu(x: Any, approximate: bool = False) -> Any:
-    """Compute gelu, by tanh or exact. UsageTypeError: ``approximate`` is no bool."""
+    """Compute gelu, by tanh or exact. Raises UsageTypeError if ``approximate`` is no bool."""
     text = f"approximate is True (by tanh) or False (exact), not {approximate!r}"
     refuse({text: not isinstance(approximate, bool)}, UsageTypeError)
     return core.gelu(x, approximate)
@@ -178,7 +192,7 @@ def _cross_entropy(
     input: Any, label: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", soft_label: bool = False,
     axis: int = -1, use_softmax: bool = True, label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Compute minus the log-probability of each label; a mean is weighted.
+    """Compute minus the log-probability of each label; a mean is weighted by class and ignores some rows.
 
     Args:
         input: logits, or with ``use_softmax=False`` probabilities.
@@ -199,41 +213,55 @@ def _cross_entropy(
             f"Expected input_dims - 1 = label_dims or input_dims == label_dims (got input_dims {input.ndim}, label_dims "
             f"{label.ndim}, soft_label={soft_label})"
         )
-    x, has_class_dim, share, target = (
-        classes_last(input, axis),
-        label.ndim == input.ndim,
-        label_smoothing,
-        label,
-    )
+    x, has_class_dim = classes_last(input, axis), label.ndim == input.ndim
     check_weight(weight, x.shape[-1])
-    counts: Any = None
-    if not soft_label:
-        target = core.squeeze(label, axis) if has_class_dim else label
-        target, counts = weigh_labels(target, ignore_index, None if share else weight, x)
-    if soft_label or share:
-        logs = core.log_softmax(x) if use_softmax else core.log(x)
-        target = classes_last(label, axis) if soft_label else core.one_hot(target, x.shape[-1], input.dtype)
-        target = core.add(core.multiply(target, 1 - share), share / x.shape[-1]) if share else target
-        losses = core.negative(core.sum(core.multiply(target, logs), -1))
-        weights = None if weight is None else core.sum(core.multiply(target, weight), -1)
-        counts = _product(counts, weights)
-    elif use_softmax:
-        losses = core.cross_entropy(x, target, "none")
+    if soft_label:
+        losses, counts = _soft_losses(x, classes_last(label, axis), weight, label_smoothing, use_softmax)
+        losses = _multiply_factors(losses, counts)
     else:
-        losses = core.negative(core.log(core.pick(x, target)))
-    losses = _product(losses, counts) if soft_label else times_counts(losses, counts)
+        classes = core.squeeze(label, axis) if has_class_dim else label
+        classes, counts = weigh_labels(classes, ignore_index, None if label_smoothing else weight, x)
+        if label_smoothing:
+            target = core.one_hot(classes, x.shape[-1], input.dtype)
+            losses, weights = _soft_losses(x, target, weight, label_smoothing, use_softmax)
+            counts = _multiply_factors(counts, weights)
+        elif use_softmax:
+            losses = core.cross_entropy(x, classes, "none")
+        else:
+            losses = core.negative(core.log(core.pick(x, classes)))
+        losses = times_counts(losses, counts)
     if counts is not None and reduction == "mean":
         return reduce_weighted_losses(losses, counts, reduction, least=1)
-    return (
-        core.expand_dims(losses, axis)
-        if has_class_dim and reduction == "none"
-        else reduce_losses(losses, reduction)
-    )
+    if has_class_dim and reduction == "none":
+        return core.expand_dims(losses, axis)
+    return reduce_losses(losses, reduction)
 
 
-def _product(a: Any, b: Any) -> Any:
-    """Return the product of two factors; None counts as 1, and two None as None."""
-    return core.multiply(a, b) if a is not None and b is not None else b if a is None else a
+def _soft_losses(x: Any, target: Any, weight: Any, smoothing: float, use_softmax: bool) -> tuple[Any, Any]:
+    """Return the cross entropy of each row with labels that are probabilities, before weights.
+
+    Args:
+        x: logits, or probabilities without ``use_softmax``; the classes are the last dim.
+        target: probabilities, in the shape of ``x``.
+        weight: weight per class, or None.
+        smoothing: share of each label that is spread evenly over all classes.
+        use_softmax: apply softmax to ``x`` first.
+
+    Returns:
+        The losses; the weight of each row, or None without ``weight``.
+    """
+    logs = core.log_softmax(x) if use_softmax else core.log(x)
+    if smoothing:
+        target = core.add(core.multiply(target, 1 - smoothing), smoothing / x.shape[-1])
+    losses = core.negative(core.sum(core.multiply(target, logs), -1))
+    return losses, None if weight is None else core.sum(core.multiply(target, weight), -1)
+
+
+def _multiply_factors(a: Any, b: Any) -> Any:
+    """Return the product of two factors; None counts as 1, and the product of two None is None."""
+    if a is None or b is None:
+        return b if a is None else a
+    return core.multiply(a, b)
 
 
 _NAMES = {"x": "input", "axis": "dim"}
@@ -254,7 +282,7 @@ TABLE: dict[str, Row] = {
     **same_rows(core, "median", "x axis keepdim"),
     **same_rows(core, "sort", "x axis"),
     **same_rows(core, "matmul", "x y transpose_x transpose_y"),
-    **{name: _extreme(getattr(core, name)) for name in ("max", "min")},
+    **{name: _extreme_row(getattr(core, name)) for name in ("max", "min")},
     **dict.fromkeys(("gather", "index_select"), Row(lambda x, index, axis=0: core.take(x, index, axis))),
     **same_rows(core, "where", "condition x y"),
     "maximum": Row(with_parameters(_second_gets_gradient("maximum", np.greater), {"x": "a", "y": "b"})),
@@ -321,15 +349,11 @@ def _lift_all(functions: dict[str, Any], words: str) -> dict[str, Callable[..., 
     return {word: lift_function(functions[word], word) for word in words.split()}
 
 
-#: Functions by Paddle's names, and those of ``nn.functional``, ``fft`` and ``linalg``. ``nn.functional`` has the functions
-#: of networks, the functions with a layer, and log_softmax.
+#: Functions by Paddle's names, and those of ``nn.functional``, ``fft`` and ``linalg``.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: lift_function(row.call, name) for name, row in TABLE.items()
 }
-_FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
-NETWORK_FUNCTIONS = {
-    name: lift_function((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)
-}
+NETWORK_FUNCTIONS = network_functions(TABLE, NETWORK_TABLE, lift_function)
 _FOURIER = "fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn irfft irfft2 irfftn hfft ihfft fftshift ifftshift"
 FOURIER = _lift_all(vars(fourier), _FOURIER)
 LINALG = {

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import spmdsim.nn as ours
 from spmdsim.arrays import ops
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_module_tree, format_options
+from spmdsim.dialects.dialect_modules import (
+    DialectModule,
+    Numbered,
+    format_module_tree,
+    format_options,
+    layer_row,
+)
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lift_function
@@ -71,7 +76,7 @@ class Layer(DialectModule):
     def set_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set parameters by path.
 
-        InputError: a path is unknown, or values have another shape.
+        Raises InputError if a path is unknown, or values have another shape.
         """
         parameters = self.state_dict()
         for path, value in state_dict.items():
@@ -106,7 +111,9 @@ def _identity(*args: Any, **kwargs: Any) -> dict[str, Any]:
 _XAVIER = INITIALIZERS["XavierUniform"]()
 
 
-def _vector(shape: tuple[int, ...], attribute: Any, first: Any, names: tuple[str, str], suffix: str) -> Any:
+def _create_vector(
+    shape: tuple[int, ...], attribute: Any, first: Any, names: tuple[str, str], suffix: str
+) -> Any:
     """Create a parameter of a vector; None for ``attribute=False``.
 
     ``first`` are its first values; see `create` for ``names`` and ``suffix``.
@@ -120,7 +127,7 @@ def _linear(
     """Layer ``x @ weight + bias``; the weight ``[in_features, out_features]`` is whole on every rank."""
     shape, names = (int(in_features), int(out_features)), layer_names("linear", name)
     weight = create(shape, None, weight_attr, _XAVIER, names, "w")
-    bias = _vector(shape[1:], bias_attr, ours.zeros, names, "b")
+    bias = _create_vector(shape[1:], bias_attr, ours.zeros, names, "b")
     return {"weight": weight, "bias": bias, "name": name or None}
 
 
@@ -147,8 +154,8 @@ def _layer_norm(
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     names = layer_names("layer_norm", name)
-    weight = _vector(shape, weight_attr, ours.ones, names, "w")
-    bias = _vector(shape, bias_attr, ours.zeros, names, "b")
+    weight = _create_vector(shape, weight_attr, ours.ones, names, "w")
+    bias = _create_vector(shape, bias_attr, ours.zeros, names, "b")
     return {"normalized_shape": list(shape), "epsilon": epsilon, "weight": weight, "bias": bias}
 
 
@@ -159,31 +166,16 @@ def _dropout(
     return {"p": p, "axis": axis, "mode": mode, "name": name or None}
 
 
-def _layer_row(
-    operator: str, layer: str, keeps: Callable[..., Any], says: str, *optional: str
-) -> dict[str, Row]:
-    """Return the row of a layer with parameters, from the row of its operator.
-
-    Args:
-        operator: name of the operator.
-        layer: name of the layer.
-        keeps: function that creates the layer's attributes; see `Row`.
-        says: format of the layer's text.
-        optional: options that follow in the text if not None.
-    """
-    return {
-        operator: replace(
-            NETWORK_TABLE[operator], layer=layer, keeps=keeps, says=format_options(says, *optional)
-        )
-    }
-
-
 _ROWS = {
-    "identity": Row(lambda x: x, "Identity", keeps=_identity, says=format_options("")),
-    **_layer_row("dropout", "Dropout", _dropout, "p={0.p}, axis={0.axis}, mode={0.mode}", "name"),
-    **_layer_row("embedding", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name"),
-    **_layer_row("layer_norm", "LayerNorm", _layer_norm, "normalized_shape={0.normalized_shape}, epsilon={0.epsilon}"),
-    **_layer_row("linear", "Linear", _linear, "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name"),
+    "identity": layer_row(Row(lambda x: x), "Identity", _identity, ""),
+    "dropout": layer_row(NETWORK_TABLE["dropout"], "Dropout", _dropout, "p={0.p}, axis={0.axis}, mode={0.mode}", "name"),
+    "embedding": layer_row(
+        NETWORK_TABLE["embedding"], "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name"),
+    "layer_norm": layer_row(
+        NETWORK_TABLE["layer_norm"], "LayerNorm", _layer_norm, "normalized_shape={0.normalized_shape}, epsilon={0.epsilon}"),
+    "linear": layer_row(
+        NETWORK_TABLE["linear"], "Linear", _linear,
+        "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name"),
 }  # fmt: skip
 #: Layers and losses by their names, made from the tables.
 LAYERS = layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Layer, lift_function)
@@ -227,7 +219,10 @@ class Split(Layer):
         return call_recorded(self.forward, x)
 
     def products(self, x: Any) -> Any:
-        """Return the result before sums; the input of a row-parallel layer is split along its last dim."""
+        """Return the layer's result with pending sums.
+
+        A row-parallel layer first splits the last dim of its input; other dims keep axes other than "mp".
+        """
         where = self.where
         if where.padding_row:
             return ops.padded_embedding(x, with_padding_rows(self.weight.to(where.weight), where))

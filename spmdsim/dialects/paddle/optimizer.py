@@ -13,7 +13,6 @@ from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.missing import DialectObject, add_words, refuse
 from spmdsim.dialects.paddle import static
-from spmdsim.dialects.paddle.executor import compute_gradients, select_parameters
 from spmdsim.dialects.paddle.parameters import ParamAttr
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import adapt_class
@@ -151,7 +150,7 @@ class Optimizer(DialectObject, nn.Optimiser):
             check_needs_gradient(loss, "minimize(loss)")
         symbolic = isinstance(loss, static.Variable)
         program = loss.program if symbolic else static.default_main_program()
-        chosen = select_parameters(self._trained(program), parameters, no_grad_set, program)
+        chosen = _select_parameters(self._trained(program), parameters, no_grad_set, program)
         refuse({
             f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)": math.prod(loss.shape) != 1,
             "minimize(loss) finds no parameter to train; give parameters=model.parameters()": not chosen,
@@ -168,7 +167,9 @@ class Optimizer(DialectObject, nn.Optimiser):
     def _train(self, loss: Any, chosen: list[Any], passed: bool) -> None:
         """Compute gradients unless ``passed``, and run a step on the chosen parameters."""
         if not passed:
-            compute_gradients(loss, chosen)
+            for parameter in chosen:
+                parameter.value.grad = None
+            nn.backward(loss)
         self._step(chosen)
 
     def step(self) -> None:
@@ -176,13 +177,16 @@ class Optimizer(DialectObject, nn.Optimiser):
         self._step(self._trained())
 
     def _trained(self, program: static.Program | None = None) -> list[Any]:
-        """Return the trained parameters: those given, else those of the program."""
+        """Return the parameters that the constructor was given; without any, those of a program.
+
+        ``program`` None stands for the default main program.
+        """
         if self._listed is None:
             return (program or static.default_main_program()).all_parameters()
         return self._listed
 
     def _step(self, chosen: list[Any]) -> None:
-        """Clip the gradients and update the chosen parameters. InputError: there are none."""
+        """Clip the gradients and update the chosen parameters. Raises InputError if there are none."""
         text = "an optimiser needs parameters=model.parameters(): the default program has none"
         refuse({text: not chosen})
         self.parameters = chosen
@@ -226,6 +230,22 @@ class Optimizer(DialectObject, nn.Optimiser):
     def set_lr(self, value: float) -> None:
         """Set the learning rate of the next steps."""
         self.rate = float(value)
+
+
+def _select_parameters(
+    parameters: Sequence[Any], wanted: Any, without: Any, program: static.Program
+) -> list[Any]:
+    """Return the parameters to train, without those that are not trainable.
+
+    Args:
+        parameters: the parameters to train by default.
+        wanted: parameters or names that replace them, or None.
+        without: parameters or names to leave out, or None.
+        program: the program in which names are looked up.
+    """
+    chosen = parameters if wanted is None else [program.var(x) if isinstance(x, str) else x for x in wanted]
+    omitted = {x if isinstance(x, str) else x.name for x in without or ()}
+    return [x for x in chosen if getattr(x, "trainable", True) and x.name not in omitted]
 
 
 _PLAIN = ParamAttr()

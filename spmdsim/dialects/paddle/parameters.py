@@ -64,15 +64,16 @@ class ParamAttr(DialectObject):
 explained(ParamAttr)
 
 
-def _shifted(values: Initialiser, shift: float) -> Initialiser:
+def _shift_initialiser(values: Initialiser, shift: float) -> Initialiser:
     """Return an initialiser whose values are those of another one plus ``shift``."""
     return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
 
 
-def _by_fans(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
-    """Return a factory of initialisers with spread sqrt(most / (fan-in + fan-out)), as in Paddle.
+def _fan_initialiser(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
+    """Return a function that creates an initialiser of spread sqrt(most / (fan-in + fan-out)).
 
-    ``kind`` creates an initialiser from its spread. The sum of the fans is at least 1.
+    ``kind`` creates an initialiser from its spread. The fans of ``[in, out, ...]`` are ``in`` and ``out`` times the
+    other sizes; of a vector both are its size. Their sum is at least 1.
     """
 
     def start(index: Any, shape: tuple[int, ...], *more: Any) -> np.ndarray:
@@ -92,15 +93,15 @@ def Assign(value: Any) -> Initialiser:
 INITIALIZERS: dict[str, Callable[..., Initialiser]] = {
     "Assign": Assign,
     "Constant": lambda value=0.0: lambda index, shape, dtype, seed: np.full([p.stop - p.start for p in index], value, dtype),
-    "Normal": lambda mean=0.0, std=1.0: _shifted(nn.Normal(std), mean),
-    "Uniform": lambda low=-1.0, high=1.0: _shifted(nn.Uniform((high - low) / 2), (low + high) / 2),
-    "XavierNormal": _by_fans(nn.Normal, 2),
-    "XavierUniform": _by_fans(nn.Uniform, 6),
+    "Normal": lambda mean=0.0, std=1.0: _shift_initialiser(nn.Normal(std), mean),
+    "Uniform": lambda low=-1.0, high=1.0: _shift_initialiser(nn.Uniform((high - low) / 2), (low + high) / 2),
+    "XavierNormal": _fan_initialiser(nn.Normal, 2),
+    "XavierUniform": _fan_initialiser(nn.Uniform, 6),
 }  # fmt: skip
 INITIALIZERS = {name: explained(function, name) for name, function in INITIALIZERS.items()}
 
 
-def _attribute(attr: Any, name: str | None = None) -> ParamAttr:
+def _as_attribute(attr: Any, name: str | None = None) -> ParamAttr:
     """Return an attribute as a `ParamAttr`; ``name`` applies if it has none.
 
     Args:
@@ -112,13 +113,16 @@ def _attribute(attr: Any, name: str | None = None) -> ParamAttr:
     return ParamAttr(attr) if isinstance(attr, str) else ParamAttr(name, None if attr is True else attr)
 
 
-def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[Initialiser, Any]:
-    """Return ``(initialiser, dtype)`` of first values; the dtype is None unless they are an array.
+def _read_first_values(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[Initialiser, Any]:
+    """Return the initialiser of a parameter's first values.
 
     Args:
         values: an initialiser, an array, or None.
         shape: shape of the parameter.
         default: initialiser for None.
+
+    Returns:
+        The initialiser; the type of an array, else None.
 
     Raises:
         InputError: If an array has no numbers or another shape.
@@ -184,7 +188,7 @@ class Parameter(nn.Parameter):
     persistable = property(lambda self: True, doc="True: it outlives a run.")
 
     def set_value(self, value: Any) -> None:
-        """Set the values of an array or tensor of equal shape. InputError: another shape."""
+        """Set the values of an array or tensor; raise InputError if it has another shape."""
         array = np.asarray(host(value))
         refuse({
             f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}": array.shape != self.shape
@@ -233,8 +237,8 @@ def create(
     Raises:
         InputError: If the parameter with this name has another shape.
     """
-    attr, scope = _attribute(attribute), static.scope()
-    initialiser, kind = _first(attr.initializer, shape, default)
+    attr, scope = _as_attribute(attribute), static.scope()
+    initialiser, kind = _read_first_values(attr.initializer, shape, default)
     existing: Parameter | None = (
         None if static.in_dynamic_mode() else scope.parameters_by_name.get(attr.name or "")
     )
@@ -273,6 +277,6 @@ def create_parameter(
         default_initializer: first values if the attribute has none.
     """
     sizes = tuple(int(size) for size in shape)
-    default, _ = _first(default_initializer, sizes, nn.zeros if is_bias else nn.Uniform())
+    default, _ = _read_first_values(default_initializer, sizes, nn.zeros if is_bias else nn.Uniform())
     names, suffix = layer_names("create_parameter", None), "b" if is_bias else "w"
-    return create(sizes, None, _attribute(attr, name), default, names, suffix, dtype=np.dtype(dtype))
+    return create(sizes, None, _as_attribute(attr, name), default, names, suffix, dtype=np.dtype(dtype))

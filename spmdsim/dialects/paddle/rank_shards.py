@@ -1,8 +1,9 @@
 """Tensors of which a Paddle program sees the rank's own shard: results of ``split(..., gather_out=False)`` and of later
 calls.
 
-Paddle computes from the shard alone. Operators here compute from the global tensor, so each result is compared with
-Paddle's: its shard has Paddle's shape, no sum over the shards is pending, and ranks did not communicate.
+In this file, a rank's shard is such a tensor; the global tensor is what the library computes with. Paddle computes from
+the shard alone. Operators here compute from the global tensor, so each result is compared with Paddle's: its shard must
+have Paddle's shape, no further sum over the shards may be pending, and ranks must not have communicated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import NotCovered
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, has_shards, with_methods
 from spmdsim.dialects.session import use_world
-from spmdsim.dialects.table import map_nested
+from spmdsim.dialects.table import find_instances, map_nested
 from spmdsim.worlds.lockstep_world import ShapeOnly
 from spmdsim.worlds.trace.recorder import record, unseen
 
@@ -32,8 +33,16 @@ def rank_shard(x: CoreTensor) -> Tensor:
 def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -> Any:
     """Return the result of a function, some of whose operands are the ranks' own shards.
 
+    Tensors of the result that are not replicated are ranks' shards, too.
+
+    Args:
+        function: the function or the bound method.
+        args: its positional arguments.
+        options: its named arguments.
+
     Raises:
-        NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs.
+        NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs. Layers with
+            ``takes_rank_shards`` are not checked, because they sum over the shards in Paddle, too.
     """
     shards: list[Tensor] = []
     operands = map_nested((args, options), lambda x: _as_global(x, shards))
@@ -68,19 +77,22 @@ def _check_equals_paddles(
 ) -> None:
     """Raise NotCovered if a result differs from Paddle's in its shard shapes or has data of other ranks.
 
+    Paddle's shapes come from the function itself, called with the first rank's shards in a world without data. Results
+    in the shape and layout of an operand need no check.
+
     Args:
         function: the function.
         operands: its positional and named arguments.
         shards: the operands that are shards of ranks.
         result: the result.
-        communicated: collective -> number of calls, of the calculation.
+        communicated: number of calls of each collective in the calculation.
     """
     world, partial_axes = ShapeOnly(1), {axis for shard in shards for axis in shard.layout.partial_axes}
-    results = _tensors(result)
+    results = find_instances(result, CoreTensor)
     if communicated or not all(_has_operand_layout(x, shards) for x in results):
         args, options = map_nested(operands, lambda x: _shard_alone(x, world))
         with use_world(world), unseen():
-            alone = _tensors(function(*args, **options))
+            alone = find_instances(function(*args, **options), CoreTensor)
         for ours, paddles in zip(results, alone):
             shape = ours.layout.local_shape(ours.meta.shape, ours.world.ranks[0])
             further = {*ours.layout.partial_axes} - partial_axes
@@ -103,7 +115,7 @@ def _refuse(
     further: str,
     communicated: dict[str, int],
 ) -> None:
-    """Raise NotCovered with the shapes of both results.
+    """Raise NotCovered with a text that has the shapes of both results.
 
     Args:
         function: the function.
@@ -111,7 +123,7 @@ def _refuse(
         paddles: Paddle's result.
         shape: shape of our shard of the result.
         further: text about a pending sum, or empty.
-        communicated: collective -> number of calls.
+        communicated: number of calls of each collective.
     """
     steps = f" by {', '.join(communicated)}" if communicated else ""
     rank, name = shard.world.ranks[0], function.__name__.strip("_")
@@ -122,17 +134,11 @@ def _refuse(
     )
 
 
-def _tensors(values: Any) -> list[CoreTensor]:
-    """Return all tensors in nested lists, tuples and dicts."""
-    tensors: list[CoreTensor] = []
-    map_nested(values, lambda x: tensors.append(x) if isinstance(x, CoreTensor) else None)
-    return tensors
-
-
 def _shard_alone(x: Any, world: ShapeOnly) -> Any:
-    """Return a tensor with the shape of the first rank's shard in a world of one rank.
+    """Return an operand without data, in the shape of the first rank's shard.
 
-    Other values are returned unchanged.
+    The operand is a tensor or a parameter. Other values are returned unchanged. ``world`` is the world of one rank in
+    which the tensor lives.
     """
     tensor = x.value if hasattr(x, "as_operand") else x
     if not isinstance(tensor, CoreTensor):

@@ -51,7 +51,7 @@ class SplitLayout:
     def weight(self) -> Layout:
         """Layout of the weight, without padding rows.
 
-        LayoutError: the last shard is shorter, as in 2.0's tables.
+        Raises LayoutError if the last shard is shorter, as in 2.0's tables.
         """
         rows, even = self.size[self.axis], not self.size[self.axis] % self.num_partitions
         refuse({
@@ -174,9 +174,9 @@ def split_layout(
 
 
 def check_call(size: Any, operation: Any) -> None:
-    """Check size and operation, which Paddle checks in every mode.
+    """Raise SplitError, with Paddle's message, unless size and operation are valid.
 
-    SplitError, with Paddle's message: one is wrong.
+    ``size`` must be a list or tuple of two numbers, ``operation`` one of ``OPERATIONS``.
     """
     call = "for paddle.distributed.split must be"
     listed, word = isinstance(size, (list, tuple)), isinstance(operation, str)
@@ -189,9 +189,11 @@ def check_call(size: Any, operation: Any) -> None:
 
 
 def _check_parts(split: SplitLayout) -> None:
-    """Check that sizes, axis and padding fit.
+    """Raise an error unless the sizes, the axis and the padding of a split fit.
 
-    LayoutError, or SplitError where Paddle asserts: they do not.
+    Raises:
+        SplitError: If Paddle refuses them by an assertion.
+        LayoutError: If they are refused otherwise.
     """
     p, axis, table = split.num_partitions, split.axis, split.operation == "embedding"
     refuse({

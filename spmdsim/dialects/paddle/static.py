@@ -2,7 +2,7 @@
 
 Calls of the dialect's functions and layers are recorded. A run repeats them on our tensors, with the feeds instead of
 the variables. This module also has the state of Paddle programs: the mode, the seeds of random numbers, and the
-numbering of layers.
+numbering of layers. Read ``call_recorded``, through which every call goes, then ``Program.call`` and ``Program.run``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, refus
 from spmdsim.dialects.paddle.rank_shards import compute_from_shards
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, shape_only, with_methods
 from spmdsim.dialects.session import Seeds, current_world, is_recording, use_world
-from spmdsim.dialects.table import map_nested
+from spmdsim.dialects.table import find_instances, map_nested
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
 from spmdsim.worlds.base import World
 from spmdsim.worlds.lockstep_world import ShapeOnly
@@ -151,18 +151,12 @@ def missing_feed_error(name: str) -> InputError:
     return InputError(f"variable {name} is not fed: exe.run(feed={{{name!r}: array, ...}}) must have it")
 
 
-def find_instances(value: Any, kind: type[Any]) -> list[Any]:
-    """Return all values of a type in nested lists, tuples and dicts."""
-    parts: list[Any] = []
-    map_nested(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
-    return parts
-
-
 @contextmanager
 def compute_shapes_only(world: World, names: str) -> Iterator[None]:
-    """Run the block in a world without data, and count nothing; errors show -1 for sizes of a feed.
+    """Run the ``with`` block in a world without data, where operators compute shapes only.
 
-    ``names`` describes the operands in errors.
+    Nothing is counted. Errors of the block show -1 for a size that a feed decides. ``names`` describes the operands in
+    errors.
     """
     try:
         with use_world(world), unseen():
@@ -253,7 +247,7 @@ class Program(DialectObject):
         return "{ // block 0\n" + "".join(f"    {line}\n" for line in lines) + "}"
 
     def var(self, name: str) -> Any:
-        """Return a parameter or variable by name. InputError: it does not exist."""
+        """Return a parameter or variable by name. Raises InputError if it does not exist."""
         values_by_name = {**self.variables, **self.parameters_by_name}
         if name not in values_by_name:
             near = nearest(name, values_by_name)
@@ -296,29 +290,37 @@ class Program(DialectObject):
             with compute_shapes_only(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
                 for k in range(len(STAND_INS)):
                     results.append(
-                        _run_now(function, *map_nested((args, options), partial(_stand_in, k, world)))
+                        _run_now(function, *map_nested((args, options), partial(_use_stand_in, k, world)))
                     )
-        args, options = map_nested((args, options), self._to_symbol)
+        args, options = map_nested((args, options), self._to_recorded)
         outputs: list[int] = []
         others = iter(find_instances(results[1:], CoreTensor))
-        result = map_nested(next(iter(results), None), lambda x: self._output(x, function, others, outputs))
+        result = map_nested(
+            next(iter(results), None), lambda x: self._record_output(x, function, others, outputs)
+        )
         self.instructions.append(RecordedCall(function, args, options, tuple(outputs), trains))
         return result
 
-    def _to_symbol(self, x: Any) -> Any:
-        """Return an argument for a record: a tensor of the program becomes its variable or its parameter."""
+    def _to_recorded(self, x: Any) -> Any:
+        """Return an argument as it is recorded: a tensor of the program as its variable or its parameter.
+
+        So a run takes the value of that run. Other values are recorded unchanged.
+        """
         if not isinstance(x, Tensor) or (x.owner is None and x.key is None):
             return x
         return self.variables.get(x.name, x) if x.owner is None else x.owner
 
-    def _output(self, x: Any, function: Any, others: Iterator[Tensor], outputs: list[int]) -> Any:
-        """Return a result of a call as a variable, or as a tensor if ``others`` is exhausted.
+    def _record_output(self, x: Any, function: Any, others: Iterator[Tensor], outputs: list[int]) -> Any:
+        """Record one result of a call in the program; return the result as the caller sees it.
+
+        A result that depends on a feed is a variable. Other results are tensors with values; the program has a variable
+        without values for them.
 
         Args:
-            x: the result; returned unchanged if it is no tensor.
-            function: the function or bound method that was called; it names the result.
-            others: the results for the second stand-ins.
-            outputs: the keys of the results of the call; the key of this one is appended.
+            x: the result with the first stand-in size; returned unchanged if it is no tensor.
+            function: the function or bound method that was called; it names the variable.
+            others: the results with the second stand-in size, from which one is taken; empty without a feed.
+            outputs: list to which the key of the result is appended.
         """
         if not isinstance(x, CoreTensor):
             return x
@@ -335,13 +337,15 @@ class Program(DialectObject):
         return output
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
-        """Replay all calls; return each value by the key of its variable.
+        """Make all recorded calls again; return each value of the run by the key of its variable.
+
+        A call that needs a variable that is not fed is left out; its results are `Missing` with the variable's name.
 
         Args:
-            fed: tensors by variable name. Results that need a tensor that is not fed become `Missing`.
+            fed: tensors by variable name.
 
         Raises:
-            the error of `missing_feed_error`: If a call that trains needs a tensor that is not fed.
+            InputError: If a call that trains needs a variable that is not fed.
         """
         values: dict[int, Any] = {x.key: fed.get(name, Missing(name)) for name, x in self.feeds.items()}
         values = {key: self._apply_stop_gradient(key, x) for key, x in values.items()}
@@ -362,27 +366,32 @@ class Program(DialectObject):
         return values
 
     def _apply_stop_gradient(self, key: int, x: Any) -> Any:
-        """Return a value of a run with the ``stop_gradient`` that its variable was given."""
-        if key in self.stops and isinstance(x, Tensor):
-            x = x if x.node is not None and not self.stops[key] else x.detach()
-            x.stop_gradient = self.stops[key]
-        return x
+        """Return a value of a run with the ``stop_gradient`` that the program gave its variable, if any."""
+        if key not in self.stops or not isinstance(x, Tensor):
+            return x
+        has_history = x.node is not None and not self.stops[key]
+        value = x if has_history else x.detach()
+        value.stop_gradient = self.stops[key]
+        return value
 
 
-def _stand_in(k: int, world: World, x: Any) -> Any:
-    """Return a variable's tensor with stand-in size ``k``, or a tensor without its data.
+def _use_stand_in(k: int, world: World, x: Any) -> Any:
+    """Return an operand for a calculation of shapes in ``world``, which has no data.
 
-    Parameters remove their data themselves.
+    A variable becomes its tensor with the ``k``-th stand-in size, a tensor loses its data. The value of a parameter
+    and other operands stay, because parameters remove their data themselves.
     """
     if isinstance(x, Variable):
         return x.tensors[k]
-    return shape_only(x, world) if isinstance(x, CoreTensor) and getattr(x, "owner", None) is None else x
+    if not isinstance(x, CoreTensor) or getattr(x, "owner", None) is not None:
+        return x
+    return shape_only(x, world)
 
 
 def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call a function at once, without recording; also for operands that are the ranks' own shards.
+    """Call a function at once; calls inside it are not recorded.
 
-    In `no_grad`, results have no history.
+    Operands may be the ranks' own shards; see `rank_shards`. Inside `no_grad`, results have no history.
     """
     _running[0] += 1
     try:
@@ -392,15 +401,16 @@ def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
             result = function(*args, **options)
     finally:
         _running[0] -= 1
-    return (
-        result
-        if is_recording()
-        else map_nested(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
-    )
+    if is_recording():
+        return result
+    return map_nested(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
 
 
 def call_recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function; in static mode or with a program's variables, record the call."""
+    """Call a function at once; in static mode, or with a program's variables, record the call.
+
+    A call inside another call is never recorded. Tensors of the result are Paddle's.
+    """
     if not _running[0]:
         variables = find_instances((args, options), Variable)
         if variables or in_static_mode():
@@ -458,7 +468,7 @@ def default_startup_program() -> Program:
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Record calls of the block in another program.
 
-    Without ``startup_program``, the current one stays. InputError: an argument is no Program.
+    Without ``startup_program``, the current one stays. Raises InputError if an argument is no Program.
     """
     current, wanted = scope(), (main_program, startup_program or main_program)
     kinds = {type(program).__name__: not isinstance(program, Program) for program in wanted}

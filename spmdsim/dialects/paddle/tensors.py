@@ -159,7 +159,7 @@ class Tensor(ours.Tensor):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return the values as an array, without communication.
 
-        UsageTypeError: ranks own only shards.
+        Raises UsageTypeError if ranks own only shards.
         """
         text = "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
         refuse({text: has_shards(self.layout)}, UsageTypeError)
@@ -253,8 +253,8 @@ def _is_whole(x: ours.Tensor) -> bool:
 def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
     """Return an array, a parameter or a tensor as Paddle's tensor.
 
-    An array becomes replicated. A replicated tensor moves to ``mesh``, without communication; other tensors keep
-    their layouts.
+    An array, which must be equal on all ranks, becomes replicated. A replicated tensor moves to ``mesh``, without
+    communication. Other tensors keep their layouts.
 
     Args:
         x: array, number, list, parameter or tensor.
@@ -283,7 +283,11 @@ def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = Fal
 
 
 def to_one_mesh(values: list[Any]) -> list[Any]:
-    """Return operands of one operator with replicated ones moved to the mesh of the split ones."""
+    """Return the operands of one operator as Paddle's tensors on one mesh, where possible.
+
+    Arrays and replicated tensors move to the mesh of the first tensor that is split; without one, to the mesh of the
+    first tensor. Values that are no tensors or arrays stay.
+    """
     tensors = [x for x in values if isinstance(x, ours.Tensor)]
     meshes = [x.layout.mesh for x in sorted(tensors, key=_is_whole)]
     mesh = meshes[0] if meshes else None
@@ -295,12 +299,10 @@ _PRECISION, _THRESHOLD, _EDGEITEMS, _WIDTH = 8, 1000, 3, 80
 
 
 def _format_tensor(x: Any) -> str:
-    """Return the text of a tensor as in ``python/paddle/tensor/to_string.py``.
+    """Return the printed text of a tensor, in the form of Paddle's ``python/paddle/tensor/to_string.py``.
 
-    Numbers have eight digits; tensors of more than 1,000 elements are summarised.
-
-    Paddle gathers the values of a split tensor. Here, each rank shows its own shard, so that one rank alone may
-    print.
+    Numbers have eight digits; tensors of more than 1,000 elements are summarised. Unlike in Paddle, a rank shows its
+    own shard of a split tensor, so that one rank alone may print.
     """
     place_text = f"Place(cpu), stop_gradient={x.stop_gradient}"
     header = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place_text},"
@@ -309,27 +311,30 @@ def _format_tensor(x: Any) -> str:
         values, header = x.shards[0], f"{header} shard of rank {x.world.ranks[0]} of {list(x.meta.shape)},"
     elif has_shards(x.layout):
         mesh = x.layout.mesh
-        names, kinds = ", ".join(mesh.axes), ", ".join(map(_placement, x.layout.placements))
+        names, kinds = ", ".join(mesh.axes), ", ".join(map(_format_placement, x.layout.placements))
         header += f" process_mesh={{shape: {list(mesh.shape)}, process_ids: {list(mesh.rank_list)}, dim_names: [{names}]}},"
         header += f" placements=[{kinds}], " + (f"{which}, DenseTensor=" if which else "GlobalDenseTensor=")
-    return f"{header}\n{' ' * len(_PREFIX)}{_numbers(values)})"
+    return f"{header}\n{' ' * len(_PREFIX)}{_format_numbers(values)})"
 
 
-def _placement(placement: Placement) -> str:
+def _format_placement(placement: Placement) -> str:
     """Return the text of a placement."""
     if isinstance(placement, Shard):
         return f"Shard(dim={placement.dim})"
     return f"Partial(reduce_type={placement.op})" if isinstance(placement, Partial) else "Replicate()"
 
 
-def _numbers(array: np.ndarray) -> str:
+def _format_numbers(array: np.ndarray) -> str:
     """Return numbers in nested brackets in Paddle's form, all of one width."""
     array, cut = keep_ends(array, _EDGEITEMS, _THRESHOLD)
-    width, signed = max((len(_number(value)) for value in array.flat), default=0), bool((array < 0).any())
+    width, signed = (
+        max((len(_format_number(value)) for value in array.flat), default=0),
+        bool((array < 0).any()),
+    )
 
     def format_number(value: Any) -> str:
         """Format one number."""
-        text = _number(value)
+        text = _format_number(value)
         if width <= len(text):
             return text
         return f" {text.ljust(width - 1)}" if signed and not value < 0 else text.ljust(width)
@@ -339,7 +344,7 @@ def _numbers(array: np.ndarray) -> str:
     )
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     """Format one number: floats with eight digits, whole ones with a point at the end."""
     if value.dtype.kind != "f":
         return f"{value}"
