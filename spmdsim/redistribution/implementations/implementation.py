@@ -172,8 +172,7 @@ def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
     Elements are packed, received and set aside; their numbers are int64.
     """
     travel = sent_nbytes(step, rank, 1) + step.nbytes(rank, 1)
-    shard_size = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
-    kept_size = shard_size - step.nbytes(rank, 1)
+    kept_size = _shard_size(step.dst, step.shape_after, rank) - step.nbytes(rank, 1)
     return (travel + kept_size) * itemsize + travel * np.dtype(np.int64).itemsize
 
 
@@ -469,7 +468,7 @@ def step_memory(
     >>> step_memory(step, 0, np.dtype("float32"))
     (1048576, 1048576)
     """
-    shard_size = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
+    shard_size = _shard_size(step.dst, step.shape_after, rank)
     if step.axes and step.src.mesh.axis_size(*step.axes) > LISTED:
         if step.collective == "all_gather":
             return shard_size * dtype.itemsize, 0

@@ -19,6 +19,7 @@ from spmdsim.core.step import Step
 from spmdsim.cost.closed_forms import received_per_message
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout.windowed_layout import Windowed
+from spmdsim.redistribution.grid import next_axes
 from spmdsim.redistribution.plans.planner import cheapest_candidate
 
 #: The bytes of one rank's shards at which a bucket is full: before a reduction, or after a gather.
@@ -133,7 +134,8 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     changed = _changed_dims(src, dst)
     if not changed:
         return Merge("all_reduce", src.mesh, src.partial_axes, ops.pop())
-    added = _added_axes(src.dims[changed[0]], dst.dims[changed[0]])
+    before, after = src.dims[changed[0]], dst.dims[changed[0]]
+    added = next_axes(before, after, {*after})
     if len(changed) > 1 or not added or not {*added} <= {*src.partial_axes}:
         return None
     unscattered = tuple(axis for axis in src.partial_axes if axis not in added)
@@ -154,7 +156,8 @@ def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     changed = _changed_dims(src, dst)
     if src.partial or len(changed) != 1 or not _have_equal_shards(src, dst, shape):
         return None
-    gathered = _added_axes(dst.dims[changed[0]], src.dims[changed[0]])
+    before, after = src.dims[changed[0]], dst.dims[changed[0]]
+    gathered = next_axes(after, before, {*before})
     return Merge("all_gather", src.mesh, gathered, None, changed[0]) if gathered else None
 
 
@@ -168,14 +171,6 @@ def _have_equal_shards(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool
 def _changed_dims(src: Layout, dst: Layout) -> list[int]:
     """Return the dimensions that the two layouts split by different axes."""
     return [d for d, (before, after) in enumerate(zip(src.dims, dst.dims)) if before != after]
-
-
-def _added_axes(entry: tuple[str, ...], longer_entry: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes that follow ``entry`` in ``longer_entry``.
-
-    There are none if ``longer_entry`` does not start with ``entry``.
-    """
-    return longer_entry[len(entry) :] if longer_entry[: len(entry)] == entry else ()
 
 
 def common_replica_axes(layouts: Iterable[Layout]) -> tuple[str, ...]:
