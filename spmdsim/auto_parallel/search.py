@@ -32,7 +32,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 from spmdsim.core import Mesh, Strategy
 from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.errors import InputError, SpmdError, UsageTypeError, many, unknown
+from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.redistribution.plans.planner import MOST_ELEMENTS
 from spmdsim.wrong_calls import explained
 
@@ -288,38 +288,45 @@ def _best_mesh(
         watch(f"prices on {mesh}")
         models.append(_model_or_error(graph, mesh, settings, moves, memory))
     if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
-        models = [
-            _model_or_error(graph, mesh, replace(settings, even=False), moves, memory) for mesh in meshes
-        ]
-    best: tuple[ChoiceModel, Solution] | None = None
-    considered: list[tuple[str, float]] = []
-    problem: SpmdError | None = None
+        uneven = replace(settings, even=False)
+        models = [_model_or_error(graph, mesh, uneven, moves, memory) for mesh in meshes]
+    solutions: list[tuple[ChoiceModel, Solution]] = []
+    problems: list[InputError | DoesNotFitError] = []
     for mesh, model in zip(meshes, models):
         if isinstance(model, InputError):
-            problem = problem or model
+            problems.append(model)
             continue
         watch(f"optimum on {mesh}")
         try:
-            solution = solve(model, memory)
-        except DoesNotFitError as error:
-            if not isinstance(problem, DoesNotFitError) or error.least < problem.least:
-                problem = error
-            continue
-        except InputError as error:
-            problem = problem or error
-            continue
-        considered.append((str(mesh), solution.seconds))
-        if best is None or solution.seconds < best[1].seconds * (1 - 1e-9):
+            solutions.append((model, solve(model, memory)))
+        except (DoesNotFitError, InputError) as error:
+            problems.append(error)
+    if not solutions:
+        raise _most_helpful(problems) if problems else InputError("no mesh was given to search on")
+    best = solutions[0]
+    for model, solution in solutions[1:]:
+        if solution.seconds < best[1].seconds * (1 - 1e-9):
             best = model, solution
-    if best is None:
-        raise problem or InputError("no mesh was given to search on")
     model, solution = best
-    choice, tried = model.choice(solution.states), tuple(considered)
+    considered = tuple((str(tried.mesh), optimum.seconds) for tried, optimum in solutions)
     least = model.least(solution)
-    proven = least is not None
     return SearchResult(
-        choice, settings, solution.method, (), proven, tried, limit=memory, least=least, _prices=moves
+        model.choice(solution.states),
+        settings,
+        solution.method,
+        (),
+        least is not None,
+        considered,
+        limit=memory,
+        least=least,
+        _prices=moves,
     )
+
+
+def _most_helpful(problems: Sequence[InputError | DoesNotFitError]) -> InputError | DoesNotFitError:
+    """Return the error with the lowest peak memory, or the first error if none is about memory."""
+    misfits = [problem for problem in problems if isinstance(problem, DoesNotFitError)]
+    return min(misfits, key=lambda misfit: misfit.least, default=problems[0])
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:

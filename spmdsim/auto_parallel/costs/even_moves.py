@@ -22,6 +22,8 @@ from spmdsim.redistribution.plans.planner import cheapest_candidate
 from spmdsim.redistribution.price import machine_on
 
 Axes = tuple[str, ...]
+#: Dimension of a standard form: its size, and the axes that split it before and after.
+StandardDim = tuple[int, Axes, Axes]
 
 #: The largest number of elements of a standard tensor, so that counts fit into 64 bits.
 MOST_ELEMENTS = 2**60
@@ -106,30 +108,15 @@ def standardise_move(
             further.
     """
     src, dst, free, divisors = _required_divisors(src, dst)
+    if sizes is not None and machine is None:
+        return None
     model: Any = machine and machine_on(machine, src.mesh)
     size_of = src.mesh.size_of
     kinds = _axis_kinds(src.mesh, machine)
-
-    def parts(*entries: Axes) -> int:
-        return math.prod([size_of[axis] for axis in free.union(*entries)])
-
-    pairs = [*zip(src.dims, dst.dims)]
-    dims = [(parts(*pair), *pair) for pair in pairs]
-    unsplit = [dim for dim in dims if not dim[1] and not dim[2]][: 1 if free else 0]
-    if sizes is not None:
-        full = [size == divisor for size, divisor in zip(sizes, divisors)]
-        least_divisors = [math.lcm(*[src.mesh.axis_size(*entry) for entry in pair]) for pair in pairs]
-        if (
-            machine is None
-            or not any(full)
-            or any(size % least for size, least in zip(sizes, least_divisors))
-        ):
-            return None
-        dims = [dim if all_ else (size, *dim[1:]) for dim, size, all_ in zip(dims, sizes, full)]
-        untouched = [(dim, all_) for dim, all_ in zip(dims, full) if not dim[1] and not dim[2]]
-        unsplit = [dim for dim, all_ in untouched if all_][:1] or [dim for dim, _ in untouched if dim[0] > 1]
-    # One dimension without splits represents all of them.
-    moving = [dim for dim in dims if dim[1] or dim[2]] + unsplit or dims[:1]
+    if sizes is None:
+        moving = _divisible_dims(src, dst, free)
+    else:
+        moving = _partly_divisible_dims(src, dst, free, divisors, sizes)
     if not moving or math.prod([size for size, _, _ in moving]) > MOST_ELEMENTS:
         return None
     moving.sort(key=lambda dim: ([[kinds[axis] for axis in entry] for entry in dim[1:]], dim[0]))
@@ -148,6 +135,50 @@ def standardise_move(
         tuple([tuple([(name_of[axis], op) for axis, op in layout.partial]) for layout in (src, dst)]),
         model,
     )._replace(divisors=divisors)
+
+
+def _list_dims(src: Layout, dst: Layout, free: frozenset[str]) -> list[StandardDim]:
+    """Return all dimensions of a redistribution, each with the smallest size that all its splits divide."""
+    size_of = src.mesh.size_of
+    return [
+        (math.prod([size_of[axis] for axis in free.union(*pair)]), *pair) for pair in zip(src.dims, dst.dims)
+    ]
+
+
+def _divisible_dims(src: Layout, dst: Layout, free: frozenset[str]) -> list[StandardDim]:
+    """Return the dimensions of the standard form if all dimensions are divisible.
+
+    They are the dimensions that a layout splits and, if there are free axes, one unsplit dimension for all of them.
+    Without
+    either, it is the first dimension; for a scalar there is none.
+    """
+    dims = _list_dims(src, dst, free)
+    unsplit = [dim for dim in dims if not dim[1] and not dim[2]][: 1 if free else 0]
+    return [dim for dim in dims if dim[1] or dim[2]] + unsplit or dims[:1]
+
+
+def _partly_divisible_dims(
+    src: Layout, dst: Layout, free: frozenset[str], divisors: tuple[int, ...], sizes: tuple[int, ...]
+) -> list[StandardDim]:
+    """Return the dimensions of the standard form if some dimensions are indivisible.
+
+    The list is empty if there is no standard form. There is none if no dimension is divisible, or if a layout splits a dimension unevenly. An indivisible dimension
+    has the
+    size in ``sizes``. One divisible unsplit dimension represents all of them.
+    """
+    is_divisible = [size == divisor for size, divisor in zip(sizes, divisors)]
+    pairs = zip(src.dims, dst.dims)
+    split_sizes = [math.lcm(*[src.mesh.axis_size(*entry) for entry in pair]) for pair in pairs]
+    if not any(is_divisible) or any(size % count for size, count in zip(sizes, split_sizes)):
+        return []
+    dims = [
+        dim if divisible else (size, *dim[1:])
+        for dim, size, divisible in zip(_list_dims(src, dst, free), sizes, is_divisible)
+    ]
+    unsplit = [(dim, divisible) for dim, divisible in zip(dims, is_divisible) if not dim[1] and not dim[2]]
+    divisible_dims = [dim for dim, divisible in unsplit if divisible]
+    represented = divisible_dims[:1] or [dim for dim, _ in unsplit if dim[0] > 1]
+    return [dim for dim in dims if dim[1] or dim[2]] + represented or dims[:1]
 
 
 @lru_cache(maxsize=1 << 16)

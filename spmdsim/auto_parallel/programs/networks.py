@@ -259,9 +259,15 @@ def moe(
 def _post_norm(
     build: _Network, x: int, layers: int, heads: int | None, inner: Callable[[_Network, int, str], int]
 ) -> int:
-    """Add layers of attention and of ``inner``; return the index of the result.
+    """Add post-norm transformer layers to a network; return the index of the result.
 
-    A residual sum and a normalisation follow each.
+    Args:
+        build: the network.
+        x: the index of the operand.
+        layers: the number of layers.
+        heads: the number of attention heads; None for one per 64 columns.
+        inner: adds the second half of a layer, from the network, the index of its operand and a prefix of names, and
+            returns the index of its result.
     """
     for layer in range(layers):
         build.layer("layer", layer)

@@ -103,7 +103,10 @@ class _OperatorRecorder(Unconfigured):
         sharding: ShardedOp | None,
         results: Sequence[Tensor],
     ) -> None:
-        """Add the operator, its operands and its results to the graph."""
+        """Add an operator that was just run to the graph, with its operands and results.
+
+        ``sharding`` is the strategy that the program configured for the operator, or None.
+        """
         self.ranks = tensors[0].world.size
         inputs = [self.value(tensor) for tensor in tensors]
         bound = op.bind([tensor.shape for tensor in tensors], params, [tensor.dtype for tensor in tensors])
@@ -221,7 +224,11 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
 
 
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
-    """Call the program, and give advice for errors of programs that cannot be recorded."""
+    """Call a program with tensors that have no data, and return its result.
+
+    Errors that show why the program cannot be recorded become errors with advice: wrong arguments, a NumPy function
+    without a rule, and a decision that depends on data. Other errors of the package get the line of the program.
+    """
     try:
         return program(**arguments)
     except Exception as error:
