@@ -145,7 +145,11 @@ class RoundTable:
         self.findings.append(ScheduleFinding(text, number, rank, chunk))
 
     def _check_round(self, moves: object, number: int, rank: int) -> list[Instruction]:
-        """Return the correct instructions of one round; record a finding for each wrong one."""
+        """Return the correct instructions of a rank's round; record a finding for each wrong one.
+
+        Findings are also: a round that is no list, too many instructions (then none is returned), and more messages than
+        the rank has ports.
+        """
         if isinstance(moves, Instruction) or not isinstance(moves, (list, tuple)):
             self._add_finding(
                 f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
@@ -176,10 +180,14 @@ class RoundTable:
                 good.append(move)
             else:
                 self._add_finding(f"round {number}: rank {rank}{fault[0]}", number, rank, fault[1])
-        if len(good) <= self.ports:
-            return good
-        sends = sum(move.kind == SEND for move in good)
-        receives = sum(move.receives for move in good)
+        if len(good) > self.ports:
+            self._check_ports(good, number, rank)
+        return good
+
+    def _check_ports(self, moves: list[Instruction], number: int, rank: int) -> None:
+        """Record a finding if a rank sends or receives more messages in a round than it has ports."""
+        sends = sum(move.kind == SEND for move in moves)
+        receives = sum(move.receives for move in moves)
         for count, word in ((sends, "sends"), (receives, "receives")):
             if count > self.ports:
                 ports = "one port" if self.ports == 1 else f"{self.ports} ports"
@@ -188,7 +196,6 @@ class RoundTable:
                     number,
                     rank,
                 )
-        return good
 
     def _find_fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
         """Return `(text, chunk)` if an instruction is wrong, else None.

@@ -222,6 +222,22 @@ def _begin(text: str, position: int) -> int:
     return _SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 
+def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str, int]:
+    """Return the numbers of an operation by name.
+
+    They are amount, peer (-1 without one), and tag, cpu and nic if given.
+
+    Raises:
+        InputError: If a number is above the limit in :data:`MOST`; ``begin`` is the operation's position in the text.
+    """
+    digits_of = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
+    digits_of |= dict(zip(*[iter(operation["rest"].split())] * 2))
+    for word, digits in digits_of.items():
+        if len(digits) > 19 or int(digits) > MOST[word]:
+            raise _wrong(text, begin, f"{word} {one_line(digits, 20)} is too large")
+    return {word: int(digits) for word, digits in digits_of.items()}
+
+
 def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
     """Parse the operations of one rank between two positions of the text.
 
@@ -240,15 +256,8 @@ def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -
             needs.append((need["one"], need["word"], need["other"], begin))
             position = need.end()
         elif operation is not None and (operation["kind"] == "calc") == (operation["peer"] is None):
-            numbers = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
-            numbers |= dict(zip(*[iter(operation["rest"].split())] * 2))
-            long = next(
-                (word for word, digits in numbers.items() if len(digits) > 19 or int(digits) > MOST[word]),
-                None,
-            )
-            if long is not None:
-                raise _wrong(text, begin, f"{long} {one_line(numbers[long], 20)} is too large")
-            if int(numbers["peer"]) >= ranks:
+            numbers = _parse_numbers(operation, text, begin)
+            if numbers["peer"] >= ranks:
                 raise _wrong(
                     text, begin, f"rank {rank} names rank {numbers['peer']} of {many(ranks, 'rank')}"
                 )
@@ -256,9 +265,7 @@ def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -
                 raise _wrong(text, begin, f"rank {rank} has two operations {operation['label']}")
             if operation["label"]:
                 labels[operation["label"]] = len(operations)
-            operations.append(
-                {"kind": operation["kind"], **{word: int(digits) for word, digits in numbers.items()}}
-            )
+            operations.append({"kind": operation["kind"], **numbers})
             position = operation.end()
         else:
             words = one_line(text[begin:stop], 60)
