@@ -36,6 +36,8 @@ def redirect_output(rank: int) -> None:
     with log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a rank that is killed flushes nothing
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _open_log(folder: str, rank: int) -> TextIO:

@@ -47,12 +47,12 @@ if case == "thread":
 """
 
 
-def launch(tmp_path, *arguments, options=()):
+def launch(tmp_path, *arguments, options=(), **variables):
     """Run the program on ranks; what it printed and its exit code."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     command = ["-m", "spmdsim", "launch", "-n", RANKS, *options, script, *arguments]
-    return run_python(*command, cwd=tmp_path)
+    return run_python(*command, cwd=tmp_path, **variables)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,8 @@ def test_a_program_that_returns_a_code_is_given_the_time_to_say_why(tmp_path):
 
 
 def test_logs_per_rank_and_the_end_of_the_failed_one(tmp_path):
-    result = launch(tmp_path, "raise", options=["--log-dir", "logs"])
+    """The log has every line that a rank printed before the job stopped it, also if Python buffers the output."""
+    result = launch(tmp_path, "raise", options=["--log-dir", "logs"], PYTHONUNBUFFERED="")
     assert result.returncode == 1
     assert "rank 1 failed with exit code 1; end of" in result.stderr
     assert "| ValueError: broken on one" in result.stderr
