@@ -32,7 +32,9 @@ run_tests() { # command…; "no tests" is no failure when the user chose some
 
 run_here() { # the tests in one process; all of them in two for each core, since many wait for jobs that they start
     local spread=()
-    [ $# -gt 0 ] || spread=(-n $((2 * $(getconf _NPROCESSORS_ONLN))) --dist worksteal)
+    # What a browser shows has its own command, which installs one: scripts/browser_tests.sh.
+    [ $# -gt 0 ] || spread=(
+        -n $((2 * $(getconf _NPROCESSORS_ONLN))) --dist worksteal --ignore tests/explore/test_browser.py)
     run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour ${spread[@]+"${spread[@]}"} "$@"
 }
 
