@@ -176,11 +176,17 @@ def plain(line: str) -> str:
 def test_an_operator_is_added_as_the_document_says() -> None:
     from spmdsim import LockStep, Mesh, Tensor, check
     from spmdsim.arrays import Op
-    from spmdsim.arrays.ops.declare import unary
+    from spmdsim.arrays.ops.declare import declare_unary
     from spmdsim.core import Rule
 
-    names = {"unary": unary, "_relu": lambda x: np.maximum(x, 0), "Op": Op, "Rule": Rule, "np": np}
-    exec(program(ROOT / "CONTRIBUTING.md", "relu = unary"), names)
+    names = {
+        "declare_unary": declare_unary,
+        "_relu": lambda x: np.maximum(x, 0),
+        "Op": Op,
+        "Rule": Rule,
+        "np": np,
+    }
+    exec(program(ROOT / "CONTRIBUTING.md", "relu = declare_unary"), names)
     mesh = Mesh((4,), ("x",))
     with LockStep(4):
         a, b = (Tensor.from_global(np.arange(-3.0, 5), mesh("x")) for _ in range(2))

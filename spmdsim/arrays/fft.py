@@ -19,7 +19,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.arrays.creation import check_device
 from spmdsim.arrays.ops.declare import cast
 from spmdsim.arrays.ops.operators import of_tensors
-from spmdsim.arrays.ops.scans import along_dim, conjugate_if_complex
+from spmdsim.arrays.ops.scans import conjugate_if_complex, normalise_along_dim
 from spmdsim.arrays.ops.slicing import roll
 from spmdsim.arrays.ops.transforms import OTHER_NORM, transform
 from spmdsim.core import Layout, Mesh
@@ -163,7 +163,9 @@ def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     """
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)
-    dims = [along_dim("a transform", x, axis) for axis in ([axes] if isinstance(axes, int) else axes)]
+    dims = [
+        normalise_along_dim("a transform", x, axis) for axis in ([axes] if isinstance(axes, int) else axes)
+    ]
     sizes = [None] * len(dims) if s is None else [None if n in (None, -1) else n for n in s]
     if len(sizes) != len(dims):
         raise RuleError(

@@ -189,7 +189,7 @@ def _slices_of_index(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]
     """Return first indices, indices after the last ones, and steps of an index, one of each per dim."""
     indexing = _indexing()
     entries = [indexing.check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]
-    cut = indexing.cut_of_parts(shape, indexing.expand_dots(entries, len(shape)))
+    cut = indexing.find_cut_of_parts(shape, indexing.expand_dots(entries, len(shape)))
     return cut.start, cut.stop, cut.step
 
 

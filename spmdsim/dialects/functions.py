@@ -19,8 +19,8 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.arrays import Tensor, linalg
 from spmdsim.arrays import ops as core
-from spmdsim.arrays.ops.declare import unary
-from spmdsim.arrays.ops.dim_reductions import normal_dims, to_sum_type, to_type, with_slope
+from spmdsim.arrays.ops.declare import declare_unary
+from spmdsim.arrays.ops.dim_reductions import attach_gradient, normalise_dims, to_sum_type, to_type
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.table import Row, rows, same_rows, with_parameters
 from spmdsim.errors import InputError
@@ -123,7 +123,7 @@ def with_mask_gradient(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool)
         dims: the reduced dims; None for all.
         keepdim: True if ``result`` keeps the reduced dims.
     """
-    return with_slope(result, x, core.cast(mask, x.dtype), normal_dims(dims, x.ndim), keepdim)
+    return attach_gradient(result, x, core.cast(mask, x.dtype), normalise_dims(dims, x.ndim), keepdim)
 
 
 def _deviation_row(function: Callable[..., Any]) -> Row:
@@ -301,7 +301,9 @@ def _unique(
 
 _quiet_log = np.errstate(divide="ignore")(np.log)
 #: Logarithm with slope 0 at 0, which is the sum of no terms.
-_log = unary("log", _quiet_log, lambda x: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
+_log = declare_unary(
+    "log", _quiet_log, lambda x: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)"
+)
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:

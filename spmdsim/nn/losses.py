@@ -14,8 +14,8 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.operands import Operand, operands
-from spmdsim.arrays.ops.declare import binary
-from spmdsim.arrays.ops.dim_reductions import normal_dims
+from spmdsim.arrays.ops.declare import declare_binary
+from spmdsim.arrays.ops.dim_reductions import normalise_dims
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.errors import InputError
 
@@ -186,7 +186,7 @@ def _binary_cross_entropy_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y
     return [lambda: dy * (x - target) / np.maximum(x * (1 - x), x.dtype.type(1e-12)), of_target]
 
 
-_binary_cross_entropy = binary(
+_binary_cross_entropy = declare_binary(
     "binary_cross_entropy",
     _compute_binary_cross_entropy,
     _binary_cross_entropy_vjp,
@@ -263,7 +263,7 @@ def binary_cross_entropy_with_logits(
 
 def classes_last(x: Tensor, axis: int = 1) -> Tensor:
     """Return ``x`` with dimension ``axis``, the classes, moved to the end."""
-    return x if normal_dims(axis, x.ndim) == (x.ndim - 1,) else ops.moveaxis(x, axis, -1)
+    return x if normalise_dims(axis, x.ndim) == (x.ndim - 1,) else ops.moveaxis(x, axis, -1)
 
 
 def check_weight(weight: object, classes: int) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor, ops
 from spmdsim.arrays.linalg.tall import adjoint
 from spmdsim.arrays.linalg.whole import hermitian, inv_op, require_square, solve_op, to_division_type
-from spmdsim.arrays.ops.declare import Array, to_one_type
+from spmdsim.arrays.ops.declare import Array, convert_to_one_type
 from spmdsim.arrays.ops.operators import of_tensors
-from spmdsim.arrays.ops.scans import split_axes
+from spmdsim.arrays.ops.scans import find_split_axes
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
@@ -30,7 +30,7 @@ __all__ = ["cholesky", "inv", "solve"]
 
 def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     """Return the axes that split the rows, and the row range of each rank that owns rows: the panels."""
-    axes = split_axes(strategy, "m")
+    axes = find_split_axes(strategy, "m")
     mesh = strategy.mesh
     members = mesh.group(mesh.rank_at(0), *axes)
     bounds = [Layout(mesh, [axes]).bounds((size,), member)[0] for member in members]
@@ -281,7 +281,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     >>> linalg.solve(s, [2.0, 4.0]).full().round(4).tolist()
     [-0.25, 1.5]
     """
-    a, b = to_one_type("solve", require_square("solve", a), to_division_type(as_operand(b, a)))
+    a, b = convert_to_one_type("solve", require_square("solve", a), to_division_type(as_operand(b, a)))
     if b.ndim == 1:
         solution = solve(a, ops.reshape(b, (b.shape[0], 1)))
         return ops.reshape(solution, solution.shape[:-1])

@@ -12,10 +12,10 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.linalg.by_panels import inv
 from spmdsim.arrays.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.arrays.linalg.whole import to_division_type
-from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, binary, unary
+from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, declare_binary, declare_unary
 from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import of_tensors
-from spmdsim.arrays.ops.scans import along_dim
+from spmdsim.arrays.ops.scans import normalise_along_dim
 from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
 from spmdsim.worlds.convert_operands import as_operand
@@ -51,8 +51,10 @@ def _quiet_power(base: Array, exponent: Array) -> Array:
 
 
 # The length of no vector but 0 has a kink at 0: the gradient there is 0, the least of those that support it.
-_root = unary("sqrt", np.sqrt, lambda y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype))
-_power = binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
+_root = declare_unary(
+    "sqrt", np.sqrt, lambda y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype)
+)
+_power = declare_binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
 
 
 @of_tensors
@@ -152,7 +154,7 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
     if ord is None:
         return vector_norm(x, axis=axis, keepdims=keepdims)
     axes = list(range(x.ndim)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
-    dims = [along_dim("norm", x, d) for d in axes]
+    dims = [normalise_along_dim("norm", x, d) for d in axes]
     if len(dims) == 1:
         return vector_norm(x, axis=dims[0], keepdims=keepdims, ord=ord)
     if len(dims) != 2:

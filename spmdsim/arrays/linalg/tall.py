@@ -11,8 +11,8 @@ from spmdsim.arrays import Context, Op, Tensor, ops
 from spmdsim.arrays.linalg.whole import hermitian, svd_op, to_division_type
 from spmdsim.arrays.ops.declare import Array, Shape
 from spmdsim.arrays.ops.operators import of_tensors
-from spmdsim.arrays.ops.scans import conjugate_if_complex, split_axes
-from spmdsim.arrays.ops.slicing import part_along
+from spmdsim.arrays.ops.scans import conjugate_if_complex, find_split_axes
+from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
@@ -38,7 +38,7 @@ def _rule(shape: Shape) -> tuple[Rule, dict[str, int]]:
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     """Return the all-gather of the ranks' triangles, or () if rows are not split."""
-    axes = split_axes(strategy, "m")
+    axes = find_split_axes(strategy, "m")
     if not axes:
         return ()
     n, mesh, dtype = bound.sizes["n"], strategy.mesh, inputs[0].dtype
@@ -63,7 +63,7 @@ def _make_diagonal_positive(q: Array, r: Array) -> tuple[Array, Array]:
 def _forward(context: Context, x: Array) -> Generator[Array, Array, tuple[Array, Array]]:
     """Return this rank's rows of ``q``, and ``r``: factor the block, then the gathered triangles."""
     q, r = np.linalg.qr(x)
-    axes = split_axes(context.strategy, "m")
+    axes = find_split_axes(context.strategy, "m")
     if axes:
         n, mesh = context.size("n"), context.strategy.mesh
         members, rows = mesh.group(context.rank, *axes), Layout(mesh, [axes])
@@ -189,8 +189,8 @@ def qr(x: Tensor, mode: str = "reduced") -> Any:
             )
         return Triangular(*_complete_op.results(to_division_type(x)))
     if x.requires_grad and height < width:  # the first columns decide about q, the others follow
-        q, r = qr(part_along(x, -1, 0, height))
-        right_part = ops.matmul(adjoint(q), part_along(x, -1, height, width))
+        q, r = qr(slice_along(x, -1, 0, height))
+        right_part = ops.matmul(adjoint(q), slice_along(x, -1, height, width))
         return Triangular(q, ops.concat([r, right_part], x.ndim - 1))
     return Triangular(*qr_op.results(_split_by_rows_only(to_division_type(x))))
 
@@ -217,7 +217,7 @@ def _complete_columns(q: Tensor) -> Tensor:
     height, width = q.shape[-2:]
     if height == width:
         return q
-    return ops.concat([q, part_along(qr(q, "complete").Q, -1, width, height)], q.ndim - 1)
+    return ops.concat([q, slice_along(qr(q, "complete").Q, -1, width, height)], q.ndim - 1)
 
 
 @of_tensors

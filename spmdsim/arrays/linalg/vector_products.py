@@ -9,10 +9,10 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.linalg.by_panels import inv
 from spmdsim.arrays.linalg.whole import require_square
 from spmdsim.arrays.operands import operands
-from spmdsim.arrays.ops.declare import to_one_type
+from spmdsim.arrays.ops.declare import convert_to_one_type
 from spmdsim.arrays.ops.operators import of_tensors
-from spmdsim.arrays.ops.scans import along_dim
-from spmdsim.arrays.ops.slicing import part_along
+from spmdsim.arrays.ops.scans import normalise_along_dim
+from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 
@@ -37,7 +37,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.ndim != 1 or b.ndim != 1:
         raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
-    return ops.einsum("i,j->ij", *to_one_type("outer", a, b))
+    return ops.einsum("i,j->ij", *convert_to_one_type("outer", a, b))
 
 
 @of_tensors
@@ -107,7 +107,7 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     diagonals = ops.reshape(diagonals, diagonals.shape[:-1])
     if count == rows:
         return diagonals
-    return part_along(diagonals, -1, first, first + count)
+    return slice_along(diagonals, -1, first, first + count)
 
 
 @of_tensors
@@ -145,15 +145,15 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     [0, 0, 1]
     """
     a, b = operands("cross", (a, b))
-    at = along_dim("cross", a, axis)
-    if a.shape[at] != 3 or b.shape[along_dim("cross", b, axis)] != 3:
+    at = normalise_along_dim("cross", a, axis)
+    if a.shape[at] != 3 or b.shape[normalise_along_dim("cross", b, axis)] != 3:
         raise RuleError(f"cross takes dims of size 3, but dim {axis} of {a.shape} and {b.shape} is not")
-    a, b = to_one_type("cross", a, b)
+    a, b = convert_to_one_type("cross", a, b)
 
     def rotate(x: Tensor, by: int) -> Tensor:
         """Move the three entries ``by`` positions to the front, cyclically."""
         return ops.concat(
-            [part_along(x, axis, (k + by) % 3, (k + by) % 3 + 1) for k in range(3)], axis % x.ndim
+            [slice_along(x, axis, (k + by) % 3, (k + by) % 3 + 1) for k in range(3)], axis % x.ndim
         )
 
     return ops.subtract(ops.multiply(rotate(a, 1), rotate(b, 2)), ops.multiply(rotate(a, 2), rotate(b, 1)))

@@ -13,8 +13,8 @@ from numpy.typing import DTypeLike
 from spmdsim.arrays import Context, Tensor
 from spmdsim.arrays.local.turns import explain_failures
 from spmdsim.arrays.operands import Operand, operands
-from spmdsim.arrays.ops.shape import same_dims
-from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows, margins, pad_block
+from spmdsim.arrays.ops.shape import make_same_dims_rule
+from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows, count_margins, pad_block
 from spmdsim.arrays.values import read_only
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError, many
@@ -238,11 +238,11 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
                 f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
                 f"{len(blocks)} blocks of shape {extended[0].shape}"
             )
-        return [_fold_gradient(np.asarray(p), frame, margins(context), modes) for p in parts]
+        return [_fold_gradient(np.asarray(p), frame, count_margins(context), modes) for p in parts]
 
     return WindowOp(
         name,
-        lambda *shapes, **_: Rule.parse(same_dims(*shapes).text),
+        lambda *shapes, **_: Rule.parse(make_same_dims_rule(*shapes).text),
         forward,
         gradients,
         dtype=_dtype,
@@ -281,7 +281,7 @@ def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
         modes: the mode of numpy.pad and the fill value, per dim.
     """
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
-    reach = margins(context)
+    reach = count_margins(context)
     filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(reach, modes)]
     numbers = all(mode == "constant" for pair, (mode, _) in zip(filled, modes) if any(pair))
     added = tuple(

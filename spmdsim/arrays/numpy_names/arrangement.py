@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, linalg, ops
 from spmdsim.arrays.operands import Operand, array_operands
-from spmdsim.arrays.ops.scans import along_dim
+from spmdsim.arrays.ops.scans import normalise_along_dim
 from spmdsim.core import Layout
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.worlds.convert_operands import as_operand
@@ -50,7 +50,7 @@ def _map_each(tensors: Sequence[Tensor], function: Any) -> Any:
 
 def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
     """Move a dimension before another one."""
-    axis = along_dim("rollaxis", a, axis)
+    axis = normalise_along_dim("rollaxis", a, axis)
     if not -a.ndim <= start <= a.ndim:
         raise RuleError(
             f"np.rollaxis moves before one of {many(a.ndim, 'dim')} or behind all, but start is {start}"
@@ -69,7 +69,7 @@ def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 
 def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
     """Return two different dims as non-negative numbers; raise RuleError for others."""
-    dims = tuple(along_dim(name, x, d) for d in axes)
+    dims = tuple(normalise_along_dim(name, x, d) for d in axes)
     if len(set(dims)) != 2 or len(dims) != 2:
         raise RuleError(f"np.{name} takes two different dims, but got {tuple(axes)}")
     return dims[0], dims[1]
@@ -97,7 +97,7 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
         axis: the dim.
     """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
-    dim = along_dim("np.insert", x, axis)
+    dim = normalise_along_dim("np.insert", x, axis)
     n = x.shape[dim]
     count = len(_numbers_from_numpy("insert", n, obj, -1)) - n
     inserted = as_operand(values, x)
@@ -124,7 +124,7 @@ def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
         axis: the dimension; None: flatten the tensor first.
     """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
-    dim = along_dim("np.delete", x, axis)
+    dim = normalise_along_dim("np.delete", x, axis)
     is_kept = np.isin(np.arange(x.shape[dim]), _numbers_from_numpy("delete", x.shape[dim], obj))
     index: list[Any] = [slice(None)] * dim
     return ops.getitem(x, (*index, as_operand(is_kept, x)))
@@ -165,7 +165,7 @@ def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[T
     Raises:
         RuleError: If the number of parts is less than 1.
     """
-    at = along_dim("array_split", ary, axis)
+    at = normalise_along_dim("array_split", ary, axis)
     n = ary.shape[at]
     if isinstance(indices_or_sections, (int, np.integer)):
         count = int(indices_or_sections)
@@ -181,7 +181,7 @@ def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[T
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Return the slices along a dimension."""
-    at = along_dim("unstack", x, axis)
+    at = normalise_along_dim("unstack", x, axis)
     before: list[Any] = [slice(None)] * at
     return tuple(x[(*before, k)] for k in range(x.shape[at]))
 
@@ -192,7 +192,7 @@ def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]
     Raises:
         RuleError: If a number of parts does not divide the dim.
     """
-    n, parts = ary.shape[along_dim("split", ary, axis)], indices_or_sections
+    n, parts = ary.shape[normalise_along_dim("split", ary, axis)], indices_or_sections
     if isinstance(parts, (int, np.integer)) and (parts < 1 or n % parts):
         raise RuleError(
             f"dim {axis} of size {n} does not split into {parts} equal parts: np.array_split does"

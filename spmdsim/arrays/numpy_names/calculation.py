@@ -12,8 +12,8 @@ from spmdsim.arrays import Tensor, linalg, ops
 from spmdsim.arrays.creation import zeros_like
 from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, operands
-from spmdsim.arrays.ops.dim_reductions import normal_dims, to_type
-from spmdsim.arrays.ops.scans import along_dim, conjugate_if_complex
+from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_type
+from spmdsim.arrays.ops.scans import conjugate_if_complex, normalise_along_dim
 from spmdsim.arrays.ops.statistics import PICKING, to_type_of_quantiles
 from spmdsim.core.element_types import has_gradient, promote_types
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
@@ -89,7 +89,7 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
                 f"np.average: the result must have an element, got axis {axis} of shape {x.shape}"
             )
         return mean
-    weight, dims = weight_tensors[0], normal_dims(axis, x.ndim)
+    weight, dims = weight_tensors[0], normalise_dims(axis, x.ndim)
     if axis is not None and weight.shape == tuple(x.shape[d] for d in dims):
         weight = ops.reshape(weight, [n if d in dims else 1 for d, n in enumerate(x.shape)])
     elif weight.shape != x.shape:
@@ -227,7 +227,7 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
     Split dims exchange one element with their neighbours. The result is a tensor for one dim, else a tuple.
     """
     dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-    dims = [along_dim("gradient", f, d) for d in dims]
+    dims = [normalise_along_dim("gradient", f, d) for d in dims]
     steps = varargs * len(dims) if len(varargs) == 1 else varargs or (1.0,) * len(dims)
     if len(steps) != len(dims) or any(np.ndim(step) for step in steps):
         raise UsageTypeError(
@@ -259,7 +259,7 @@ def _slice_along(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
 
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
     """Compute the area below straight lines between neighbours."""
-    y, d = _to_floats(y), along_dim("trapezoid", y, axis)
+    y, d = _to_floats(y), normalise_along_dim("trapezoid", y, axis)
     sums = ops.add(_slice_along(y, d, 1, None), _slice_along(y, d, 0, -1))
     if x is None:
         return ops.multiply(ops.sum(sums, axis=d), dx / 2)

@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.creation import ones_like
 from spmdsim.arrays.operands import Operand, operands
-from spmdsim.arrays.ops.declare import binary, convert_integers_to_floats, unary
+from spmdsim.arrays.ops.declare import convert_integers_to_floats, declare_binary, declare_unary
 from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.layout.element_type import check_ordered, promote_types
 
@@ -74,11 +74,13 @@ def round(a: Tensor, decimals: int = 0) -> Tensor:
 @lru_cache(maxsize=64)
 def _make_round(decimals: int) -> Callable[[Tensor], Tensor]:
     """Return the operator that rounds to a number of decimals."""
-    return unary(f"round to {decimals}", partial(np.round, decimals=decimals)) if decimals else ops.round
+    return (
+        declare_unary(f"round to {decimals}", partial(np.round, decimals=decimals)) if decimals else ops.round
+    )
 
 
-gcd = binary("gcd", np.gcd, None)
-lcm = binary("lcm", np.lcm, None)
+gcd = declare_binary("gcd", np.gcd, None)
+lcm = declare_binary("lcm", np.lcm, None)
 
 
 def fmod(x1: Operand, x2: Operand) -> Tensor:

@@ -12,7 +12,7 @@ from spmdsim.arrays.in_place import become, detach_current
 from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, operands
 from spmdsim.arrays.ops.along import put_along_axis as put_along_axis_of
-from spmdsim.arrays.ops.declare import to_one_type
+from spmdsim.arrays.ops.declare import convert_to_one_type
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promote_types
 
@@ -145,7 +145,7 @@ def union1d(ar1: Operand, ar2: Operand) -> Tensor:
 
 def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """Return the values that are in both tensors, ascending."""
-    first, second = to_one_type("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
+    first, second = convert_to_one_type("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
     first = ops.cast(first, promote_types(first.dtype, second.dtype))
     values = ops.sort(ravel(first)) if assume_unique else unique(first)
     return values[ops.isin(values, second)]

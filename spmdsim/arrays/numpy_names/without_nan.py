@@ -12,7 +12,7 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.conversion import asarray
 from spmdsim.arrays.creation import full
 from spmdsim.arrays.operands import operands
-from spmdsim.arrays.ops.dim_reductions import normal_dims, to_sum_type, to_type
+from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.scans import conjugate_if_complex
 from spmdsim.arrays.ops.statistics import (
     check_fractions,
@@ -215,7 +215,7 @@ def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, b
     check_fractions(fractions)
     if a.dtype.kind == "c":
         raise RuleError("complex numbers have no quantiles")
-    dims = normal_dims(axis, a.ndim)
+    dims = normalise_dims(axis, a.ndim)
     rows = merge_dims_last(a if a.dtype.kind in "fV" else ops.cast(a, np.float64), dims)
     remaining_sizes = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
     if not rows.shape[-1]:

@@ -21,9 +21,9 @@ from spmdsim.arrays.ops.declare import (
     Shape,
     cast,
     conj,
+    convert_to_one_type,
+    declare_unary,
     infer_result_type,
-    to_one_type,
-    unary,
     with_reused_output,
 )
 from spmdsim.arrays.ops.elementwise import identity, one_like
@@ -56,8 +56,8 @@ def _relu(x: Array) -> Array:
     return array
 
 
-relu = unary("relu", _relu, lambda y: y > 0, real=True, says="max(x, 0)")
-sigmoid = unary(
+relu = declare_unary("relu", _relu, lambda y: y > 0, real=True, says="max(x, 0)")
+sigmoid = declare_unary(
     "sigmoid",
     stable_sigmoid,
     lambda y: y * (1 - y),
@@ -65,28 +65,28 @@ sigmoid = unary(
     work=PASSES,
     says="1 / (1 + exp(-x))",
 )
-softplus = unary(
+softplus = declare_unary(
     "softplus",
     lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
     lambda x: stable_sigmoid(x),
     fractions=True,
     says="log(1 + exp(x))",
 )
-silu = unary(
+silu = declare_unary(
     "silu",
     lambda x: x * stable_sigmoid(x),
     lambda x, y: stable_sigmoid(x) + y * (1 - stable_sigmoid(x)),
     fractions=True,
     says="x / (1 + exp(-x))",
 )
-relu6 = unary(
+relu6 = declare_unary(
     "relu6",
     lambda x: np.clip(x, 0, 6).astype(x.dtype),
     lambda y: (y > 0) & (y < 6),
     real=True,
     says="min(max(x, 0), 6)",
 )
-elu = unary(
+elu = declare_unary(
     "elu",
     lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     lambda y: np.where(y > 0, one_like(y), y + 1),
@@ -101,8 +101,11 @@ _SLOPE = 2 / math.sqrt(math.pi)
 
 
 @lru_cache(maxsize=4)
-def _series(dtype: np.dtype) -> Array:
-    """Return the Taylor coefficients of the error function, ``[term, point]``, constant terms first."""
+def _compute_series(dtype: np.dtype) -> Array:
+    """Return the error function's Taylor coefficients ``[term, point]``, constants first.
+
+    The points are the multiples of 1 / 16 from 0 to 6.
+    """
     points = np.arange(_DENSITY * _END + 1) / _DENSITY
     bell = _SLOPE * np.exp(-points * points)
     hermite, before = np.ones_like(points), np.zeros_like(points)
@@ -116,7 +119,7 @@ def _series(dtype: np.dtype) -> Array:
 def _erf(x: Array) -> Array:
     """Compute the error function by its Taylor series around the nearest point; integers become floats."""
     kind = x.dtype if x.dtype.kind in "fV" else fraction_type(x.dtype)
-    rows = _series(np.result_type(kind, np.float32))
+    rows = _compute_series(np.result_type(kind, np.float32))
     size = np.minimum(np.abs(x).astype(rows.dtype, copy=False), _END)  # nan stays nan
     near = np.nan_to_num(np.rint(size * _DENSITY)).astype(np.intp)
     step = size - near.astype(rows.dtype) / _DENSITY
@@ -127,16 +130,16 @@ def _erf(x: Array) -> Array:
     return array
 
 
-def _bell(x: Array) -> Array:
+def _erf_slope(x: Array) -> Array:
     """Return the slope of the error function, ``2 / sqrt(pi) * exp(-x**2)``."""
     array: Array = np.asarray(_SLOPE, x.dtype) * np.exp(-x * x)
     return array
 
 
-erf = unary(
+erf = declare_unary(
     "erf",
     _erf,
-    _bell,
+    _erf_slope,
     fractions=True,
     real=True,
     work=PASSES,
@@ -147,7 +150,7 @@ erf = unary(
 _SCALE = math.sqrt(2 / math.pi)
 
 
-def _numbers(x: Array, *values: float) -> list[Array]:
+def _convert_numbers(x: Array, *values: float) -> list[Array]:
     """Return numbers as arrays of shape () in the type of ``x``.
 
     A Python number and bfloat16 elements would give float32.
@@ -155,36 +158,36 @@ def _numbers(x: Array, *values: float) -> list[Array]:
     return [np.asarray(value, x.dtype) for value in values]
 
 
-def _by_tanh(x: Array) -> Array:
+def _gelu_by_tanh(x: Array) -> Array:
     """Return GELU by the formula with tanh."""
     half, cubic, scale = np.asarray(0.5, x.dtype), np.asarray(0.044715, x.dtype), np.asarray(_SCALE, x.dtype)
     array: Array = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
     return array
 
 
-def _slope_by_tanh(x: Array) -> Array:
+def _gelu_slope_by_tanh(x: Array) -> Array:
     """Return the slope of GELU by the formula with tanh."""
-    half, cubic, scale = _numbers(x, 0.5, 0.044715, _SCALE)
+    half, cubic, scale = _convert_numbers(x, 0.5, 0.044715, _SCALE)
     t = np.tanh(scale * (x + cubic * x * x * x))
     array: Array = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
     return array
 
 
-def _normal_cdf(x: Array) -> Array:
+def _compute_normal_cdf(x: Array) -> Array:
     """Return the cumulative distribution function of the standard normal distribution."""
-    half, root = _numbers(x, 0.5, math.sqrt(0.5))
+    half, root = _convert_numbers(x, 0.5, math.sqrt(0.5))
     array: Array = half * (1 + _erf(x * root))
     return array
 
 
-def _slope_exact(x: Array) -> Array:
+def _gelu_slope_by_erf(x: Array) -> Array:
     """Return the slope of GELU by the error function."""
-    half, root = _numbers(x, 0.5, math.sqrt(0.5))
-    array: Array = _normal_cdf(x) + x * root * half * _bell(x * root)
+    half, root = _convert_numbers(x, 0.5, math.sqrt(0.5))
+    array: Array = _compute_normal_cdf(x) + x * root * half * _erf_slope(x * root)
     return array
 
 
-def _slope_by_sigmoid(x: Array) -> Array:
+def _gelu_slope_by_sigmoid(x: Array) -> Array:
     """Return the slope of ``x * sigmoid(1.702 * x)``."""
     scaled = np.asarray(1.702, x.dtype) * x
     y = stable_sigmoid(scaled)
@@ -193,7 +196,13 @@ def _slope_by_sigmoid(x: Array) -> Array:
 
 
 def _make_form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = False) -> Any:
-    """Return function, slope and result type of a form of GELU; the function converts integers to floats."""
+    """Return the local function, the slope and the result type of one form of GELU.
+
+    Args:
+        function: computes the form from floats; the local function converts integers to floats first.
+        slope: computes its derivative.
+        real: True to refuse complex elements.
+    """
 
     def local(x: Array) -> Any:
         """Compute the function; convert integers to floats first."""
@@ -204,10 +213,10 @@ def _make_form(function: Callable[..., Any], slope: Callable[..., Any], real: bo
 
 #: The forms of GELU by the argument ``approximate``; "tanh" is by Hendrycks and Gimpel, 2016.
 _FORMS = {
-    "tanh": _make_form(_by_tanh, _slope_by_tanh),
-    "none": _make_form(lambda x: x * _normal_cdf(x), _slope_exact, real=True),
+    "tanh": _make_form(_gelu_by_tanh, _gelu_slope_by_tanh),
+    "none": _make_form(lambda x: x * _compute_normal_cdf(x), _gelu_slope_by_erf, real=True),
     "sigmoid": _make_form(
-        lambda x: x * stable_sigmoid(np.asarray(1.702, x.dtype) * x), _slope_by_sigmoid, real=True
+        lambda x: x * stable_sigmoid(np.asarray(1.702, x.dtype) * x), _gelu_slope_by_sigmoid, real=True
     ),
 }
 
@@ -230,6 +239,9 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
             (or False): ``x / 2 * (1 + erf(x / sqrt(2)))``, at most 5e-4 away. The words are torch's, the bools JAX's
             and Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's FastGeLU,
             OneFlow's quick_gelu).
+
+    Returns:
+        A tensor in the shape and layout of ``x``.
 
     Raises:
         InputError: If ``approximate`` is none of these.
@@ -272,7 +284,10 @@ def _reshape_along(parameter: Array, ndim: int, dim: int) -> Array:
 
 
 def _sum_per_channel(gradient: Array, parameter: Array, dim: int) -> Array:
-    """Sum a gradient over all dimensions except ``dim``; sum all of it if the parameter has one element."""
+    """Return a gradient summed over all dimensions except ``dim``.
+
+    If the parameter has one element for all channels, the gradient is summed over ``dim``, too.
+    """
     dims = tuple(k for k in range(gradient.ndim) if k != dim)
     total = gradient.sum(axis=dims, dtype=gradient.dtype)
     array: Array = total if total.shape == parameter.shape else total.sum(keepdims=True, dtype=total.dtype)
@@ -299,15 +314,18 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor in the shape of ``x``, in the type to which both operands are promoted.
+
     Raises:
-        RuleError: a dimension out of range, a bias of several dims or none, or of another size than the dim.
+        RuleError: If the dimension is out of range, or ``bias`` does not have one dimension of its size or of size 1.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
     [[13, 21, 32], [16, 25, 34]]
     """
-    return _bias_op(*to_one_type("bias_add", x, bias), dim=normalise_dim(dim, x.ndim))
+    return _bias_op(*convert_to_one_type("bias_add", x, bias), dim=normalise_dim(dim, x.ndim))
 
 
 def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any]:
@@ -341,16 +359,19 @@ def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor in the shape of ``x``, in the type to which both operands are promoted.
+
     Raises:
-        RuleError: a dimension out of range, slopes of several dims or none, or of another size than the dim; complex
-            numbers.
+        RuleError: If the dimension is out of range, ``slope`` does not have one dimension of its size or of size 1,
+            or an operand is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.prelu(m - 2.0, [0.5, 0.1]).full().tolist()
     [[1.0, -0.1], [0.0, 2.0]]
     """
-    return _prelu_op(*to_one_type("prelu", x, slope), dim=normalise_dim(dim, x.ndim))
+    return _prelu_op(*convert_to_one_type("prelu", x, slope), dim=normalise_dim(dim, x.ndim))
 
 
 def _dropout_scale(context: Context, x: Array, rate: float, seed: int) -> Array:
@@ -384,6 +405,9 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
         x: the tensor.
         rate: share of elements to drop, ``0 <= rate < 1``; the others are divided by ``1 - rate``.
         seed: seed of the random choice; use another one for every call.
+
+    Returns:
+        A tensor in the shape and layout of ``x``.
 
     Raises:
         InputError: If the rate is outside of [0, 1).

@@ -12,7 +12,14 @@ from spmdsim.arrays.operands import Operand, operands
 from spmdsim.arrays.ops.declare import Array, Arrays, cast
 from spmdsim.arrays.ops.elementwise import add, less, where
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.scans import ALONG, along_dim, along_rule, rows_back, rows_last, split_axes
+from spmdsim.arrays.ops.scans import (
+    ALONG,
+    find_split_axes,
+    from_rows,
+    make_along_rule,
+    normalise_along_dim,
+    to_rows,
+)
 from spmdsim.arrays.ops.shape import broadcast_to
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
@@ -26,8 +33,11 @@ __all__ = ["take_along_axis"]
 
 
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
-    """Return the exchanges of ``put_along``: counts, positions, values. Return () if the dim is not split."""
-    axes = split_axes(strategy)
+    """Return the exchanges of `_put_forward` with their types; () if the dim is not split.
+
+    They serve, in order: counts, positions, values.
+    """
+    axes = find_split_axes(strategy)
     if not axes:
         return ()
     mesh, ranks, number = strategy.mesh, strategy.mesh.axis_size(*axes), np.dtype(np.int64)
@@ -37,17 +47,18 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 
 
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
-    """Put each element at the position along ``dim`` that ``ids`` names.
+    """Return this rank's block of the result of `put_along`.
 
-    If the dim is split, each rank sends counts, positions and values to the owners of the positions.
+    If the dim is split, the generator yields counts, positions and values for the owners of the positions. The caller
+    sends back those that this rank receives.
 
     Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's elements.
         ids: the position of each element along ``dim``, in the whole tensor; each position occurs once.
         dim: the dimension.
     """
-    mesh, axes = context.strategy.mesh, split_axes(context.strategy)
+    mesh, axes = context.strategy.mesh, find_split_axes(context.strategy)
     if not axes:
         result = np.empty_like(x)
         np.put_along_axis(result, ids, x, dim)
@@ -55,7 +66,7 @@ def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[
     members, size = mesh.group(context.rank, *axes), context.size(ALONG)
     line = Layout(mesh, [axes])
     bounds = np.array([line.bounds((size,), member)[0] for member in members])
-    rows, targets = rows_last(x, dim), rows_last(ids, dim)
+    rows, targets = to_rows(x, dim), to_rows(ids, dim)
     starts, lengths = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
     owner = np.searchsorted(bounds[:, 1], targets, side="right")
     offsets = (np.arange(len(rows))[:, None] * lengths[owner] + targets - starts[owner]).reshape(-1)
@@ -67,12 +78,12 @@ def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[
     received_values = yield Parts(np.split(rows.reshape(-1)[order], cuts), received_counts)
     result = np.empty(rows.size, x.dtype)
     result[np.concatenate(received_offsets)] = np.concatenate(received_values)
-    return rows_back(result.reshape(rows.shape), x.shape, dim)
+    return from_rows(result.reshape(rows.shape), x.shape, dim)
 
 
 _put_op = SteppedOp(
     "put_along",
-    lambda shape, ids, dim: along_rule(shape, dim, "{}, {} -> {}"),
+    lambda shape, ids, dim: make_along_rule(shape, dim, "{}, {} -> {}"),
     _put_forward,
     dtype=lambda x, _ids, dim: x,
     steps=_put_steps,
@@ -119,7 +130,10 @@ def find_owned_entries(
 
 
 def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
-    """Return the looked-up entries that this rank owns, and zeros for entries of other ranks."""
+    """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
+
+    Raises InputError if an id is out of range.
+    """
     if x.shape[dim] == context.size("v"):
         return np.take_along_axis(
             x, check_ids(ids, context.size("v"), description=f"entries of dim {dim}"), dim
@@ -165,6 +179,9 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
+    Returns:
+        The entries in the broadcast shape of ``ids``.
+
     Raises:
         RuleError: If a dimension is out of range or shapes do not broadcast.
         InputError: If an integer is out of range for the dimension.
@@ -175,12 +192,18 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
     [[1, 2, 3], [4, 5, 6]]
     """
     x, ids = operands("take_along_axis", (x, ids))
-    at = along_dim("take_along_axis", x, dim)
+    at = normalise_along_dim("take_along_axis", x, dim)
     return _take_op(*_broadcast_operands("take_along_axis", x, ids, at), dim=at)
 
 
 def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
-    """Broadcast tensor and ids to equal sizes except along dim ``at``; count negative ids from the end.
+    """Return tensor and ids with equal sizes except along dim ``at``, and ids that count from 0.
+
+    Args:
+        name: the function that the user called, for error messages.
+        x: the tensor.
+        ids: integers; negative ones count from the end of dim ``at``.
+        at: the dimension, not negative.
 
     Raises:
         RuleError: If the numbers of dims differ or the sizes do not broadcast.
@@ -193,11 +216,9 @@ def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Ten
         common = np.broadcast_shapes(*[(*t.shape[:at], 1, *t.shape[at + 1 :]) for t in (x, ids)])
     except ValueError:
         raise RuleError(f"{name}: shapes {x.shape} and {ids.shape} differ besides dim {at}") from None
-    x, ids = (
-        t if t.shape == shape else broadcast_to(t, shape)
-        for t in (x, ids)
-        for shape in [(*common[:at], t.shape[at], *common[at + 1 :])]
-    )
+    x_shape, ids_shape = ((*common[:at], t.shape[at], *common[at + 1 :]) for t in (x, ids))
+    x = x if x.shape == x_shape else broadcast_to(x, x_shape)
+    ids = ids if ids.shape == ids_shape else broadcast_to(ids, ids_shape)
     if ids.dtype.kind == "i":
         ids = where(less(ids, 0), add(ids, x.shape[at]), ids)
     return x, ids
@@ -219,13 +240,11 @@ def _replace_vjp(
     Replaced elements have gradient 0. A value that a later value replaced at the same position has gradient 0, too.
     """
     is_owned, indices = find_owned_entries(context, operands[1], dim)
-    x_gradient, values_gradient, numbers = (
-        dy.copy(),
-        np.zeros(operands[1].shape, dy.dtype),
-        np.arange(np.sum(is_owned)),
-    )
-    last = np.zeros(dy.shape, np.intp)
-    x_gradient[indices], last[indices] = 0, numbers
+    x_gradient, values_gradient = dy.copy(), np.zeros(operands[1].shape, dy.dtype)
+    x_gradient[indices] = 0
+    # The number of the value that each element keeps: the last one of several.
+    numbers, last = np.arange(np.sum(is_owned)), np.zeros(dy.shape, np.intp)
+    last[indices] = numbers
     values_gradient[is_owned] = np.where(last[indices] == numbers, dy[indices], 0)
     return x_gradient, None, values_gradient
 
@@ -255,7 +274,7 @@ def put_along_axis(x: Tensor, ids: Operand, values: Operand, dim: int) -> Tensor
         values: broadcast to the shape of ``ids``, and converted to the type of ``x``.
         dim: the dimension; negative numbers count from the end.
     """
-    at = along_dim("put_along_axis", x, dim)
+    at = normalise_along_dim("put_along_axis", x, dim)
     x, numbers = _broadcast_operands("put_along_axis", x, as_operand(ids, x), at)
     new = as_operand(values, x)
     new = new if new.dtype == x.dtype else cast(new, x.dtype)

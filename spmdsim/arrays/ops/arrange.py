@@ -13,14 +13,14 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.contract import matmul
-from spmdsim.arrays.ops.declare import Array, Shape, to_one_type
-from spmdsim.arrays.ops.dim_reductions import Dims, normal_dims, to_type
+from spmdsim.arrays.ops.declare import Array, Shape, convert_to_one_type
+from spmdsim.arrays.ops.dim_reductions import Dims, normalise_dims, to_type
 from spmdsim.arrays.ops.dim_reductions import any as any_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.arrays.ops.lookup import gather
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.shape import broadcast_to, moving_rule, reshape, transpose
+from spmdsim.arrays.ops.shape import broadcast_to, make_moving_rule, reshape, transpose
 from spmdsim.arrays.ops.slicing import concat
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import as_integers
@@ -41,6 +41,9 @@ def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
         x: the tensor.
         axis: position of a new dimension in the result, or several positions; negative ones count from the end.
 
+    Returns:
+        A tensor with the elements of ``x``; the other dimensions keep their layout.
+
     Raises:
         RuleError: If a position is out of range or occurs twice.
 
@@ -50,7 +53,7 @@ def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
     (2, 1, 3)
     """
     positions = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis or ())
-    new = normal_dims(positions, x.ndim + len(positions))
+    new = normalise_dims(positions, x.ndim + len(positions))
     sizes = iter(x.shape)
     return reshape(x, [1 if d in new else next(sizes) for d in range(x.ndim + len(positions))])
 
@@ -63,15 +66,20 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
         x: the tensor.
         axis: one dimension or several; None: all of size 1.
 
+    Returns:
+        A tensor with the elements of ``x``; the other dimensions keep their layout.
+
     Raises:
-        RuleError: a dim of another size.
+        RuleError: If a dimension of ``axis`` does not have size 1, or is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.squeeze(ops.expand_dims(x, 0), 0).shape
     (2, 3)
     """
-    removed_dims = [d for d, n in enumerate(x.shape) if n == 1] if axis is None else normal_dims(axis, x.ndim)
+    removed_dims = (
+        [d for d, n in enumerate(x.shape) if n == 1] if axis is None else normalise_dims(axis, x.ndim)
+    )
     for d in removed_dims:
         if x.shape[d] != 1:
             raise RuleError(f"only dims of size one are squeezed, but dim {d} of shape {x.shape} is not")
@@ -87,6 +95,9 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
         source: the dimension or dimensions to move; negative ones count from the end.
         destination: their positions in the result; as many as in ``source``.
 
+    Returns:
+        A tensor with the elements of ``x``; every dimension keeps the axes that split it.
+
     Raises:
         RuleError: If the numbers of positions differ, or one occurs twice or is out of range.
 
@@ -99,7 +110,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     if len(ends[0]) != len(ends[1]):
         raise RuleError(f"moveaxis takes one place per dim, but got {source} and {destination}")
     for dims in ends:
-        normal_dims(dims, x.ndim)
+        normalise_dims(dims, x.ndim)
     moves = {normalise_dim(b, x.ndim): normalise_dim(a, x.ndim) for a, b in zip(*ends)}
     remaining_dims = iter([d for d in range(x.ndim) if d not in moves.values()])
     return transpose(x, [moves[d] if d in moves else next(remaining_dims) for d in range(x.ndim)])
@@ -114,8 +125,11 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
         axis1: the first dimension.
         axis2: the second dimension.
 
+    Returns:
+        A tensor with the elements of ``x``; every dimension keeps the axes that split it.
+
     Raises:
-        RuleError: a dim out of range.
+        RuleError: If a dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -130,8 +144,14 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 def matrix_transpose(x: Tensor) -> Tensor:
     """Exchange the last two dimensions.
 
+    Args:
+        x: a tensor ``[..., m, n]``.
+
+    Returns:
+        A tensor ``[..., n, m]``; every dimension keeps the axes that split it.
+
     Raises:
-        RuleError: fewer than two dims.
+        RuleError: If ``x`` has fewer than two dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -147,8 +167,14 @@ def matrix_transpose(x: Tensor) -> Tensor:
 def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
     """Broadcast tensors to their common shape.
 
+    Args:
+        *tensors: tensors, arrays or numbers; at least one is a tensor.
+
+    Returns:
+        One tensor of the common shape per operand, in the order of the operands.
+
     Raises:
-        RuleError: shapes that do not broadcast.
+        RuleError: If the shapes do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -173,8 +199,11 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         tensors: at least one tensor.
         axis: position of the new dimension in the result.
 
+    Returns:
+        A tensor with one more dimension, in the type to which all tensors are promoted.
+
     Raises:
-        RuleError: other shapes, no tensors, or a dim out of range.
+        RuleError: If shapes differ, there are no tensors, or ``axis`` is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -190,11 +219,17 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 @operator()
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return a tuple with one tensor per entry of a dimension, in order; the dimension is removed.
+    """Return one tensor per entry of a dimension, in order.
 
     Args:
         x: the tensor.
         axis: the dimension; negative numbers count from the end.
+
+    Returns:
+        Tensors without the dimension.
+
+    Raises:
+        RuleError: If the dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -215,8 +250,11 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
         *tensors: coordinates along each dim.
         indexing: ``"ij"``, or ``"xy"`` with the first two dims exchanged.
 
+    Returns:
+        One tensor per coordinate, each with one dimension per coordinate; [] without coordinates.
+
     Raises:
-        RuleError: another indexing.
+        RuleError: If ``indexing`` is another word.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -245,6 +283,9 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: 
         repeats: number of repetitions, one for all entries or one per entry. All ranks must read the values of a
             tensor.
         axis: the dimension; None: repeat all elements in row-major order, which gives one dimension.
+
+    Returns:
+        A tensor in which each entry of the dimension is followed by its copies.
 
     Raises:
         RuleError: If a number is negative, or there is not one number per entry.
@@ -276,8 +317,12 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
         x: the tensor.
         repetitions: number of copies: one for the last dimension, or one per dimension.
 
+    Returns:
+        A tensor whose sizes are those of ``x`` times the repetitions. It has more dimensions than ``x`` if there are
+        more repetitions.
+
     Raises:
-        RuleError: a negative number.
+        RuleError: If a number is negative.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -300,11 +345,18 @@ def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
     if len(shape) < 2:
         raise RuleError(f"a triangle needs two dims, but the shape is {shape}")
     leading = " ".join(f"d{d}" for d in range(len(shape) - 2))
-    return moving_rule(f"{leading} m n -> {leading} m n", (), "each")
+    return make_moving_rule(f"{leading} m n -> {leading} m n", (), "each")
 
 
-def _triangle(context: Context, x: Array, k: int, upper: bool) -> Array:
-    """Return this rank's part of the triangle; the diagonal's number depends on the block's position."""
+def _cut_triangle(context: Context, x: Array, k: int, upper: bool) -> Array:
+    """Return this rank's block with zeros outside of the triangle.
+
+    Args:
+        context: the operator call as this rank sees it. It has the position of the block, which moves the diagonal.
+        x: this rank's block.
+        k: the diagonal in the whole matrix.
+        upper: True for `triu`, False for `tril`.
+    """
     k += context.bounds("m")[0] - context.bounds("n")[0]
     return np.asarray(np.triu(x, k) if upper else np.tril(x, k))
 
@@ -312,8 +364,8 @@ def _triangle(context: Context, x: Array, k: int, upper: bool) -> Array:
 _triangle_op = Op(
     "triangle",
     _triangle_rule,
-    _triangle,
-    lambda context, dy, _xs, _y, k, upper: (_triangle(context, dy, k, upper),),
+    _cut_triangle,
+    lambda context, dy, _xs, _y, k, upper: (_cut_triangle(context, dy, k, upper),),
     contextual=True,
     moves=True,
 )
@@ -328,6 +380,12 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
     Args:
         x: the tensor.
         k: the highest diagonal that keeps its elements; 0 is the main diagonal, positive numbers lie above it.
+
+    Returns:
+        A tensor in the shape and layout of ``x``.
+
+    Raises:
+        RuleError: If ``x`` has fewer than two dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -346,6 +404,12 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
     Args:
         x: the tensor.
         k: the lowest diagonal that keeps its elements; 0 is the main diagonal, positive numbers lie above it.
+
+    Returns:
+        A tensor in the shape and layout of ``x``.
+
+    Raises:
+        RuleError: If ``x`` has fewer than two dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -367,6 +431,9 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
             a tensor.
         axis: the dimension ``v`` of ``x``; the result is ``[a..., i..., b...]``. None: look up elements in row-major
             order; the result is ``[i...]``.
+
+    Returns:
+        The entries, partial over the axes that split the dimension.
 
     Raises:
         RuleError: If indices are no integers, or a dimension is out of range.
@@ -391,7 +458,7 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 
 @operator()
 def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
-    """Compute sums of products over one dimension of two tensors; the other dimensions broadcast.
+    """Compute sums of products over one dimension; the other dimensions broadcast.
 
     Complex numbers of the first tensor are conjugated. The result is partial over the axes that split the dimension.
     For bools it is True if any product is true.
@@ -401,6 +468,9 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
         b: as ``a``.
         axis: the summed dimension, counted in each operand separately.
 
+    Returns:
+        The broadcast of both operands without the summed dimension.
+
     Raises:
         RuleError: If the sizes of the dimension differ, others do not broadcast, or a dimension is out of range.
 
@@ -409,7 +479,7 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     >>> ops.vecdot(m, m).full().tolist()
     [10.0, 20.0]
     """
-    x, y = to_one_type("vecdot", a, b)
+    x, y = convert_to_one_type("vecdot", a, b)
     kind, shape = x.dtype.kind, x.shape
     x = conjugate(x) if kind == "c" else x
     if shape == y.shape and len(shape) == 1 and axis in (0, -1) and kind != "b":  # no array of the products

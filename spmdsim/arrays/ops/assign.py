@@ -2,7 +2,11 @@
 
 :func:`spmdsim.ops.slice_` moves elements to the owners of the result's blocks. Here each rank contributes the
 elements of the window that it owns. No element moves, and the result of a read is partial over the axes of cut dims.
-A dim is cut if the window does not cover all of it.
+A dim is cut if the window does not cover all of it. In rules the names of cut dims begin with "c" in the tensor and
+with "w" in the window.
+
+Read `window` and `slice_update` first, then `setitem`, which turns an index into windows or into one number of a
+value per element.
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.arrange import take
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, cast, to_one_type
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, cast, convert_to_one_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.dim_reductions import to_type
 from spmdsim.arrays.ops.elementwise import add, greater_equal, maximum, minimum, multiply, subtract, where
 from spmdsim.arrays.ops.indexing import (
     check_entry,
-    cut_of_parts,
     expand_dots,
+    find_cut_of_parts,
     getitem,
     split_index,
     without_masks,
@@ -82,17 +86,20 @@ def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str,
     return Rule.parse(text, whole=" ".join(window_dims), linear="each"), sizes
 
 
-def _overlap(
+def _find_overlap(
     context: Context, start: Shape, stop: Shape, step: Shape = (), cut_name: str = "c"
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the elements that this rank's block and the window share: slices of the block and the window.
+    """Return the elements that this rank's block and a window share.
 
     Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         start: first index of the window per dim.
         stop: index after the last one per dim.
         step: distance of two indices per dim; () for 1.
-        cut_name: first letter of the factors of cut dims in the rule.
+        cut_name: first letter of the names of cut dims in the rule.
+
+    Returns:
+        Slices of the block, and slices of the window that select the same elements.
     """
     block_slices: list[slice] = []
     window_slices: list[slice] = []
@@ -121,7 +128,7 @@ def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array
         stop: index after the last one per dim.
     """
     shape = context.bound.shapes[0]
-    block_slices, window_slices = _overlap(context, start, stop)
+    block_slices, window_slices = _find_overlap(context, start, stop)
     window = [b - a if c else n for a, b, c, n in zip(start, stop, _is_cut(shape, start, stop), x.shape)]
     result = np.zeros(window, x.dtype)
     result[window_slices] = x[block_slices]
@@ -133,7 +140,7 @@ def _read_vjp(
 ) -> tuple[Array]:
     """Return the gradient of a read: the window's gradient at the window, zeros elsewhere."""
     gradient = np.zeros_like(operands[0])
-    block_slices, window_slices = _overlap(context, start, stop)
+    block_slices, window_slices = _find_overlap(context, start, stop)
     gradient[block_slices] = dy[window_slices]
     return (gradient,)
 
@@ -141,8 +148,13 @@ def _read_vjp(
 _read_op = Op("window", _read_rule, _read_window, _read_vjp, contextual=True, moves=True)
 
 
-def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
+def _check_window(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
     """Return the bounds of a window as tuples.
+
+    Args:
+        shape: the shape of the tensor.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
 
     Raises:
         RuleError: If there is not one bound per dim, or if a bound is out of range.
@@ -166,15 +178,18 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
         start: the first index of each dimension.
         stop: the index after the last one of each dimension, at most its size.
 
+    Returns:
+        A tensor of shape ``stop - start``.
+
     Raises:
-        RuleError: bounds outside the tensor, or not one pair per dim.
+        RuleError: If bounds are out of range, or there is not one pair per dimension.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.window(x, (0, 1), (2, 3)).full().tolist()
     [[1, 2], [5, 4]]
     """
-    first, last = _check(x.shape, start, stop)
+    first, last = _check_window(x.shape, start, stop)
     return _read_op(x, start=first, stop=last)
 
 
@@ -186,7 +201,7 @@ def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Sha
     return Rule.parse(text, whole=window_dims, linear="all")
 
 
-def _write(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
+def _write_window(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
     """Return this rank's block with the elements of the window inside it, in the promoted type.
 
     Args:
@@ -197,7 +212,7 @@ def _write(context: Context, x: Array, value: Array, start: Shape, stop: Shape, 
         stop: index after the last one per dim.
         step: distance of two indices per dim.
     """
-    block_slices, window_slices = _overlap(context, start, stop, step)
+    block_slices, window_slices = _find_overlap(context, start, stop, step)
     result = np.array(x, np.result_type(x, value))
     result[block_slices] = value[window_slices]
     return result
@@ -207,17 +222,19 @@ def _write_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
     """Return the gradients by the tensor, 0 inside the window, and by the value."""
-    block_slices, window_slices = _overlap(context, start, stop, step)
+    block_slices, window_slices = _find_overlap(context, start, stop, step)
     x_gradient, value_gradient = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
     x_gradient[block_slices] = 0
     value_gradient[window_slices] = dy[block_slices]
     return x_gradient, value_gradient
 
 
-_write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
+_write_op = Op("slice_update", _write_rule, _write_window, _write_vjp, contextual=True, moves=True)
 
 
-def _put(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
+def _write_own_window(
+    context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape
+) -> Array:
     """Return this rank's block with its window of the value, in the promoted type.
 
     Args:
@@ -229,7 +246,7 @@ def _put(context: Context, x: Array, value: Array, start: Shape, stop: Shape, st
         step: distance of two indices per dim.
     """
     result = np.array(x, np.result_type(x, value))
-    result[_overlap(context, start, stop, step, "d")[0]] = value
+    result[_find_overlap(context, start, stop, step, "d")[0]] = value
     return result
 
 
@@ -237,7 +254,7 @@ def _put_vjp(
     context: Context, dy: Array, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
     """Return the gradients by the tensor, 0 inside the window, and by this rank's window of the value."""
-    block_slices, x_gradient = _overlap(context, start, stop, step, "d")[0], np.array(dy)
+    block_slices, x_gradient = _find_overlap(context, start, stop, step, "d")[0], np.array(dy)
     x_gradient[block_slices] = 0
     return x_gradient, dy[block_slices]
 
@@ -248,7 +265,7 @@ _put_op = WindowOp(
     lambda shape, _value, **_: Rule.parse(
         "{0}, {0} -> {0}".format(" ".join(f"d{d}" for d in range(len(shape)))), linear="all"
     ),
-    _put,
+    _write_own_window,
     _put_vjp,
     contextual=True,
     moves=True,
@@ -265,7 +282,7 @@ _put_op = WindowOp(
 def slice_update(
     x: Tensor, value: Operand, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
 ) -> Tensor:
-    """Replace the window ``[start:stop:step]`` of ``x`` by ``value``, in the promoted type of both.
+    """Return ``x`` with ``value`` in place of a window, in the promoted type of both.
 
     Args:
         x: the tensor.
@@ -273,6 +290,9 @@ def slice_update(
         start: the first index of each dimension.
         stop: the index after the last one of each dimension, at most its size.
         step: distance of two indices of each dimension, at least 1; None: 1.
+
+    Returns:
+        A tensor in the shape of ``x``.
 
     Raises:
         RuleError: If bounds are out of range, a step is less than 1, the numbers of bounds or steps differ from the
@@ -283,8 +303,8 @@ def slice_update(
     >>> ops.slice_update(x, [[0, 0], [0, 0]], (0, 1), (2, 3)).full().tolist()
     [[3, 0, 0], [6, 0, 0]]
     """
-    x, value = to_one_type("slice_update", x, value)
-    first, last = _check(x.shape, start, stop)
+    x, value = convert_to_one_type("slice_update", x, value)
+    first, last = _check_window(x.shape, start, stop)
     steps = (1,) * x.ndim if step is None else tuple(step)
     if len(steps) != x.ndim or min(steps, default=1) < 1:
         raise RuleError(
@@ -333,7 +353,9 @@ def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
 
 
 def change_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Tensor:
-    """Return the tensor with values set or combined at an index, once per occurrence of an element in it.
+    """Return the tensor with values set or combined at an index.
+
+    If arrays of the index name an element several times, all its values apply, one after the other.
 
     Args:
         x: the tensor.
@@ -341,6 +363,9 @@ def change_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Te
         value: broadcasts to the shape of ``x[index]``.
         kind: "set", or the name of a function in :data:`FUNCTIONS`.
         name: the call, for error messages.
+
+    Raises:
+        RuleError: If an index of arrays also inserts dims by None, or the value does not fit.
     """
     entries = without_masks(index if isinstance(index, tuple) else (index,))
     entries = [np.asarray(entry)[()] if isinstance(entry, (list, np.ndarray)) else entry for entry in entries]
@@ -362,7 +387,12 @@ def _has_tensor(index: Any) -> bool:
 
 
 def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
-    """Return the number of each element's value, in row-major order, and -1 where the mask is False.
+    """Return the row-major number of each element's value; -1 where the mask is False.
+
+    Args:
+        mask: a mask that broadcasts to ``x``.
+        x: the tensor.
+        value: one value per True element, ``[count]``.
 
     Raises:
         RuleError: If the number of values differs from the number of True elements.
@@ -378,7 +408,18 @@ def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
 
 
 def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
-    """Return a tensor with values at the elements that arrays name; each rank numbers its own elements."""
+    """Return ``x`` with a value at each element that arrays of an index name.
+
+    Each rank numbers the elements of its own block; the last of several values counts.
+
+    Args:
+        x: the tensor.
+        entries: the entries of the index: arrays, lists, integers and slices, equal on all ranks.
+        value: one value for all elements, or a tensor that broadcasts to the shape of ``x[entries]``.
+
+    Raises:
+        OutOfRange: If an index is out of range.
+    """
     lines = np.ix_(*[np.arange(n) for n in x.shape]) if x.ndim else ()
     try:  # NumPy computes the coordinates of all indexed elements, dim by dim
         places = [np.broadcast_to(line, x.shape)[entries] for line in lines]
@@ -435,8 +476,14 @@ def _get_mask(index: Any, x: Tensor) -> Tensor | None:
 
 
 def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
-    """Return ``x`` with ``value`` at an index of slices and integers, one part per dim."""
-    cut = cut_of_parts(x.shape, parts)
+    """Return ``x`` with ``value`` at an index of slices and integers.
+
+    Args:
+        x: the tensor.
+        parts: one int or slice per dim; None inserts a dim of length 1.
+        value: broadcasts to the shape of the selection. Leading dims of size 1 are dropped.
+    """
+    cut = find_cut_of_parts(x.shape, parts)
     window = [len(range(*bounds)) for bounds in zip(cut.start, cut.stop, cut.step)]
     extra = value.ndim - len(cut.shape)
     if extra > 0 and math.prod(value.shape[:extra]) == 1:  # numpy drops leading dims of size one

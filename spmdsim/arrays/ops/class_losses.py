@@ -26,13 +26,17 @@ from spmdsim.redistribution.steps.row_steps import check_ids
 __all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy"]
 
 
-def _rows(logits: Array, labels: Array) -> Array:
+def _compute_row_losses(logits: Array, labels: Array) -> Array:
     """Return the cross entropy of each row; raise InputError for labels out of range."""
     check_ids(labels, logits.shape[-1], description="classes")
-    return _losses(logits, _label_indices(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
+    return (
+        _compute_losses(logits, _label_indices(labels))[0]
+        if logits.size
+        else np.zeros(labels.shape, logits.dtype)
+    )
 
 
-def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
+def _compute_losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
     """Return the losses of rows, and arrays for their gradient.
 
     Args:
@@ -56,13 +60,13 @@ def _label_indices(labels: Array) -> tuple[Array, ...]:
     return *np.ix_(*map(np.arange, labels.shape)), labels
 
 
-def _rows_vjp(dy: Array, operands: Arrays, _losses: Any) -> tuple[Array, None]:
+def _rows_vjp(dy: Array, operands: Arrays, _compute_losses: Any) -> tuple[Array, None]:
     """Return the gradient by the logits, softmax minus 1 at the label, and None for the labels."""
-    return _slope(dy, row_softmax(operands[0], -1), _label_indices(operands[1])), None
+    return _compute_slope(dy, row_softmax(operands[0], -1), _label_indices(operands[1])), None
 
 
-def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
-    """Return the gradient by the logits; overwrites ``softmax``."""
+def _compute_slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
+    """Return ``dy`` times softmax minus 1 at the label, in place: the gradient by the logits."""
     softmax[at] -= 1
     softmax *= dy[..., None]
     return softmax
@@ -71,7 +75,7 @@ def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
 _rows_op = Op(
     "cross_entropy",
     Rule.parse("... w, ... -> ...", whole="w", work=PASSES),
-    _rows,
+    _compute_row_losses,
     _rows_vjp,
     dtype=lambda logits, _labels: logits,
 )
@@ -88,6 +92,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
         logits: ``[..., c]``, one score per class.
         labels: integers ``[...]`` from 0 to ``c - 1``.
         reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for one loss per label.
+
+    Returns:
+        A tensor of shape (), partial over the axes that split the labels; with ``"none"`` losses in the shape of the
+        labels.
 
     Raises:
         RuleError: If ``reduction`` is unknown.
@@ -114,7 +122,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     return mean(losses) if reduction == "mean" else sum_(losses)
 
 
-def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
+def _compute_dense_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
     """Return the losses, and the second result: softmax minus labels."""
     logs = row_log_softmax(logits, -1)
     return -(labels * logs).sum(axis=-1, dtype=logits.dtype), np.exp(logs) - labels
@@ -132,7 +140,7 @@ def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Arr
 _dense_op = Op(
     "softmax_cross_entropy",
     Rule.parse("... w, ... w -> ..., ... w", whole="w", work=PASSES),
-    _dense,
+    _compute_dense_losses,
     _dense_vjp,
 )
 
@@ -150,6 +158,9 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     Returns:
         losses ``[...]``, and softmax minus labels ``[..., c]``.
 
+    Raises:
+        RuleError: If shapes differ.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> loss, slope = ops.softmax_cross_entropy(m, ops.softmax(m))
@@ -162,7 +173,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     return losses, gradients
 
 
-def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
+def _compute_sparse_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
     """Return the softmax, and the losses of the labelled classes."""
     check_ids(labels, logits.shape[-1], description="classes")
     logs = row_log_softmax(logits, -1)
@@ -181,7 +192,7 @@ def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Ar
 _sparse_op = Op(
     "sparse_softmax_cross_entropy",
     Rule.parse("... w, ... -> ... w, ...", whole="w", work=PASSES),
-    _sparse,
+    _compute_sparse_losses,
     _sparse_vjp,
     dtype=lambda logits, _labels: logits,
 )
@@ -196,6 +207,9 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
     Args:
         logits: ``[..., c]``; ``c`` must not be split.
         labels: integers ``[...]`` from 0 to ``c - 1``.
+
+    Returns:
+        The softmax ``[..., c]``, and one loss per label ``[...]``.
 
     Raises:
         InputError: If a label is out of range.

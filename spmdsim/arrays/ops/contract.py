@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.operands import Operand
-from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, Shape, conj, to_one_type, unbroadcast
+from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, Shape, conj, convert_to_one_type, unbroadcast
 from spmdsim.arrays.ops.elementwise import add
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import Rule
@@ -19,13 +19,16 @@ from spmdsim.worlds.pool import SMALLEST, empty
 __all__ = ["linear", "matmul", "vdot"]
 
 
-def _swap(array: Array, transposed: bool) -> Array:
+def _transpose_if(array: Array, transposed: bool) -> Array:
     """Exchange the last two dims of an array if ``transposed``; a vector stays."""
     return array.swapaxes(-1, -2) if transposed and array.ndim > 1 else array
 
 
-def _product(a: Array, b: Array) -> Array:
-    """Return ``a @ b`` in C order; write large results into reused buffers."""
+def _multiply_matrices(a: Array, b: Array) -> Array:
+    """Return ``a @ b`` in C order; write a large result into a reused buffer.
+
+    A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
+    """
     few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
     if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         array: Array = np.matmul(a, b)
@@ -54,8 +57,8 @@ def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: boo
 def _matmul(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
     """Compute the product of two operands, each transposed on request."""
     if transpose_a or transpose_b:
-        a, b = _swap(a, transpose_a), _swap(b, transpose_b)
-    return _product(a, b)
+        a, b = _transpose_if(a, transpose_a), _transpose_if(b, transpose_b)
+    return _multiply_matrices(a, b)
 
 
 def _matmul_vjp(
@@ -63,15 +66,22 @@ def _matmul_vjp(
 ) -> tuple[Gradient, Gradient]:
     """Return functions that compute the gradients of a matrix product by its operands.
 
-    Vectors count as matrices with one row or one column; gradients are summed over batch dims that broadcast.
+    A vector counts as a matrix with one row or one column. Gradients are summed over batch dims that broadcast.
+
+    Args:
+        dy: the gradient of the product.
+        operands: both operands.
+        _result: the product; not used.
+        transpose_a: True if the product used the transpose of the first operand.
+        transpose_b: True if the product used the transpose of the second operand.
     """
-    a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
+    a, b = _transpose_if(operands[0], transpose_a), _transpose_if(operands[1], transpose_b)
     if a.ndim == 1 and b.ndim == 1:
         return lambda: dy * conj(b), lambda: dy * conj(a)  # each a number times a vector
     if a.ndim == b.ndim == 2:
         return (
-            lambda: _swap(_product(dy, conj(b).T), transpose_a),
-            lambda: _swap(_product(conj(a).T, dy), transpose_b),
+            lambda: _transpose_if(_multiply_matrices(dy, conj(b).T), transpose_a),
+            lambda: _transpose_if(_multiply_matrices(conj(a).T, dy), transpose_b),
         )
     left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     full = dy
@@ -82,13 +92,13 @@ def _matmul_vjp(
 
     def compute_a_gradient() -> Array:
         """Compute the gradient by ``a``."""
-        da = _product(full, conj(right).swapaxes(-1, -2))
-        return _swap(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
+        da = _multiply_matrices(full, conj(right).swapaxes(-1, -2))
+        return _transpose_if(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
 
     def compute_b_gradient() -> Array:
         """Compute the gradient by ``b``."""
-        db = _product(conj(left).swapaxes(-1, -2), full)
-        return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
+        db = _multiply_matrices(conj(left).swapaxes(-1, -2), full)
+        return _transpose_if(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
     return compute_a_gradient, compute_b_gradient
 
@@ -109,6 +119,9 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
         transpose_a: swap the last two dims of ``a``.
         transpose_b: swap the last two dims of ``b``.
 
+    Returns:
+        ``[..., m, n]``, without ``m`` or ``n`` for an operand ``[k]``; partial over the axes that split ``k``.
+
     Raises:
         RuleError: If the sizes of ``k`` or of the batch dimensions differ.
 
@@ -119,7 +132,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
     ('S(0)', [[11.0, 7.0], [14.0, 18.0]])
     """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.meta.dtype is b.meta.dtype):
-        a, b = to_one_type("matmul", a, b)
+        a, b = convert_to_one_type("matmul", a, b)
     if transpose_a or transpose_b:
         return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     return apply(_matmul_op, (a, b), {})  # type: ignore[no-any-return]
@@ -152,6 +165,9 @@ def vdot(a: Operand, b: Operand) -> Tensor:
         a: a tensor of any shape.
         b: a tensor of the shape of ``a``.
 
+    Returns:
+        A tensor of shape (), partial over the axes that split the operands.
+
     Raises:
         RuleError: If the shapes differ.
 
@@ -161,7 +177,7 @@ def vdot(a: Operand, b: Operand) -> Tensor:
     >>> y.layout.placement_text(), float(y.full())
     ('P(sum)', 30.0)
     """
-    return _vdot_op(*to_one_type("vdot", a, b))
+    return _vdot_op(*convert_to_one_type("vdot", a, b))
 
 
 @operator()
@@ -175,6 +191,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x: ``[..., n]``.
         weight: ``[n, m]``.
         bias: ``[m]``, or None for no bias.
+
+    Returns:
+        ``[..., m]``. Without a bias it is partial if the rows of the weight are split.
+
+    Raises:
+        RuleError: If the sizes ``n`` or ``m`` differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

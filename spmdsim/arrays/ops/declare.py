@@ -1,4 +1,9 @@
-"""Declarations of elementwise operators: one row states function, slope and linearity."""
+"""Declarations of elementwise operators: one row states function, slope and linearity.
+
+`declare_unary` and `declare_binary` build the public operator of a row. An operator has a rule, which names its
+dimensions like the subscripts of `einsum`, a local function of one rank's blocks, and a vjp: a function that returns
+the gradients by its operands. The helpers above them convert operands to a common element type.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,11 @@ __all__ = ["cast"]
 
 
 def unbroadcast(gradient: Array, shape: Shape) -> Array:
-    """Sum a gradient over the dims that broadcasting added or stretched.
+    """Return a gradient summed over the dimensions that broadcasting added or stretched.
+
+    Args:
+        gradient: the gradient of a broadcast result.
+        shape: the shape of the operand before it was broadcast; the shape of the result.
 
     >>> unbroadcast(np.ones((2, 3)), (3,)).tolist()
     [2.0, 2.0, 2.0]
@@ -71,14 +80,18 @@ _cast_op = Op(
 def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     """Convert a tensor to another element type.
 
-    A real type takes the real part of complex numbers.
-
-    A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
-    reduced first otherwise.
+    A real type takes the real part of complex numbers. A pending sum stays pending only if its addends may be
+    converted one by one, such as float32 to float64; else it is reduced first.
 
     Args:
         x: the tensor.
         dtype: the element type of the result.
+
+    Returns:
+        A tensor of the new type in the layout of ``x``.
+
+    Raises:
+        InputError: If tensors do not support the type.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -88,7 +101,7 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
 
 
-def to_one_type(name: str, *values: Operand) -> list[Tensor]:
+def convert_to_one_type(name: str, *values: Operand) -> list[Tensor]:
     """Convert operands to tensors, and to one element type if one of them has an ml_dtypes type.
 
     These are bfloat16 and its relatives; NumPy promotes all other types itself, so tensors of them keep their types.
@@ -122,9 +135,9 @@ def convert_integers_to_floats(name: str, *tensors: Tensor) -> list[Tensor]:
     """
     dtypes = [check_ordered(tensor.dtype, name) for tensor in tensors]
     if all(dtype.kind in "fV" for dtype in dtypes):
-        return to_one_type(name, *tensors)
+        return convert_to_one_type(name, *tensors)
     common = fraction_type(promote_types(*dtypes))
-    return to_one_type(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
+    return convert_to_one_type(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
 
 
 def conj(array: Any) -> Any:
@@ -133,9 +146,10 @@ def conj(array: Any) -> Any:
 
 
 def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a NumPy ufunc so that it writes large results into reused buffers; keep other functions.
+    """Return a version of a NumPy ufunc that writes large results into reused buffers.
 
-    The page faults of fresh memory take longer than an addition.
+    Results of at least ``SMALLEST`` bytes use a buffer, because the page faults of fresh memory take longer than an
+    addition. A function that is no ufunc is returned itself.
     """
     if not isinstance(function, np.ufunc):
         return function
@@ -154,12 +168,14 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def infer_result_type(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
-    """Return a function that infers the result type of an elementwise function by calling it on ones.
+    """Return a function from operand types to the result type, which calls ``function`` on ones.
+
+    The returned function raises RuleError if ``function`` is not defined for the types.
 
     Args:
         name: the operator, for error messages.
         function: the elementwise function of arrays.
-        real: refuse complex elements, because the function needs an order.
+        real: True to refuse complex elements, because the function needs an order.
     """
 
     @lru_cache(maxsize=512)
@@ -177,7 +193,7 @@ def infer_result_type(name: str, function: Callable[..., Any], real: bool = Fals
     return dtype
 
 
-def binary(
+def declare_binary(
     name: str,
     function: Callable[..., Any],
     vjp: Vjp | None,
@@ -186,7 +202,9 @@ def binary(
     says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Operand, Operand], Tensor]:
-    """Declare an operator on two elements.
+    """Return the public operator of a function of two elements.
+
+    The operator takes tensors, arrays and numbers, at least one tensor, that broadcast.
 
     Args:
         name: the operator's name.
@@ -195,7 +213,7 @@ def binary(
             gradient may be a function without arguments, which is called only if the gradient is needed. None: no
             gradient.
         linear: operands in which the function is linear, as in :meth:`Rule.parse`.
-        moves: pass 16-bit floats to the function unchanged, instead of as float32.
+        moves: True to pass 16-bit floats to the function unchanged, instead of as float32.
         says: the formula for the docstring, if the function is not NumPy's own.
         rule: further arguments of :meth:`Rule.parse`.
     """
@@ -223,11 +241,11 @@ def binary(
             else:
                 converted = b if like is a else a
                 if adapts and like.meta.dtype.kind in "iu":
-                    converted = _in_range(converted, like.dtype, compares)
+                    converted = _convert_int_out_of_range(converted, like.dtype, compares)
                 converted = constant(converted, like)
                 a, b = (like, converted) if like is a else (converted, like)
         # Without another call in between: it costs as much as a sum of few elements.
-        tensors = (a, b) if a.meta.dtype is b.meta.dtype else to_one_type(name, a, b)
+        tensors = (a, b) if a.meta.dtype is b.meta.dtype else convert_to_one_type(name, a, b)
         return apply(op, tensors, {})  # type: ignore[no-any-return]
 
     return _make_operator(
@@ -235,10 +253,16 @@ def binary(
     )
 
 
-def _in_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
-    """Convert an int that is out of range for an integer type to a float, for comparisons to infinity.
+def _convert_int_out_of_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
+    """Return a value, or a float instead of an int that is out of range for an integer type.
 
-    Comparisons with an infinite number are those with the int. Quotients of integers are floats anyway.
+    A quotient of integers is a float anyway. A comparison with an int out of range equals that with an infinity of
+    its sign.
+
+    Args:
+        value: the operand that is no tensor.
+        dtype: the integer type of the tensor beside it.
+        compares: True to return an infinity, False to convert the int to the nearest float.
     """
     if type(value) is not int:
         return value
@@ -249,7 +273,7 @@ def _in_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
 
 
 def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
-    """Wrap a vjp so that each gradient is summed over the dims that broadcasting added or stretched."""
+    """Return a vjp that also sums gradients over dims that broadcasting added or stretched."""
 
     def lazily(gradient: Any, shape: Shape) -> Any:
         """Sum a gradient over broadcast dims, later if it is a function."""
@@ -265,7 +289,7 @@ def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
     return local
 
 
-def unary(
+def declare_unary(
     name: str,
     function: Callable[..., Any],
     derivative: Callable[..., Any] | None = None,
@@ -276,17 +300,18 @@ def unary(
     says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Tensor], Tensor]:
-    """Declare an operator on one element.
+    """Return the public operator of a function of one element.
 
     Args:
         name: the operator's name.
         function: computes the result from one array; it also determines the result type.
         derivative: the slope as a function of the operand ``x``, the result ``y``, or both, by its parameters' names.
-            Arrays that it does not take are not saved. The gradient is ``dy`` times the conjugate slope.
+            Arrays that it does not take are not saved. The gradient is ``dy`` times the conjugate slope. None: no
+            gradient, unless there is a ``vjp``.
         linear: "each" if the function is linear, as in :meth:`Rule.parse`.
-        vjp: computes the gradient instead of ``derivative``.
-        fractions: convert integers to floats before the call, as NumPy's ``exp`` does.
-        real: refuse complex elements.
+        vjp: ``vjp(dy, operands, result)`` computes the gradient instead of ``derivative``.
+        fractions: True to convert integers to floats before the call, as NumPy's ``exp`` does.
+        real: True to refuse complex elements.
         says: the formula for the docstring, if the function is not NumPy's own.
         rule: further arguments of :meth:`Rule.parse`.
     """
@@ -295,7 +320,7 @@ def unary(
         """Multiply the gradient by the conjugate slope."""
         return (_multiply_slope(dy, conj(slope(operands[0], result))),)
 
-    slope, used_names = _slope(derivative or (lambda x: x))
+    slope, used_names = _adapt_derivative(derivative or (lambda x: x))
     local = (lambda x: function(x.astype(fraction_type(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = infer_result_type(name, local, real)
@@ -320,8 +345,11 @@ def unary(
     return _make_operator(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
 
 
-def _slope(derivative: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
-    """Return a derivative as a function of operand and result, and its parameter names: "x", "y" or "xy"."""
+def _adapt_derivative(derivative: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """Return a derivative as a function of operand and result, and the names of its parameters.
+
+    The names are "x", "y" or "xy"; they tell which arrays must be saved for the gradient.
+    """
     names = "".join(signature(derivative).parameters)
     return {"x": lambda x, y: derivative(x), "y": lambda x, y: derivative(y)}.get(names, derivative), names
 
@@ -353,30 +381,55 @@ def _make_operator(
 
 
 def _compose_docstring(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:
-    """Return the docstring of a function of elements, from its declaration, with an example."""
+    """Return the docstring of an elementwise operator, from its declaration, with an example.
+
+    Args:
+        op: the declaration.
+        two: True if the operator has two operands, False if it has one.
+        function: the function of arrays, for the example.
+        says: the formula.
+        linear: operands in which the function is linear; "none" if there are none.
+    """
     shapes = "Operands may have any shapes that broadcast" if two else "The operand may have any shape"
+    operands = (
+        "a: a tensor, an array or a number.\n    b: as ``a``; at least one of both is a tensor."
+        if two
+        else "x: the tensor."
+    )
     partial = (
         "Partial operands are reduced first."
         if linear == "none"
         else "Partial sums pass through as far as the function is linear."
     )
     gradient = "It has a gradient." if op.vjp is not None else "It has no gradient."
-    broadcast = ", or shapes that do not broadcast" if two else ""
+    broadcast = ", or the shapes do not broadcast" if two else ""
     return f"""Compute ``{says}`` of every element.
 
 {shapes}; the element type of the result is NumPy's. {partial} {gradient}
 
+Args:
+    {operands}
+
+Returns:
+    A tensor of the {"broadcast shape" if two else "shape of ``x``"}.
+
 Raises:
-    RuleError: element types that it is not defined for{broadcast}.
-{_example(op.name, function, two)}"""
+    RuleError: If the function is not defined for the element type{"s" if two else ""}{broadcast}.
+{_format_example(op.name, function, two)}"""
 
 
 #: Of an example the first that the function takes and for which it gives finite numbers.
 _SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]))
 
 
-def _example(name: str, function: Callable[..., Any], two: bool) -> str:
-    """Return the doctest of an elementwise operator, or "" if no sample has finite results."""
+def _format_example(name: str, function: Callable[..., Any], two: bool) -> str:
+    """Return the doctest of an elementwise operator, or "" if no sample has finite results.
+
+    Args:
+        name: the operator.
+        function: the function of arrays, which computes the expected output.
+        two: True if it has two operands.
+    """
     for sample in _SAMPLES:
         arrays = [np.array(values) for values in sample[: 1 + two]]
         try:

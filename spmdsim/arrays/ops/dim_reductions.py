@@ -30,8 +30,12 @@ Dims = int | Sequence[int] | None
 _ALL_DIMS = tuple([tuple(range(ndim)) for ndim in range(8)])
 
 
-def normal_dims(dims: Dims, ndim: int) -> Shape:
+def normalise_dims(dims: Dims, ndim: int) -> Shape:
     """Return dimensions as sorted non-negative numbers; None means all.
+
+    Args:
+        dims: one dimension or several; negative ones count from the end.
+        ndim: the number of dimensions of the tensor.
 
     Raises:
         RuleError: If a dimension occurs twice or is out of range.
@@ -65,18 +69,20 @@ def finish_reductions(x: Tensor) -> Tensor:
     return x.to(x.layout.reduced)
 
 
-def _rule(op: str) -> Callable[..., Rule]:
-    """Return a function that derives the rule of a reduction, such as "sum", from shape and parameters."""
+def _make_rule(op: str) -> Callable[..., Rule]:
+    """Return a function that returns the rule of a reduction from shape, dims and ``keepdims``.
+
+    Args:
+        op: the reduction, such as "sum". A split dimension leaves it pending.
+    """
 
     def rule(shape: Shape, dims: Shape, keepdims: bool) -> Rule:
         """Return the rule: reduced dims become 1 with ``keepdims``, else they vanish."""
         names = [f"d{i}" for i in range(len(shape))]
-        one_for_reduced = ["1" if i in dims else n for i, n in enumerate(names)]
-        out = (
-            one_for_reduced
-            if flag("keepdims", keepdims)
-            else [n for i, n in enumerate(names) if i not in dims]
-        )
+        if flag("keepdims", keepdims):
+            out = ["1" if i in dims else n for i, n in enumerate(names)]
+        else:
+            out = [n for i, n in enumerate(names) if i not in dims]
         text = f"{' '.join(names)} -> {' '.join(out)}"
         return Rule.parse(text, reduce=op, linear="each", passes=("sum", "avg") if op == "sum" else (op,))
 
@@ -84,7 +90,9 @@ def _rule(op: str) -> Callable[..., Rule]:
 
 
 def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
-    """Declare a reduction by the NumPy function of this name; empty shards contribute the identity.
+    """Return the operator of a reduction that NumPy has under this name.
+
+    An empty block contributes the identity of the reduction, such as 1 for "prod".
 
     Args:
         name: the operator and the NumPy function.
@@ -101,7 +109,7 @@ def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -
             return np.full(shape, identity(name, kind), kind)
         return np.asarray(getattr(x, name)(axis=dims, keepdims=keepdims))
 
-    return Op(name, _rule(name), forward, dtype=dtype, **more)
+    return Op(name, _make_rule(name), forward, dtype=dtype, **more)
 
 
 def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) -> tuple[Array]:
@@ -114,27 +122,28 @@ def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) 
 
 
 @cache
-def _sum_type(dtype: np.dtype) -> np.dtype:
+def _find_sum_type(dtype: np.dtype) -> np.dtype:
     """Return NumPy's type of a sum: 64 bits for integers and bools."""
     kind: np.dtype = np.sum(np.ones(1, dtype)).dtype
     return kind
 
 
-def _mean_weight(count: int) -> float:
+def _compute_mean_weight(count: int) -> float:
     """Return the weight of each of ``count`` elements in their mean; nan if there are none, as in NumPy."""
     return 1 / count if count else math.nan
 
 
 def _mean_vjp(dy: Array, operands: Arrays, y: Any, dims: Shape, keepdims: bool, count: int) -> tuple[Array]:
     """Return the gradient of a mean: ``dy`` divided by the count and repeated over the reduced dimensions."""
-    return _sum_vjp(dy * dy.dtype.type(_mean_weight(count)), operands, y, dims, keepdims)
+    return _sum_vjp(dy * dy.dtype.type(_compute_mean_weight(count)), operands, y, dims, keepdims)
 
 
 _mean_op = Op(
     "mean",
-    lambda shape, dims, keepdims, count: _rule("sum")(shape, dims, keepdims),
+    lambda shape, dims, keepdims, count: _make_rule("sum")(shape, dims, keepdims),
     lambda x, dims, keepdims, count: np.asarray(
-        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=x.dtype) * x.dtype.type(_mean_weight(count))
+        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=x.dtype)
+        * x.dtype.type(_compute_mean_weight(count))
     ),
     _mean_vjp,
 )
@@ -142,15 +151,15 @@ _mean_op = Op(
 
 def _sum(x: Array, dims: Shape, keepdims: Any) -> Array:
     """Sum this rank's block in the type of the result."""
-    return np.asarray(np.add.reduce(x, dims, _sum_type(x.dtype), keepdims=keepdims))
+    return np.asarray(np.add.reduce(x, dims, _find_sum_type(x.dtype), keepdims=keepdims))
 
 
 _sum_op = Op(
     "sum",
-    _rule("sum"),
+    _make_rule("sum"),
     _sum,
     _sum_vjp,
-    dtype=lambda d, **_: _sum_type(d),
+    dtype=lambda d, **_: _find_sum_type(d),
 )
 _max_op = _declare_reduction("max", lambda d, **_: check_ordered(d, "max"), finish=True)
 _min_op = _declare_reduction("min", lambda d, **_: check_ordered(d, "min"), finish=True)
@@ -183,9 +192,12 @@ def sum(
             ``x``.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them; partial over their axes.
+
     Raises:
-        RuleError: a dimension out of range or given twice.
-        InputError: a ``dtype`` that tensors cannot have.
+        RuleError: If a dimension is out of range or occurs twice.
+        InputError: If tensors do not support ``dtype``.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -193,7 +205,7 @@ def sum(
     >>> y.layout.placement_text(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
     """
-    params = {"dims": normal_dims(dims, len(x.meta.shape)), "keepdims": keepdims}
+    params = {"dims": normalise_dims(dims, len(x.meta.shape)), "keepdims": keepdims}
     if dtype is None:
         return apply(_sum_op, (x,), params)  # type: ignore[no-any-return]
     return _convert_type(apply(_sum_op, (_convert_type(x, dtype),), params), dtype)
@@ -211,6 +223,9 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them; partial over their axes.
+
     Raises:
         RuleError: If a dimension is out of range or occurs twice.
 
@@ -219,20 +234,26 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
     >>> ops.mean(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    over = normal_dims(dims, x.ndim)
+    over = normalise_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in over)
     floating = x if x.dtype.kind in "fcV" else cast(x, np.float64)
     return _mean_op(floating, dims=over, keepdims=keepdims, count=count)
 
 
-def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
-    """Reduce by ``max`` or ``min``; elements that attain the extreme share the gradient equally.
+def _reduce_to_extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
+    """Reduce a tensor by ``max`` or ``min``; equal extremes share the gradient equally.
+
+    Args:
+        op: the operator.
+        x: the tensor.
+        dims: one dimension or several; None: all.
+        keepdims: keep reduced dimensions with size 1.
 
     Raises:
-        RuleError: If there are no elements.
+        RuleError: If there are no elements, or a dimension is out of range or occurs twice.
     """
     shape = x.meta.shape
-    over = normal_dims(dims, len(shape))
+    over = normalise_dims(dims, len(shape))
     if 0 in shape and 0 in [shape[d] for d in over]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {shape}, dims {over}")
     params = {"dims": over, "keepdims": keepdims}
@@ -243,10 +264,10 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     top = result if keepdims else op(x.detach(), dims=over, keepdims=True)
     mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))
     weight = to_type(divide(mask, finish_reductions(sum(mask, over, keepdims=True))), x.dtype)
-    return with_slope(result, x, weight, over, keepdims)
+    return attach_gradient(result, x, weight, over, keepdims)
 
 
-def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: bool) -> Tensor:
+def attach_gradient(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: bool) -> Tensor:
     """Give ``result`` the gradient of ``sum(x * slope, dims)``, whatever operator computed it.
 
     Args:
@@ -254,7 +275,7 @@ def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: 
         x: the operand.
         slope: the derivative of the result by each element of ``x``.
         dims: the reduced dimensions.
-        keepdims: keep reduced dimensions with size 1.
+        keepdims: True if the result keeps reduced dimensions with size 1.
     """
     # Of the product only the gradient counts: an infinity times 0 is nothing to warn of.
     with np.errstate(invalid="ignore"):
@@ -276,6 +297,9 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them, in the type of ``x``.
+
     Raises:
         RuleError: If a dimension is out of range or occurs twice, if there are no elements, or if ``x`` is complex.
 
@@ -284,7 +308,7 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
     >>> ops.max(x, axis=1).full().tolist()
     [3, 6]
     """
-    return _extreme(_max_op, x, dims, keepdims)
+    return _reduce_to_extreme(_max_op, x, dims, keepdims)
 
 
 @operator(_min_op)
@@ -300,6 +324,9 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them, in the type of ``x``.
+
     Raises:
         RuleError: If a dimension is out of range or occurs twice, if there are no elements, or if ``x`` is complex.
 
@@ -308,7 +335,7 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
     >>> ops.min(x, axis=1).full().tolist()
     [1, 4]
     """
-    return _extreme(_min_op, x, dims, keepdims)
+    return _reduce_to_extreme(_min_op, x, dims, keepdims)
 
 
 @operator(_prod_op)
@@ -327,9 +354,13 @@ def prod(
             ``x``.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them. It is partial over their axes, except if
+        ``x`` requires a gradient.
+
     Raises:
-        RuleError: a dimension out of range or given twice.
-        InputError: a ``dtype`` that tensors cannot have.
+        RuleError: If a dimension is out of range or occurs twice.
+        InputError: If tensors do not support ``dtype``.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -337,7 +368,7 @@ def prod(
     [6, 120]
     """
     x = _convert_type(x, dtype)
-    over = normal_dims(dims, x.ndim)
+    over = normalise_dims(dims, x.ndim)
     values = x.detach()
     result = _prod_op(values, dims=over, keepdims=keepdims)
     if not x.requires_grad:
@@ -352,12 +383,12 @@ def prod(
         where(equal(zeros, 1), product_of_others, 0),
         where(equal(zeros, 0), divide(product_of_others, safe), 0),
     )
-    return with_slope(result, x, to_type(others, x.dtype), over, keepdims)
+    return attach_gradient(result, x, to_type(others, x.dtype), over, keepdims)
 
 
 @operator()
 def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Count the elements over dimensions that are not zero: int64, partial as a sum.
+    """Count the elements over dimensions that are not zero.
 
     Args:
         x: the tensor.
@@ -365,8 +396,11 @@ def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis:
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dims``.
 
+    Returns:
+        int64 counts without the reduced dimensions, or with size 1 for them; partial over their axes.
+
     Raises:
-        RuleError: a dimension out of range or given twice.
+        RuleError: If a dimension is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -380,7 +414,7 @@ def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis:
 def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Return True where all elements over dimensions are true, or if none exist.
 
-    Numbers are true unless they are 0. The result is partial as a sum.
+    Numbers are true unless they are 0.
 
     Args:
         x: the tensor.
@@ -388,22 +422,26 @@ def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dims``.
 
+    Returns:
+        A bool tensor without the reduced dimensions, or with size 1 for them. It is partial over their axes: the
+        pending reduction is a logical and.
+
     Raises:
-        RuleError: a dimension out of range or given twice.
+        RuleError: If a dimension is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.all(x > 1, axis=1).full().tolist()
     [False, True]
     """
-    return _all_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+    return _all_op(x.detach(), dims=normalise_dims(dims, x.ndim), keepdims=keepdims)
 
 
 @operator(_any_op)
 def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Return True where any element over dimensions is true; False if none exist.
 
-    Numbers are true unless they are 0. The result is partial as a sum.
+    Numbers are true unless they are 0.
 
     Args:
         x: the tensor.
@@ -411,12 +449,16 @@ def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dims``.
 
+    Returns:
+        A bool tensor without the reduced dimensions, or with size 1 for them. It is partial over their axes: the
+        pending reduction is a logical or.
+
     Raises:
-        RuleError: a dimension out of range or given twice.
+        RuleError: If a dimension is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.any(x > 4, axis=1).full().tolist()
     [False, True]
     """
-    return _any_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+    return _any_op(x.detach(), dims=normalise_dims(dims, x.ndim), keepdims=keepdims)

@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.along import take_along_axis
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, conj, to_one_type
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, conj, convert_to_one_type
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import reshape, transpose
 from spmdsim.core import Layout, Rule
@@ -25,8 +25,10 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 @lru_cache(maxsize=1024)
-def _terms(equation: str) -> tuple[tuple[str, ...], str]:
-    """Return the operands' terms and the result's term of an equation.
+def _split_equation(equation: str) -> tuple[tuple[str, ...], str]:
+    """Return the tuple of the operands' terms, and the result's term, of an equation.
+
+    ``"ij,jk->ik"`` gives ``("ij", "jk")`` and ``"ik"``.
 
     Raises:
         RuleError: If the equation does not contain exactly one ``->``.
@@ -45,7 +47,7 @@ def _insert_blanks(term: str) -> str:
 
 def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
     """Return the rule of an equation; raise RuleError if a label is no letter."""
-    terms, out = _terms(equation)
+    terms, out = _split_equation(equation)
     for term in (*terms, out):
         letters = term.replace("...", "")
         if not letters.isalpha() and letters:
@@ -67,7 +69,7 @@ def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> lis
 
     Letters that only the operand has are missing in that equation; they are broadcast back afterwards.
     """
-    terms, out = _terms(equation)
+    terms, out = _split_equation(equation)
     gradients = []
     for i, (term, operand) in enumerate(zip(terms, operands)):
         others = [(t, conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
@@ -81,11 +83,13 @@ def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> lis
 
 
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
-    """Reorder letters, insert missing ones, and sum over dims that ``...`` broadcast.
+    """Return an array with the dims of another term and the given shape.
+
+    Letters are reordered; a missing letter is broadcast; dims that ``...`` broadcast are summed.
 
     Args:
         array: has the dims of the term ``have``.
-        have: the term of the array.
+        have: the term of the array, such as "ij".
         want: the term of the result.
         shape: the shape of the result.
     """
@@ -128,6 +132,10 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
             followed by its list of labels, which are integers from 0 to 51 or ``...``, and optionally the result's
             list at the end.
 
+    Returns:
+        The result, in the type to which the operands are promoted. It is partial over the axes that split a summed
+        letter.
+
     Raises:
         RuleError: If sizes differ, the result has a letter of no operand, or the numbers of terms and operands
             differ.
@@ -140,8 +148,8 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
     (True, 7.0)
     """
     if not isinstance(equation, str):
-        equation, tensors = _from_lists((equation, *tensors))
-    operands = to_one_type("einsum", *cast("tuple[Operand, ...]", tensors))
+        equation, tensors = _write_equation((equation, *tensors))
+    operands = convert_to_one_type("einsum", *cast("tuple[Operand, ...]", tensors))
     shapes = tuple(x.shape for x in operands)
     written, dropped, repeated = _complete_equation(equation, shapes)
     if repeated:
@@ -152,11 +160,14 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
     return _einsum_op(*operands, equation=written)
 
 
-def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
-    """Return an equation and its operands, from operands that are each followed by a list of labels.
+def _write_equation(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
+    """Return an equation and its operands, from operands each followed by a list of labels.
+
+    The list of the result's labels may follow at the end.
 
     Raises:
         UsageTypeError: If a list of labels is missing.
+        RuleError: If a label is no integer from 0 to 51.
     """
     labels = [*args[1::2], *(args[-1:] if len(args) % 2 else ())]
     if len(args) < 2 or not all(isinstance(label_list, (list, tuple)) for label_list in labels):
@@ -164,12 +175,12 @@ def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
             "einsum takes an equation such as 'ij,jk->ik' and operands, or operands each followed by a list of labels, such as "
             "einsum(x, [0, 1], y, [1, 2])"
         )
-    terms = ["".join(map(_letter, label_list)) for label_list in labels]
+    terms = ["".join(map(_find_letter, label_list)) for label_list in labels]
     result = "->" + terms.pop() if len(args) % 2 else ""
     return ",".join(terms) + result, tuple(args[: len(args) // 2 * 2 : 2])
 
 
-def _letter(label: Any) -> str:
+def _find_letter(label: Any) -> str:
     """Return the letter of a label: ``...`` for Ellipsis, else :data:`LETTERS` at its number.
 
     Raises:
@@ -177,11 +188,8 @@ def _letter(label: Any) -> str:
     """
     if label is Ellipsis:
         return "..."
-    if (
-        isinstance(label, (bool, np.bool_))
-        or not isinstance(label, (int, np.integer))
-        or not 0 <= label < len(LETTERS)
-    ):
+    is_integer = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
+    if not is_integer or not 0 <= label < len(LETTERS):
         raise RuleError(
             f"einsum: labels are whole numbers from 0 to {len(LETTERS) - 1}, or ..., but got {label!r}"
         )
@@ -192,18 +200,24 @@ def _letter(label: Any) -> str:
 def _complete_equation(
     equation: str, shapes: tuple[Shape, ...]
 ) -> tuple[str, list[tuple[int, list[int]]], bool]:
-    """Complete an equation for operands of these shapes.
+    """Return an equation with its result and without letters of dims that broadcast.
+
+    Args:
+        equation: the equation of the user, with or without ``->``.
+        shapes: the shapes of the operands.
 
     Returns:
-        The equation with its result, without letters of dims that broadcast.
-        For each operand with broadcast dims, its number and a list of these dims.
-        True if a letter occurs twice in a term; no letter is removed then.
+        The equation. For each operand with dims of size 1 that broadcast, its number and a list of these dims, which
+        the caller removes. True if a letter occurs twice in a term; no letter is removed then.
+
+    Raises:
+        RuleError: If there is not one term per operand.
     """
     compact = equation.replace(" ", "")
     if "->" not in compact:
         once = sorted(c for c in set(compact) if c.isalpha() and compact.count(c) == 1)
         compact = f"{compact}->{'...' * ('...' in compact)}{''.join(once)}"
-    terms, out = _terms(compact)
+    terms, out = _split_equation(compact)
     if len(terms) != len(shapes):
         raise RuleError(
             f"einsum: {equation!r} has {many(len(terms), 'term')} for {many(len(shapes), 'operand')}"
@@ -211,26 +225,26 @@ def _complete_equation(
     letters = [term.replace("...", "") for term in terms]
     if any(len(set(term_letters)) < len(term_letters) for term_letters in letters):
         return compact, [], True
-    largest_sizes: dict[str, int] = {}
-    dims = [_dims_of(term, len(shape)) for term, shape in zip(terms, shapes)]
+    # The size of each letter: the only size of its dims that is not 1, if there is one.
+    sizes: dict[str, int] = {}
+    dims = [_find_dims(term, len(shape)) for term, shape in zip(terms, shapes)]
     for dim_by_letter, shape in zip(dims, shapes):
-        for c, d in dim_by_letter.items():
-            largest_sizes[c] = (
-                max(largest_sizes.get(c, 1), shape[d]) if shape[d] and largest_sizes.get(c, 1) else 0
-            )
+        for letter, d in dim_by_letter.items():
+            if sizes.get(letter, 1) == 1:
+                sizes[letter] = shape[d]
     dropped, terms_left = [], list(terms)
     for k, (dim_by_letter, shape) in enumerate(zip(dims, shapes)):
-        broadcast_dims = {c: d for c, d in dim_by_letter.items() if shape[d] == 1 != largest_sizes[c]}
+        broadcast_dims = {c: d for c, d in dim_by_letter.items() if shape[d] == 1 != sizes[c]}
         if broadcast_dims:
             terms_left[k] = "".join(c for c in terms[k] if c not in broadcast_dims)
             dropped.append((k, sorted(broadcast_dims.values())))
     return f"{','.join(terms_left)}->{out}", dropped, False
 
 
-def _dims_of(term: str, ndim: int) -> dict[str, int]:
-    """Return the dim of each letter of a term, or an empty dict if the number of dims does not fit.
+def _find_dims(term: str, ndim: int) -> dict[str, int]:
+    """Return the dim of each letter of a term.
 
-    The rule reports the misfit later.
+    The dict is empty if the number of dims does not fit; the rule reports that later.
     """
     before, dots, after = term.partition("...")
     if len(before) + len(after) > ndim or (not dots and len(before) < ndim):
@@ -240,14 +254,18 @@ def _dims_of(term: str, ndim: int) -> dict[str, int]:
 
 def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...]:
     """Return equation and operands with diagonals instead of letters that occur twice in a term."""
-    terms, out = _terms(equation)
-    pairs = [_diagonals(list(term.replace("...", ".")), x) for term, x in zip(terms, operands)]
+    terms, out = _split_equation(equation)
+    pairs = [_replace_by_diagonals(list(term.replace("...", ".")), x) for term, x in zip(terms, operands)]
     left = ",".join("".join(term).replace(".", "...") for term, _ in pairs)
     return f"{left}->{out}", *[x for _, x in pairs]
 
 
-def _diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
-    """Return the term and the tensor with a diagonal as last dim for each letter that occurs twice."""
+def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
+    """Return term and tensor without letters that occur twice; their diagonals become last dims.
+
+    Raises:
+        RuleError: If two dims of one letter differ in size.
+    """
     for letter in term:
         if letter != "." and term.count(letter) > 1:
             positions = [k for k, c in enumerate(term) if c == letter][:2]
@@ -259,11 +277,11 @@ def _diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
             others = [d for d in range(x.ndim) if d not in (first % x.ndim, second % x.ndim)]
             matrices = transpose(x, [*others, first % x.ndim, second % x.ndim])
             other_letters = [c for k, c in enumerate(term) if k not in positions]
-            return _diagonals([*other_letters, letter], _diagonal(matrices))
+            return _replace_by_diagonals([*other_letters, letter], _take_diagonal(matrices))
     return term, x
 
 
-def _diagonal(x: Tensor) -> Tensor:
+def _take_diagonal(x: Tensor) -> Tensor:
     """Return the diagonals of square matrices; the owners of each row look up its diagonal element."""
     n = x.shape[-1]
     if not n:
@@ -284,6 +302,9 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
         axes: the number of last dims of ``a`` and first dims of ``b`` to sum over, or the dims of ``a`` and those of
             ``b``.
 
+    Returns:
+        The other dimensions of ``a``, then those of ``b``; partial over the axes that split a summed dimension.
+
     Raises:
         RuleError: If numbers or sizes of the dims differ.
 
@@ -292,7 +313,7 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     >>> ops.tensordot(m, m, 1).full().tolist()
     [[11.0, 7.0], [14.0, 18.0]]
     """
-    a, b = to_one_type("tensordot", a, b)
+    a, b = convert_to_one_type("tensordot", a, b)
     if isinstance(axes, int):
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {many(b.ndim, 'dim')}")

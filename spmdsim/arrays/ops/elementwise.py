@@ -16,10 +16,10 @@ from spmdsim.arrays.ops.declare import (
     Gradient,
     Shape,
     Vjp,
-    binary,
     conj,
-    to_one_type,
-    unary,
+    convert_to_one_type,
+    declare_binary,
+    declare_unary,
     unbroadcast,
 )
 from spmdsim.arrays.ops.operators import operator
@@ -75,8 +75,8 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     return compute_base_gradient, compute_exponent_gradient
 
 
-def _selection_vjp(pick: Callable[..., Any]) -> Vjp:
-    """Return the gradient of an operator that selects one of two elements.
+def _make_selection_vjp(pick: Callable[..., Any]) -> Vjp:
+    """Return the vjp of an operator that selects one of two elements.
 
     The selected operand receives the gradient; each operand receives half of it if the elements are equal.
 
@@ -93,7 +93,7 @@ def _selection_vjp(pick: Callable[..., Any]) -> Vjp:
     return vjp
 
 
-def _power(x: Array, y: Array) -> Array:
+def _compute_power(x: Array, y: Array) -> Array:
     """Compute ``x ** y``; raise InputError for negative powers of integers."""
     try:
         return np.asarray(np.power(x, y))
@@ -103,56 +103,58 @@ def _power(x: Array, y: Array) -> Array:
         ) from None
 
 
-def _leg_over_hypotenuse(x: Array, a: Array, b: Array) -> Array:
+def _divide_by_hypotenuse(x: Array, a: Array, b: Array) -> Array:
     """Return ``x / hypot(a, b)``, or 0 where the hypotenuse is zero."""
     y = np.hypot(a, b)
     array: Array = x / np.where(y == 0, np.ones((), y.dtype), y)
     return array
 
 
-def _logistic(x: Array) -> Array:
+def _compute_logistic(x: Array) -> Array:
     """Return ``1 / (1 + exp(-x))`` without overflow."""
     array: Array = np.exp(-np.logaddexp(np.zeros((), x.dtype), -x))
     return array
 
 
 # A product is linear in each factor, a sum in both together, a quotient in the numerator.
-add = binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
-subtract = binary("subtract", np.subtract, lambda dy, ab, y: (dy, -dy), linear="all", passes=("sum", "avg"))
-multiply = binary(
+add = declare_binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
+subtract = declare_binary(
+    "subtract", np.subtract, lambda dy, ab, y: (dy, -dy), linear="all", passes=("sum", "avg")
+)
+multiply = declare_binary(
     "multiply",
     np.multiply,
     lambda dy, ab, y: (lambda: dy * conj(ab[1]), lambda: dy * conj(ab[0])),
     linear="each",
 )
-divide = binary(
+divide = declare_binary(
     "divide",
     np.true_divide,
     lambda dy, ab, y: (lambda: dy / conj(ab[1]), lambda: -dy * conj(ab[0] / ab[1] / ab[1])),
     linear=((0,),),
 )
-power = binary("power", _power, _power_vjp, work=PASSES, says="a ** b")
-maximum = binary("maximum", np.maximum, _selection_vjp(np.greater))
-minimum = binary("minimum", np.minimum, _selection_vjp(np.less))
-equal = binary("equal", np.equal, None)
-greater = binary("greater", np.greater, None)
-less = binary("less", np.less, None)
-greater_equal = binary("greater_equal", np.greater_equal, None)
-less_equal = binary("less_equal", np.less_equal, None)
-not_equal = binary("not_equal", np.not_equal, None)
-logical_and = binary("logical_and", np.logical_and, None)
-logical_or = binary("logical_or", np.logical_or, None)
-floor_divide = binary("floor_divide", np.floor_divide, None)
-remainder = binary(
+power = declare_binary("power", _compute_power, _power_vjp, work=PASSES, says="a ** b")
+maximum = declare_binary("maximum", np.maximum, _make_selection_vjp(np.greater))
+minimum = declare_binary("minimum", np.minimum, _make_selection_vjp(np.less))
+equal = declare_binary("equal", np.equal, None)
+greater = declare_binary("greater", np.greater, None)
+less = declare_binary("less", np.less, None)
+greater_equal = declare_binary("greater_equal", np.greater_equal, None)
+less_equal = declare_binary("less_equal", np.less_equal, None)
+not_equal = declare_binary("not_equal", np.not_equal, None)
+logical_and = declare_binary("logical_and", np.logical_and, None)
+logical_or = declare_binary("logical_or", np.logical_or, None)
+floor_divide = declare_binary("floor_divide", np.floor_divide, None)
+remainder = declare_binary(
     "remainder", np.remainder, lambda dy, ab, y: (dy, lambda: -dy * np.floor_divide(ab[0], ab[1]))
 )
-squared_difference = binary(
+squared_difference = declare_binary(
     "squared_difference",
     lambda a, b: (a - b) * (a - b),
     lambda dy, ab, y: (2 * dy * conj(ab[0] - ab[1]), 2 * dy * conj(ab[1] - ab[0])),
     says="(a - b) ** 2",
 )
-arctan2 = binary(
+arctan2 = declare_binary(
     "arctan2",
     np.arctan2,
     lambda dy, ab, y: (
@@ -160,27 +162,27 @@ arctan2 = binary(
         -dy * ab[0] / (ab[0] * ab[0] + ab[1] * ab[1]),
     ),
 )
-logical_xor = binary("logical_xor", np.logical_xor, None)
-bitwise_and = binary("bitwise_and", np.bitwise_and, None)
-bitwise_or = binary("bitwise_or", np.bitwise_or, None)
-bitwise_xor = binary("bitwise_xor", np.bitwise_xor, None)
-left_shift = binary("left_shift", np.left_shift, None)
-right_shift = binary("right_shift", np.right_shift, None)
-nextafter = binary("nextafter", np.nextafter, None, moves=True)
-copysign = binary(
+logical_xor = declare_binary("logical_xor", np.logical_xor, None)
+bitwise_and = declare_binary("bitwise_and", np.bitwise_and, None)
+bitwise_or = declare_binary("bitwise_or", np.bitwise_or, None)
+bitwise_xor = declare_binary("bitwise_xor", np.bitwise_xor, None)
+left_shift = declare_binary("left_shift", np.left_shift, None)
+right_shift = declare_binary("right_shift", np.right_shift, None)
+nextafter = declare_binary("nextafter", np.nextafter, None, moves=True)
+copysign = declare_binary(
     "copysign",
     np.copysign,
     lambda dy, ab, y: (dy * np.sign(ab[0]) * np.copysign(one_like(ab[1]), ab[1]), np.zeros_like(dy)),
 )
-hypot = binary(
+hypot = declare_binary(
     "hypot",
     np.hypot,
-    lambda dy, ab, y: (dy * _leg_over_hypotenuse(ab[0], *ab), dy * _leg_over_hypotenuse(ab[1], *ab)),
+    lambda dy, ab, y: (dy * _divide_by_hypotenuse(ab[0], *ab), dy * _divide_by_hypotenuse(ab[1], *ab)),
 )
-logaddexp = binary(
+logaddexp = declare_binary(
     "logaddexp",
     np.logaddexp,
-    lambda dy, ab, y: (dy * _logistic(ab[0] - ab[1]), dy * _logistic(ab[1] - ab[0])),
+    lambda dy, ab, y: (dy * _compute_logistic(ab[0] - ab[1]), dy * _compute_logistic(ab[1] - ab[0])),
     work=FUNCTIONS,
 )
 
@@ -188,7 +190,10 @@ logaddexp = binary(
 
 
 def _absolute_slope(x: Array) -> Array:
-    """Return the slope of the absolute value: the sign of ``x``, or its conjugate unit number; 0 at zero."""
+    """Return the slope of the absolute value: the sign of ``x``, or ``conj(x) / |x|``.
+
+    It is 0 at zero.
+    """
     size = np.absolute(x) if x.dtype.kind == "c" else x
     array: Array = (
         np.sign(x) if size is x else np.conj(x) / np.where(size == 0, np.ones((), size.dtype), size)
@@ -196,48 +201,54 @@ def _absolute_slope(x: Array) -> Array:
     return array
 
 
-negative = unary("negative", np.negative, lambda x: np.asarray(-1, x.dtype), linear="each")
-exp = unary("exp", np.exp, lambda y: y, work=FUNCTIONS)
-log = unary("log", np.log, lambda x: 1 / x, work=FUNCTIONS)
-sqrt = unary("sqrt", np.sqrt, lambda y: np.asarray(0.5, y.dtype) / y)
-tanh = unary("tanh", np.tanh, lambda y: 1 - y * y, work=FUNCTIONS)
-absolute = unary("absolute", np.absolute, _absolute_slope)
-logical_not = unary("logical_not", np.logical_not, None)
-identity = unary("identity", lambda x: x, lambda x: one_like(x), linear="each", says="x")
-sign = unary("sign", np.sign, None)
-floor = unary("floor", np.floor, None)
-ceil = unary("ceil", np.ceil, None)
-rint = unary("rint", np.rint, None)
-square = unary("square", np.square, lambda x: 2 * x)
-reciprocal = unary("reciprocal", lambda x: one_like(x) / x, lambda y: -y * y, fractions=True, says="1 / x")
-rsqrt = unary(
+negative = declare_unary("negative", np.negative, lambda x: np.asarray(-1, x.dtype), linear="each")
+exp = declare_unary("exp", np.exp, lambda y: y, work=FUNCTIONS)
+log = declare_unary("log", np.log, lambda x: 1 / x, work=FUNCTIONS)
+sqrt = declare_unary("sqrt", np.sqrt, lambda y: np.asarray(0.5, y.dtype) / y)
+tanh = declare_unary("tanh", np.tanh, lambda y: 1 - y * y, work=FUNCTIONS)
+absolute = declare_unary("absolute", np.absolute, _absolute_slope)
+logical_not = declare_unary("logical_not", np.logical_not, None)
+identity = declare_unary("identity", lambda x: x, lambda x: one_like(x), linear="each", says="x")
+sign = declare_unary("sign", np.sign, None)
+floor = declare_unary("floor", np.floor, None)
+ceil = declare_unary("ceil", np.ceil, None)
+rint = declare_unary("rint", np.rint, None)
+square = declare_unary("square", np.square, lambda x: 2 * x)
+reciprocal = declare_unary(
+    "reciprocal", lambda x: one_like(x) / x, lambda y: -y * y, fractions=True, says="1 / x"
+)
+rsqrt = declare_unary(
     "rsqrt", lambda x: one_like(x) / np.sqrt(x), lambda y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
 )
-sin = unary("sin", np.sin, lambda x: np.cos(x))
-cos = unary("cos", np.cos, lambda x: -np.sin(x))
-log1p = unary("log1p", np.log1p, lambda x: 1 / (1 + x))
-expm1 = unary("expm1", np.expm1, lambda y: y + 1)
-isnan = unary("isnan", np.isnan, None)
-isinf = unary("isinf", np.isinf, None)
-isfinite = unary("isfinite", np.isfinite, None)
-signbit = unary("signbit", np.signbit, None)
-round = unary("round", np.round, None)
-trunc = unary("trunc", np.trunc, None)
-positive = unary("positive", np.positive, lambda x: np.ones((), x.dtype), linear="each")
-bitwise_invert = unary("bitwise_invert", np.invert, None)
-conjugate = unary("conjugate", np.conjugate, vjp=lambda dy, xs, y: (conj(dy),), linear="each")
-real = unary("real", lambda x: np.array(x.real), lambda x: np.ones((), x.dtype), linear="each", says="x.real")
-imag = unary("imag", lambda x: np.array(x.imag), lambda x: np.asarray(-1j), linear="each", says="x.imag")
+sin = declare_unary("sin", np.sin, lambda x: np.cos(x))
+cos = declare_unary("cos", np.cos, lambda x: -np.sin(x))
+log1p = declare_unary("log1p", np.log1p, lambda x: 1 / (1 + x))
+expm1 = declare_unary("expm1", np.expm1, lambda y: y + 1)
+isnan = declare_unary("isnan", np.isnan, None)
+isinf = declare_unary("isinf", np.isinf, None)
+isfinite = declare_unary("isfinite", np.isfinite, None)
+signbit = declare_unary("signbit", np.signbit, None)
+round = declare_unary("round", np.round, None)
+trunc = declare_unary("trunc", np.trunc, None)
+positive = declare_unary("positive", np.positive, lambda x: np.ones((), x.dtype), linear="each")
+bitwise_invert = declare_unary("bitwise_invert", np.invert, None)
+conjugate = declare_unary("conjugate", np.conjugate, vjp=lambda dy, xs, y: (conj(dy),), linear="each")
+real = declare_unary(
+    "real", lambda x: np.array(x.real), lambda x: np.ones((), x.dtype), linear="each", says="x.real"
+)
+imag = declare_unary(
+    "imag", lambda x: np.array(x.imag), lambda x: np.asarray(-1j), linear="each", says="x.imag"
+)
 
 
-def _with_part(x: Array, value: Array, name: str) -> Array:
+def _replace_part(x: Array, value: Array, name: str) -> Array:
     """Return a copy of complex numbers with another real or imaginary part."""
     changed = np.array(x)
     setattr(changed, name, value)
     return changed
 
 
-def _with_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Array, Array]:
+def _replace_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Array, Array]:
     """Return the gradients by the complex operand and by the new real or imaginary part."""
     return (1j * dy.imag, dy.real.copy()) if name == "real" else (dy.real + 0j, dy.imag.copy())
 
@@ -245,8 +256,8 @@ def _with_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Ar
 _with_part_op = Op(
     "with_part",
     lambda *_, name: Rule.parse("..., ... -> ...", linear="all"),
-    _with_part,
-    _with_part_vjp,
+    _replace_part,
+    _replace_part_vjp,
     lambda x, value, name: x,
 )
 
@@ -257,23 +268,23 @@ def with_part(name: str, x: Tensor, value: Tensor) -> Tensor:
 
 
 _LN2, _LN10 = np.log(2.0), np.log(10.0)
-log2 = unary("log2", np.log2, lambda x: 1 / (x * x.dtype.type(_LN2)), work=FUNCTIONS)
-log10 = unary("log10", np.log10, lambda x: 1 / (x * x.dtype.type(_LN10)), work=FUNCTIONS)
-tan = unary("tan", np.tan, lambda y: 1 + y * y, work=FUNCTIONS)
-sinh = unary("sinh", np.sinh, lambda x: np.cosh(x), work=FUNCTIONS)
-cosh = unary("cosh", np.cosh, lambda x: np.sinh(x), work=FUNCTIONS)
-arcsin = unary("arcsin", np.arcsin, lambda y: 1 / np.cos(y), work=FUNCTIONS)
-arccos = unary("arccos", np.arccos, lambda y: -1 / np.sin(y), work=FUNCTIONS)
-arctan = unary("arctan", np.arctan, lambda x: 1 / (1 + x * x), work=FUNCTIONS)
-arcsinh = unary("arcsinh", np.arcsinh, lambda y: 1 / np.cosh(y), work=FUNCTIONS)
-arccosh = unary("arccosh", np.arccosh, lambda y: 1 / np.sinh(y), work=FUNCTIONS)
-arctanh = unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=FUNCTIONS)
+log2 = declare_unary("log2", np.log2, lambda x: 1 / (x * x.dtype.type(_LN2)), work=FUNCTIONS)
+log10 = declare_unary("log10", np.log10, lambda x: 1 / (x * x.dtype.type(_LN10)), work=FUNCTIONS)
+tan = declare_unary("tan", np.tan, lambda y: 1 + y * y, work=FUNCTIONS)
+sinh = declare_unary("sinh", np.sinh, lambda x: np.cosh(x), work=FUNCTIONS)
+cosh = declare_unary("cosh", np.cosh, lambda x: np.sinh(x), work=FUNCTIONS)
+arcsin = declare_unary("arcsin", np.arcsin, lambda y: 1 / np.cos(y), work=FUNCTIONS)
+arccos = declare_unary("arccos", np.arccos, lambda y: -1 / np.sin(y), work=FUNCTIONS)
+arctan = declare_unary("arctan", np.arctan, lambda x: 1 / (1 + x * x), work=FUNCTIONS)
+arcsinh = declare_unary("arcsinh", np.arcsinh, lambda y: 1 / np.cosh(y), work=FUNCTIONS)
+arccosh = declare_unary("arccosh", np.arccosh, lambda y: 1 / np.sinh(y), work=FUNCTIONS)
+arctanh = declare_unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=FUNCTIONS)
 
 # -- of several ---------------------------------------------------------------------------------------
 
 
 def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
-    """Return None for the condition, and the gradients by both values."""
+    """Return None for the condition, and both values' gradients summed over broadcast dims."""
     mask = operands[0]
     zero = np.zeros((), dy.dtype)
     return [
@@ -294,9 +305,10 @@ _where_op = Op(
 
 
 def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
-    """Convert the two values of ``where`` to their common NumPy type.
+    """Return the two values of ``where`` as arrays of their common NumPy type.
 
-    Two Python numbers stay as they are if the condition is boolean: NumPy then promotes them as without a tensor.
+    Two Python numbers are returned unchanged if the condition is boolean: NumPy then promotes them as without a
+    tensor.
     """
     numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
     if all(numbers) and condition.dtype.kind == "b":  # beside which they meet as they would alone
@@ -317,9 +329,12 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
         a: elements where it holds.
         b: elements where it does not. Each of the three is a tensor, an array or a number, one at least a tensor.
 
+    Returns:
+        A tensor of the broadcast shape, in the type to which ``a`` and ``b`` are promoted.
+
     Raises:
-        RuleError: shapes that do not broadcast.
-        UsageTypeError: no tensor among them.
+        RuleError: If the shapes do not broadcast.
+        UsageTypeError: If none of the three is a tensor.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -331,7 +346,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):
         a, b = _promote_values(a, b, like)
     return _where_op(
-        as_operand(condition, like), *to_one_type("where", as_operand(a, typed), as_operand(b, typed))
+        as_operand(condition, like), *convert_to_one_type("where", as_operand(a, typed), as_operand(b, typed))
     )
 
 
@@ -354,15 +369,21 @@ _add_n_op = Op(
 def add_n(*tensors: Operand) -> Tensor:
     """Add tensors of one shape.
 
+    Args:
+        *tensors: tensors or arrays of one shape, at least one a tensor.
+
+    Returns:
+        Their sum, in the type to which they are promoted. Partial operands give a partial sum.
+
     Raises:
-        RuleError: shapes that differ.
+        RuleError: If shapes differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.add_n(x, x, x).full().tolist()
     [[9, 3, 6], [18, 15, 12]]
     """
-    return _add_n_op(*to_one_type("add_n", *tensors))
+    return _add_n_op(*convert_to_one_type("add_n", *tensors))
 
 
 def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
@@ -377,7 +398,11 @@ def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
 
 
 def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
-    """Return the gradients of ``clip``: by an element inside the limits, by a limit where it replaces one."""
+    """Return the gradients by the elements and by each limit, in the order of the operands.
+
+    An element inside the limits receives the gradient. A limit receives the gradients of the elements that it
+    replaces.
+    """
     x, low, high = _split_limits(operands, limits)
     zero = np.zeros((), dy.dtype)
     above = False if high is None else x > high
@@ -411,8 +436,11 @@ def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> T
         min: a number, an array or a tensor that broadcasts with ``x``; no limit for None.
         max: as ``min``. Where it is less than ``min`` the result is ``max``.
 
+    Returns:
+        A tensor of the broadcast shape, without pending reduction.
+
     Raises:
-        RuleError: complex numbers, or shapes that do not broadcast.
+        RuleError: If an operand is complex, or shapes do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -423,5 +451,5 @@ def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> T
     names = " ".join(name for name, value in (("min", min), ("max", max)) if value is not None)
     if not limits:
         return positive(x)
-    tensors = to_one_type("clip", *[as_operand(value, x) for value in (x, *limits)])
+    tensors = convert_to_one_type("clip", *[as_operand(value, x) for value in (x, *limits)])
     return _clip_op(*tensors, limits=names)

@@ -128,7 +128,7 @@ def check_gradient(
     WRONG: cube: operand 0, element (0,): the gradient is ..., finite differences give ... (3 gradients differ, of 3 of 3 elements)
     """
     name = str(getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__))
-    wide = [_to_64_bits(x) for x in operands]
+    wide = [_convert_to_64_bits(x) for x in operands]
     chosen = [k for k, x in enumerate(operands) if isinstance(x, Tensor) and x.requires_grad]
     chosen = chosen or [k for k, x in enumerate(wide) if isinstance(x, Tensor) and x.dtype.kind in "fc"]
     if not chosen:
@@ -142,17 +142,31 @@ def check_gradient(
     check = partial(_compare_gradients, tolerance=tolerance, samples=samples, seed=seed)
     checked, largest, wrong = check(name, function, wide, chosen)
     if wrong and not isinstance(function, Op):
-        calls = _Calls()
-        with watching(calls):
-            function(*wide)
-        for op, tensors, params in calls.calls:
-            floating = [k for k, x in enumerate(tensors) if x.dtype.kind in "fc"]
-            if floating and op.has_gradient and op.name != name:
-                inner = check(op.name, partial(op, **params), [x.detach() for x in tensors], floating)[2]
-                if inner:
-                    wrong = inner
-                    break
+        wrong = _find_wrong_operator(name, function, wide, check) or wrong
     return GradientReport(checked, sum(wide[k].size for k in chosen), largest, tuple(wrong))
+
+
+def _find_wrong_operator(
+    name: str, function: Callable[..., object], operands: Sequence[Any], check: Callable[..., Any]
+) -> list[Difference]:
+    """Return the differences of the first wrong operator in a function; [] if all are right.
+
+    Args:
+        name: the function. Operators of this name are skipped.
+        function: the function, which is called once.
+        operands: its arguments.
+        check: `_compare_gradients` with its options.
+    """
+    calls = _Calls()
+    with watching(calls):
+        function(*operands)
+    for op, tensors, params in calls.calls:
+        floating = [k for k, x in enumerate(tensors) if x.dtype.kind in "fc"]
+        if floating and op.has_gradient and op.name != name:
+            differences = check(op.name, partial(op, **params), [x.detach() for x in tensors], floating)[2]
+            if differences:
+                return list(differences)
+    return []
 
 
 class _Calls(Watcher):
@@ -173,7 +187,7 @@ class _Calls(Watcher):
         self.calls.append((op, tensors, params))
 
 
-def _to_64_bits(x: Any) -> Any:
+def _convert_to_64_bits(x: Any) -> Any:
     """Detach a tensor and convert it to float64 or complex128 if it is floating or complex.
 
     Other values are returned unchanged.
@@ -221,8 +235,8 @@ def _compare_gradients(
             f"the result of {name} has no gradient: no operator between it and the operands has one, or it was detached"
         )
     rng = np.random.default_rng(seed)
-    weights = [_weights(y, rng) for y in results]
-    _weighted_sum(results, weights).backward()
+    weights = [_draw_weights(y, rng) for y in results]
+    _sum_weighted(results, weights).backward()
     checked, largest, wrong = 0, 0.0, list[Difference]()
     for k in chosen:
         rows = []
@@ -245,7 +259,7 @@ def _select_floating(results: Any) -> list[Tensor]:
     return [y for y in several if isinstance(y, Tensor) and y.dtype.kind in "fc"]
 
 
-def _weights(y: Tensor, rng: np.random.Generator) -> Tensor:
+def _draw_weights(y: Tensor, rng: np.random.Generator) -> Tensor:
     """Return random numbers in type and layout of a result, of size 0.5 to 1.5 and with random sign."""
     numbers = rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1.0, 1.0], y.shape)
     if y.dtype.kind == "c":
@@ -253,7 +267,7 @@ def _weights(y: Tensor, rng: np.random.Generator) -> Tensor:
     return Tensor.from_global(numbers.astype(y.dtype), y.layout.reduced, y.world)
 
 
-def _weighted_sum(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+def _sum_weighted(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     """Return the sum of all results times their weights, as a real number.
 
     Of complex results it sums the real parts of ``conj(weight) * element``.
@@ -314,10 +328,10 @@ def _estimate_slope(
     size: float,
     unit: complex,
 ) -> float:
-    """Return the slope of the weighted sum in direction ``unit``, from extrapolated central differences.
+    """Return the slope of the weighted sum in direction ``unit``, from central differences.
 
-    Each of :data:`STEPS` is tried with the full and half the distance; the step whose two differences agree best
-    counts.
+    Each of :data:`STEPS` is tried with the full and half the distance, until both differences agree to 1e-5. The step
+    whose two differences agree best counts.
 
     Args:
         function: returns a tensor or several.
@@ -334,10 +348,12 @@ def _estimate_slope(
         ends = []
         for sign in (1, -1):
             changed_operands = [*operands]
-            changed_operands[k] = add(operands[k], _single_element(operands[k], index, sign * step * unit))
+            changed_operands[k] = add(
+                operands[k], _make_single_element(operands[k], index, sign * step * unit)
+            )
             ends.append(_select_floating(function(*changed_operands)))
         changes = [subtract(after, before) for after, before in zip(*ends)]
-        return float(_weighted_sum(changes, weights).item()) / (2 * step)
+        return float(_sum_weighted(changes, weights).item()) / (2 * step)
 
     best, spread = 0.0, math.inf
     for step in STEPS:
@@ -349,7 +365,7 @@ def _estimate_slope(
     return best
 
 
-def _single_element(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor:
+def _make_single_element(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor:
     """Return a tensor like ``x`` with ``value`` at one index and zeros elsewhere."""
 
     def block(box: tuple[slice, ...]) -> np.ndarray:

@@ -1,4 +1,9 @@
-"""Indexing by NumPy's rules, from slices, flips, lookups and reshapes; several arrays become one lookup."""
+"""Indexing by NumPy's rules, from slices, flips, lookups and reshapes; several arrays become one lookup.
+
+An index has entries, as the user writes them. `expand_dots` turns them into parts: one int, slice or array per dim,
+and None for an inserted dim. Read `getitem` first. It serves ints and slices by a `Cut`, one array by
+`_index_by_one_array`, several by `_index_by_arrays`, and masks by `_index_by_mask`.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,11 @@ _MASK = (
 )
 
 
-def _with_one_array(x: Tensor, index: Any) -> Tensor:
-    """Return ``x[index]`` for an index with at most one array of integers."""
+def _index_by_one_array(x: Tensor, index: Any) -> Tensor:
+    """Return ``x[index]`` for an index of ints, slices, None and at most one array of integers."""
     entries = [check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]
     parts = expand_dots(entries, len(x.meta.shape))
-    cut = cut_of_parts(x.meta.shape, parts)
+    cut = find_cut_of_parts(x.meta.shape, parts)
     result, array_number, position = apply_cut(x, cut), cut.array_number, cut.array_dim
     if array_number is None:
         return result
@@ -49,7 +54,9 @@ def _with_one_array(x: Tensor, index: Any) -> Tensor:
 
 
 def check_entry(entry: Any) -> Any:
-    """Check one entry of an index, and convert it to an int, slice, None, ``...``, array or tensor.
+    """Return one entry of an index as an int, slice, None, ``...``, array or tensor.
+
+    A list becomes an array; an array or bool-free list without dims becomes an int.
 
     Raises:
         RuleError: If the entry has another type, or is a mask of several dims or of a tensor.
@@ -138,9 +145,9 @@ class Cut(NamedTuple):
 
 
 def to_hashable_index(index: Index) -> tuple[Any, ...] | None:
-    """Return an index as a hashable tuple in which slices are tuples, or None.
+    """Return an index as a hashable tuple in which slices are tuples ``(start, stop, step)``.
 
-    None is returned if an entry is no int, slice of ints, ``...`` or None.
+    The result is None if an entry is no int, slice of ints, ``...`` or None.
     """
     if type(index) is slice:
         ends: tuple[Any, ...] = (index.start, index.stop, index.step)
@@ -163,10 +170,10 @@ _ENDS = {int, type(None)}
 
 
 @lru_cache(maxsize=4096)
-def cut_of(shape: Shape, written: tuple[Any, ...]) -> Cut:
+def find_cut(shape: Shape, written: tuple[Any, ...]) -> Cut:
     """Return the `Cut` of an index that :func:`to_hashable_index` returned, for a tensor of this shape."""
     parts = [slice(*entry) if isinstance(entry, tuple) else entry for entry in written]
-    return cut_of_parts(shape, expand_dots(parts, len(shape)))
+    return find_cut_of_parts(shape, expand_dots(parts, len(shape)))
 
 
 def apply_cut(x: Tensor, cut: Cut) -> Tensor:
@@ -176,49 +183,39 @@ def apply_cut(x: Tensor, cut: Cut) -> Tensor:
     return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
 
 
-def cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
+def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
     """Return the `Cut` that an index selects.
 
     Args:
         sizes: the shape of the tensor.
         parts: one int, slice or index array per dim; None inserts a dim of length 1. At most one is an array.
     """
-    lists: list[list[int]] = [[] for _ in range(5)]
-    start, stop, step, turned, shape = lists
+    bounds: list[tuple[int, int, int]] = []
+    reversed_dims: list[int] = []
+    shape: list[int] = []
     array_number, position = None, 0
     for k, entry in enumerate(parts):
         if entry is None:
             shape.append(1)
             continue
-        dim = len(start)
+        dim = len(bounds)
         if _is_looked_up(entry):
             array_number, position, entry = k, len(shape), slice(None)
-        a, b, s = _span(entry, sizes[dim], dim)
+        a, b, s = _find_range(entry, sizes[dim], dim)
         if s < 0:
-            turned.append(dim)
-            s = -s
+            reversed_dims.append(dim)
+        bounds.append((a, b, abs(s)))
         if not isinstance(entry, int):
-            shape.append(len(range(a, b, s)))
-        start.append(a)
-        stop.append(b)
-        step.append(s)
-    selects_all = all((a, b, s) == (0, n, 1) for a, b, s, n in zip(start, stop, step, sizes))
-    return Cut(
-        tuple(start),
-        tuple(stop),
-        tuple(step),
-        tuple(turned),
-        tuple(shape),
-        selects_all,
-        array_number,
-        position,
-    )
+            shape.append(len(range(*bounds[-1])))
+    start, stop, step = tuple(zip(*bounds)) or ((), (), ())
+    selects_all = all(bound == (0, n, 1) for bound, n in zip(bounds, sizes))
+    return Cut(start, stop, step, tuple(reversed_dims), tuple(shape), selects_all, array_number, position)
 
 
-def _span(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
+def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     """Return the first index, the index after the last one, and the step of an int or slice.
 
-    A negative step means that the range must be reversed.
+    For a slice with negative step the indices ascend, and the step stays negative: the caller reverses the range.
 
     Args:
         entry: an int or slice of an index.
@@ -252,6 +249,9 @@ def normalise_ids(entry: Any, n: int, dim: int) -> Any:
         n: the size of the dim.
         dim: the number of the dim, for error messages.
 
+    Returns:
+        A tensor if ``entry`` is one, else an array.
+
     Raises:
         OutOfRange: If an id is out of range, or if a mask has another length.
     """
@@ -273,15 +273,24 @@ def normalise_ids(entry: Any, n: int, dim: int) -> Any:
 
 
 def getitem(x: Tensor, index: Index) -> Tensor:
-    """Return ``x[index]`` by NumPy's rules: integers, slices, ``...``, None, integer arrays, masks.
+    """Return ``x[index]`` by NumPy's rules.
 
-    Arrays are lists, arrays or tensors. Bools in a list or array of one dim must be equal on all ranks. Sliced dims
-    stay split. A dim that an array looks up may stay split; then the result is partial over its axes, as with
-    :func:`spmdsim.ops.gather`. The number of entries that a mask selects takes one small gather; the entries form
-    balanced blocks.
+    Sliced dims stay split. A dim that an array looks up may stay split; then the result is partial over its axes, as
+    with :func:`spmdsim.ops.gather`. The number of entries that a mask selects takes one small gather; the entries
+    form balanced blocks.
+
+    Args:
+        x: the tensor.
+        index: integers, slices, ``...``, None, and lists, arrays or tensors of integers or bools. Bools in a list or
+            array of one dim must be equal on all ranks.
+
+    Raises:
+        RuleError: If an entry is of another kind, several are ``...``, or index arrays do not broadcast.
+        OutOfRange: If an index is out of range, or there are more entries than dims.
+        WorldError: If a mask is a tensor, or has several dims, and the world has no data.
     """
     if (written := to_hashable_index(index)) is not None:
-        return apply_cut(x, cut_of(x.meta.shape, written))
+        return apply_cut(x, find_cut(x.meta.shape, written))
     if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
         return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]
@@ -291,7 +300,7 @@ def getitem(x: Tensor, index: Index) -> Tensor:
         return _index_by_mask(x, entries, masks[0])
     if masks or len(arrays) > 1:
         return _index_by_arrays(x, without_masks(entries))
-    return _with_one_array(x, index)
+    return _index_by_one_array(x, index)
 
 
 def _is_array(entry: Any) -> bool:
@@ -337,12 +346,15 @@ def _index_by_mask(x: Tensor, entries: list[Any], at: int) -> Tensor:
     before, after = entries[:at], entries[at + 1 :]
     plain = [*before, *[slice(None)] * mask.ndim, *after]
     parts = expand_dots([check_entry(entry) for entry in plain], x.ndim)
-    first_dim = next(d for d in range(len(parts)) if _is_first(plain, parts, d, at))
-    if x.shape[_operand_dim(parts, first_dim) : _operand_dim(parts, first_dim) + mask.ndim] != mask.shape:
+    first_dim = next(d for d in range(len(parts)) if _is_first_mask_dim(plain, parts, d, at))
+    if (
+        x.shape[_count_operand_dims(parts, first_dim) : _count_operand_dims(parts, first_dim) + mask.ndim]
+        != mask.shape
+    ):
         raise OutOfRange(
             f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape} at dim {first_dim}"
         )
-    y = x if all(entry == slice(None) for entry in parts) else _with_one_array(x, tuple(parts))
+    y = x if all(entry == slice(None) for entry in parts) else _index_by_one_array(x, tuple(parts))
     position = sum(not isinstance(entry, int) for entry in parts[:first_dim])
     dims = list(range(position, position + mask.ndim))
     others = [d for d in range(y.ndim) if d not in dims]
@@ -354,21 +366,21 @@ def _index_by_mask(x: Tensor, entries: list[Any], at: int) -> Tensor:
     return transpose(selected, [*range(1, position + 1), 0, *range(position + 1, selected.ndim)])
 
 
-def _is_first(plain: list[Any], parts: list[Any], d: int, at: int) -> bool:
-    """Return True if entry ``d`` of the expanded index stands for the first dim of the mask.
+def _is_first_mask_dim(plain: list[Any], parts: list[Any], d: int, at: int) -> bool:
+    """Return True if part ``d`` of an index stands for the first dim of its mask.
 
     Args:
         plain: the entries of the index, with full slices in place of the mask.
         parts: the entries without ``...``, one per dim.
-        d: the number of the entry in ``parts``.
-        at: the position of the mask.
+        d: the number of the part.
+        at: the position of the mask among the entries.
     """
     if Ellipsis not in [p for p in plain[:at] if p is None or p is Ellipsis or isinstance(p, (int, slice))]:
         return d == at
     return d == len(parts) - (len(plain) - at)
 
 
-def _operand_dim(parts: Sequence[Any], position: int) -> int:
+def _count_operand_dims(parts: Sequence[Any], position: int) -> int:
     """Return the dim of the operand for a position in the index; None counts as no dim."""
     return sum(entry is not None for entry in parts[:position])
 
@@ -406,12 +418,15 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
     parts = expand_dots(entries, x.ndim)
     is_separated = _is_separated(_positions_of_indices(parts)) or _has_dots_between(entries)
     basic = tuple(slice(None) if _is_looked_up(entry) else entry for entry in parts)
-    y = x if all(entry == slice(None) for entry in basic) else _with_one_array(x, basic)
+    y = x if all(entry == slice(None) for entry in basic) else _index_by_one_array(x, basic)
     remaining = [k for k, entry in enumerate(parts) if not isinstance(entry, int)]
     dims = [d for d, k in enumerate(remaining) if _is_looked_up(parts[k])]
     numbers: Any = None
     for d in dims:
-        ids, n = normalise_ids(parts[remaining[d]], y.shape[d], _operand_dim(parts, remaining[d])), y.shape[d]
+        ids, n = (
+            normalise_ids(parts[remaining[d]], y.shape[d], _count_operand_dims(parts, remaining[d])),
+            y.shape[d],
+        )
         # In 64 bits: the numbers are of one dim, what they make together counts the elements of several.
         numbers = ids if numbers is None else _combine_indices(numbers, n, ids)
     others = [d for d in range(y.ndim) if d not in dims]

@@ -43,7 +43,10 @@ def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
 
 
 def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
-    """Return the looked-up entries that this rank owns, and zeros for entries of other ranks."""
+    """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
+
+    Raises InputError if an id is out of range.
+    """
     check_ids(ids, context.size(LOOKED_UP), description=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
     if stop - start == context.size(LOOKED_UP):
@@ -89,6 +92,9 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
         dim: the dimension ``v`` of ``x``; negative numbers count from the end.
         axis: another name of ``dim``.
 
+    Returns:
+        The entries, partial over the axes that split the dimension.
+
     Raises:
         InputError: If an id is out of range.
         RuleError: If the dimension is out of range.
@@ -104,13 +110,13 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     return _gather_op(x, ids, dim=dim % x.ndim)
 
 
-def _embedding(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
+def _look_up_rows(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
     """Return the rows that this rank owns; zeros for rows of other ranks and for the padding id."""
     ids = check_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
     out = empty((*ids.shape, table.shape[1]), table.dtype)
     if stop - start == context.size("v") and padding is None:
-        return _rows(table, ids, out)
+        return _take_rows(table, ids, out)
     flat = ids.reshape(-1)
     owned_positions = np.flatnonzero((flat >= start) & (flat < stop))
     if len(owned_positions) < len(flat):
@@ -124,8 +130,8 @@ def _embedding(context: Context, ids: Array, table: Array, padding: int | None =
     return out
 
 
-def _rows(table: Array, ids: Array, out: Array) -> Array:
-    """Return ``table[ids]`` in the buffer ``out``; the ids must be in range."""
+def _take_rows(table: Array, ids: Array, out: Array) -> Array:
+    """Write ``table[ids]`` into the buffer ``out`` and return it; the ids must be in range."""
     # Any other mode than "raise" spares numpy a second buffer.
     return np.take(table, ids, axis=0, out=out, mode="clip") if ids.size else out
 
@@ -147,7 +153,7 @@ def _embedding_vjp(
 _embedding_op = Op(
     "embedding",
     Rule.parse("..., v h -> ... h", indexed="v", linear=((1,),)),
-    _embedding,
+    _look_up_rows,
     _embedding_vjp,
     dtype=lambda _ids, table, padding=None: table,
     contextual=True,
@@ -175,6 +181,9 @@ def embedding(
         rows: ``"all"``, or ``"owned"`` to exchange only needed rows. Ids that are split along axes of the table are
             gathered first: they are much smaller than rows.
         padding: an id without a row, such as -1 or the number of an unused row: it gives zeros and has no gradient.
+
+    Returns:
+        The rows ``[..., h]`` in the type of the table.
 
     Raises:
         InputError: If an id is out of range.
@@ -215,8 +224,11 @@ def _exchange_owned_rows(ids: Layout, table: Layout, layout: Layout | None) -> S
     return OwnedRows(_embedding_op, (Layout(ids.mesh, id_dims), table.reduced), layout)
 
 
-def _padded_rows(context: Context, ids: Array) -> Array:
-    """Return row numbers in this rank's block; ids of other ranks become the number of the padding row."""
+def _find_padded_rows(context: Context, ids: Array) -> Array:
+    """Return for each id the number of its row in this rank's block.
+
+    Ids of other ranks get the number of the block's last row, which is zero.
+    """
     start, stop = context.bounds("v")
     rows = stop - start - 1
     first = start - start // (rows + 1)
@@ -227,7 +239,7 @@ def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> 
     """Return None for the ids, and the gradient of the table; that of the padding row is always 0."""
     ids, table = operands
     gradient = np.zeros_like(table)
-    rows = _padded_rows(context, ids)
+    rows = _find_padded_rows(context, ids)
     is_owned = rows < len(table) - 1
     add_rows(gradient, rows[is_owned], dy[is_owned])
     return None, gradient
@@ -236,7 +248,9 @@ def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> 
 def _look_up_padded(context: Context, ids: Array, table: Array) -> Array:
     """Return table rows; ids of other ranks look up this rank's last row, which is zero."""
     check_ids(ids, context.size("v") - context.strategy.parts("v"), description="rows of the table")
-    return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
+    return _take_rows(
+        table, _find_padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype)
+    )
 
 
 _padded_op = Op(
@@ -260,6 +274,12 @@ def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
         ids: integers ``[...]`` from 0 to ``n - 1``.
         table: ``[n + p, h]``, split in ``p`` equal blocks of ``n/p + 1`` rows, the last row of each block zero. An id
             of another rank looks up the block's last row, so it adds zeros to the sum.
+
+    Returns:
+        The rows ``[..., h]``.
+
+    Raises:
+        InputError: If an id is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -306,6 +326,9 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
         x: ``[..., c]``.
         ids: integers ``[...]`` from 0 to ``c - 1``.
 
+    Returns:
+        The entries ``[...]``, partial over the axes that split the last dimension.
+
     Raises:
         InputError: If an id is out of range.
 
@@ -339,7 +362,7 @@ _one_hot_op = Op(
 def one_hot(
     ids: Tensor, depth: int, dtype: DTypeLike = np.float32, dim: int = -1, *, axis: int = -1
 ) -> Tensor:
-    """Return a tensor with 1 at index ``ids`` of a new dimension and 0 elsewhere, split as the ids.
+    """Return 1 at index ``ids`` of a new dimension and 0 elsewhere, split as the ids.
 
     An id outside of 0 to ``depth - 1`` gives zeros only.
 
@@ -349,6 +372,9 @@ def one_hot(
         dtype: element type of the result.
         dim: position of the new dimension in the result; -1: last.
         axis: another name of ``dim``.
+
+    Returns:
+        A tensor with one dimension more than ``ids``.
 
     Raises:
         RuleError: If ``dim`` is out of range or ``depth`` is negative.

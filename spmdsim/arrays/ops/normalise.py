@@ -12,7 +12,14 @@ import numpy as np
 
 from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_integers_to_floats
-from spmdsim.arrays.ops.dim_reductions import Dims, finish_reductions, mean, normal_dims, to_sum_type, to_type
+from spmdsim.arrays.ops.dim_reductions import (
+    Dims,
+    finish_reductions,
+    mean,
+    normalise_dims,
+    to_sum_type,
+    to_type,
+)
 from spmdsim.arrays.ops.dim_reductions import max as max_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
@@ -27,14 +34,14 @@ __all__ = ["l2_normalize", "layer_norm", "log_softmax", "rms_norm", "softmax"]
 Dim = int | tuple[int, ...]
 
 
-def _dims(dim: Dim) -> Shape:
+def _to_tuple(dim: Dim) -> Shape:
     """Return ``dim`` as a tuple."""
     return (dim,) if isinstance(dim, int) else dim
 
 
 def _row_rule(shape: Shape, dim: Dim, **_: Any) -> Rule:
-    """Return the rule of a function of rows; the dims of the rows must not be split."""
-    rows = _dims(dim)
+    """Return the rule of a function of rows, whose dims must not be split."""
+    rows = _to_tuple(dim)
     names = [f"w{d}" if d in rows else f"d{d}" for d in range(len(shape))]
     text = " ".join(names)
     return Rule.parse(f"{text} -> {text}", whole=" ".join(n for n in names if n[0] == "w"), work=PASSES)
@@ -77,7 +84,7 @@ _log_softmax_op = Op(
 
 def is_whole(x: Tensor, dim: Dim) -> bool:
     """Return True if no dimension of ``dim`` is split."""
-    return all(x.layout.cuts[d] == 1 for d in _dims(dim))
+    return all(x.layout.cuts[d] == 1 for d in _to_tuple(dim))
 
 
 def shift_rows(x: Tensor, dim: Dim) -> Tensor:
@@ -98,8 +105,11 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor in the shape and layout of ``x``; integers become floats.
+
     Raises:
-        RuleError: a dimension out of range.
+        RuleError: If a dimension is out of range or occurs twice, or ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -122,8 +132,11 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor in the shape and layout of ``x``; integers become floats.
+
     Raises:
-        RuleError: a dimension out of range.
+        RuleError: If a dimension is out of range or occurs twice, or ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -140,11 +153,11 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
 
 def _normalise_dim(x: Tensor, dim: Dims) -> Dim:
     """Return dimensions as non-negative numbers: an int for an int, else a tuple."""
-    rows = normal_dims(dim, x.ndim)
+    rows = normalise_dims(dim, x.ndim)
     return rows[0] if isinstance(dim, int) else rows
 
 
-def _norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
+def _format_norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
     """Return the rule terms of a tensor and of its parameters, which have its last dims.
 
     Dims from ``begin_norm`` on have names that begin with "w"; they must not be split.
@@ -160,13 +173,17 @@ def _norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
 
 
 def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int = -1) -> Rule:
-    """Return the rule of ``layer_norm``; raise RuleError if the shapes of ``x`` and ``scale`` do not fit."""
+    """Return the rule of ``layer_norm``.
+
+    Raises:
+        RuleError: If ``begin`` is out of range, or ``scale`` has fewer dims than are normalised or more than ``x``.
+    """
     if not -len(x) <= begin < len(x) or not len(x) - begin % len(x) <= len(scale) <= len(x):
         raise RuleError(
             f"layer_norm from dim {begin} needs a scale with at least the dims it normalises, but x has shape {x} "
             f"and the scale {scale}"
         )
-    data, parameters = _norm_terms(len(x), len(scale), begin)
+    data, parameters = _format_norm_terms(len(x), len(scale), begin)
     normalised_dims = " ".join(n for n in data.split() if n[0] == "w")
     text = f"{data}, {parameters}, {parameters} -> {data}"
     return Rule.parse(text, whole=normalised_dims, linear=((1, 2),), work=PASSES, backward=3)
@@ -233,6 +250,12 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
         epsilon: added to the variance.
         begin: the first normalised dimension; -1: only the last one.
 
+    Returns:
+        A tensor in the shape of ``x``; integers become floats.
+
+    Raises:
+        RuleError: If the shapes do not fit, or an operand is complex.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> one, zero = (Tensor.from_global([value] * 2, m.layout.mesh(None)) for value in (1.0, 0.0))
@@ -257,13 +280,16 @@ def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
     """Return the rule of ``rms_norm``; raise RuleError if ``scale`` has more dims than ``x`` or none."""
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
-    data, parameters = _norm_terms(len(x), len(scale), -len(scale))
+    data, parameters = _format_norm_terms(len(x), len(scale), -len(scale))
     text = f"{data}, {parameters} -> {data}"
     return Rule.parse(text, whole=parameters, linear=((1,),), work=PASSES, backward=3)
 
 
-def _inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array, Shape]:
-    """Return the inverse of the root mean square of rows, and the dims of the rows."""
+def _compute_inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array, Shape]:
+    """Return the inverse of the root mean square of each row, and the dims of the rows.
+
+    The rows are the last dims, as many as ``scale`` has.
+    """
     dims = tuple(range(x.ndim - scale.ndim, x.ndim))
     power = (x * x).mean(axis=dims, keepdims=True, dtype=x.dtype)
     return 1 / np.sqrt(power + np.asarray(epsilon, x.dtype)), dims
@@ -272,14 +298,17 @@ def _inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array, Shape]:
 def _rms_vjp(dy: Array, operands: Arrays, _y: Any, epsilon: float) -> tuple[Array, Array]:
     """Return the gradients by ``x`` and scale."""
     x, scale = operands
-    inverse, dims = _inverse_rms(x, scale, epsilon)
+    inverse, dims = _compute_inverse_rms(x, scale, epsilon)
     hat, dhat = x * inverse, dy * scale
     dx = inverse * (dhat - hat * (dhat * hat).mean(axis=dims, keepdims=True, dtype=x.dtype))
     return dx, (dy * hat).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
 
 
 _rms_op = Op(
-    "rms_norm", _rms_rule, lambda x, scale, epsilon: x * _inverse_rms(x, scale, epsilon)[0] * scale, _rms_vjp
+    "rms_norm",
+    _rms_rule,
+    lambda x, scale, epsilon: x * _compute_inverse_rms(x, scale, epsilon)[0] * scale,
+    _rms_vjp,
 )
 
 
@@ -294,6 +323,12 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
         scale: factors ``[n]``, or of the shape of more of the last dimensions of ``x``.
         epsilon: added to the mean square.
 
+    Returns:
+        A tensor in the shape of ``x``; integers become floats. Split dimensions of ``scale`` are gathered first.
+
+    Raises:
+        RuleError: If the shapes do not fit, or an operand is complex.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.rms_norm(m, Tensor.ones((2,), layout=m.layout.mesh(None))).full().round(4).tolist()
@@ -303,7 +338,7 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
     return _rms_op(x, scale, epsilon=epsilon)
 
 
-def _row_norms(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Array]:
+def _compute_row_norms(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Array]:
     """Return the norm of rows, and True for rows whose sum of squares was replaced by ``epsilon``."""
     total = (x * x).sum(axis=dim, keepdims=True, dtype=x.dtype)
     return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), total <= epsilon
@@ -311,7 +346,7 @@ def _row_norms(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Array]:
 
 def _l2_vjp(dy: Array, operands: Arrays, y: Any, dim: Shape, epsilon: float) -> tuple[Array]:
     """Return the gradient by ``x``; the norm of rows below ``epsilon`` counts as constant."""
-    length, is_small = _row_norms(operands[0], dim, epsilon)
+    length, is_small = _compute_row_norms(operands[0], dim, epsilon)
     projection = (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)
     return ((dy - y * np.where(is_small, np.zeros((), y.dtype), projection)) / length,)
 
@@ -319,7 +354,7 @@ def _l2_vjp(dy: Array, operands: Arrays, y: Any, dim: Shape, epsilon: float) -> 
 _l2_op = Op(
     "l2_normalize",
     _row_rule,
-    lambda x, dim, epsilon: x / _row_norms(x, dim, epsilon)[0],
+    lambda x, dim, epsilon: x / _compute_row_norms(x, dim, epsilon)[0],
     _l2_vjp,
     saves_result=True,
 )
@@ -335,6 +370,9 @@ def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Di
         epsilon: least sum of squares, so the norm is at least its root and rows of zeros stay zeros.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor in the shape of ``x``.
+
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.
 
@@ -344,5 +382,5 @@ def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Di
     [[0.9487, 0.3162], [0.4472, 0.8944]]
     """
     return _l2_op(
-        *convert_integers_to_floats("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon
+        *convert_integers_to_floats("l2_normalize", x), dim=normalise_dims(dims, x.ndim), epsilon=epsilon
     )

@@ -82,7 +82,10 @@ class OperatorFunction(Pictured, Generic[P, R]):
     def _shown_signature(self, with_aliases: bool) -> Signature:
         """Return the signature for help texts.
 
-        Without aliases it lists each parameter under its first name only.
+        Args:
+            with_aliases: True to list other names of parameters, such as ``axis`` for ``dim``, too. False to list
+                each parameter under its first name only. Parameters that exist only to refuse an argument are never
+                listed.
         """
         declared = signature(self._function)
         return declared.replace(
@@ -119,10 +122,14 @@ class OperatorFunction(Pictured, Generic[P, R]):
             raise
 
     def _rename(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Replace other names of parameters in ``kwargs`` by their first names.
+        """Replace other names of parameters in ``kwargs`` by their first names, in place.
+
+        Args:
+            args: the positional arguments, to find a parameter that arrives twice.
+            kwargs: the keyword arguments.
 
         Raises:
-            UsageError: If both names have a value.
+            UsageError: If both names of a parameter have a value.
         """
         for other_name in [name for name in kwargs if name in self.others]:
             name = self.others[other_name]
@@ -186,7 +193,10 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
-    """Raise NoTensorError if none of ``values`` is a tensor, unless ``error`` already explains the call.
+    """Raise NoTensorError if none of ``values`` is a tensor.
+
+    It returns if ``error`` already explains the call: an error of the package (but no NoTensorError of an inner
+    function), or one whose text has the word "argument".
 
     Args:
         name: the function that the user called.

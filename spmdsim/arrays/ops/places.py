@@ -11,10 +11,18 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand, flag
 from spmdsim.arrays.ops.along import find_owned_entries, format_terms, take_along_axis
-from spmdsim.arrays.ops.declare import Array, Shape, to_one_type
-from spmdsim.arrays.ops.dim_reductions import normal_dims
+from spmdsim.arrays.ops.declare import Array, Shape, convert_to_one_type
+from spmdsim.arrays.ops.dim_reductions import normalise_dims
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.scans import ALONG, Tensors, along_dim, other_dims, rows_back, rows_last, split_axes
+from spmdsim.arrays.ops.scans import (
+    ALONG,
+    Tensors,
+    find_split_axes,
+    from_rows,
+    list_other_dims,
+    normalise_along_dim,
+    to_rows,
+)
 from spmdsim.arrays.ops.shape import reshape
 from spmdsim.arrays.ops.sorting import to_comparable
 from spmdsim.arrays.stepped import SteppedOp
@@ -33,7 +41,7 @@ _NO_INDEX = np.iinfo(np.int64).max
 
 def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
     """Return the rule of ``argmax`` and ``argmin``: of the owners of the extreme, the lowest index counts."""
-    dims = normal_dims(dim, len(shape))
+    dims = normalise_dims(dim, len(shape))
     names = [f"d{d}" for d in range(len(shape))]
     remaining = " ".join(name for d, name in enumerate(names) if d not in dims)
     return Rule.parse(f"{' '.join(names)} -> {remaining}", reduce="min")
@@ -42,12 +50,22 @@ def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
 def _extreme_steps(
     op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
 ) -> Sequence[Any]:
-    """Return two all-reduces if a reduced dimension is split: the extreme, then its lowest index; else ()."""
+    """Return two all-reduces if a reduced dimension is split, else ().
+
+    The first one reduces the extremes, the second one the lowest index of the extreme.
+
+    Args:
+        op: "max" or "min".
+        bound: the rule with its sizes.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of the operand.
+        dim: the dimension, or None for all.
+    """
     (layout,), (x,) = BoundRule.output_layouts(bound, strategy), inputs
     axes = [axis for axis, _ in layout.partial if layout.mesh.axis_size(axis) > 1]
     if not axes:
         return ()
-    dims = normal_dims(dim, len(x.shape))
+    dims = normalise_dims(dim, len(x.shape))
     shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
     extreme_step, index_step = [
         Step("all_reduce", tuple(axes), layout, layout.reduced, shape, kind) for kind in (op, "min")
@@ -58,13 +76,12 @@ def _extreme_steps(
 def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Generator[Array, Array, Array]:
     """Return the index of the first extreme element along ``dim``; a nan is an extreme.
 
-    The index is int64 and row-major over the global sizes of the reduced dims.
+    The index is int64. It counts in row-major order over the global sizes of the reduced dims.
 
     If no reduced dim is split, the generator returns at once. Otherwise it yields twice:
 
-    1. this rank's extremes; the caller sends back the extremes of all ranks.
-    2. the indices of this rank's extremes, and ``_NO_INDEX`` where this rank does not own the extreme; the caller
-       sends back the lowest index of all ranks.
+    1. this rank's extremes; the caller sends back the extremes of all ranks. 2. the indices of this rank's extremes,
+    and ``_NO_INDEX`` where this rank does not own the extreme; the caller sends back the lowest index of all ranks.
 
     Args:
         op: "max" or "min".
@@ -72,7 +89,7 @@ def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Ge
         x: this rank's block.
         dim: the dimension, or None for all.
     """
-    dims = normal_dims(dim, x.ndim)
+    dims = normalise_dims(dim, x.ndim)
     remaining_sizes = [n for d, n in enumerate(x.shape) if d not in dims]
     rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(
         *remaining_sizes, math.prod(x.shape[d] for d in dims)
@@ -111,16 +128,24 @@ _argmax_op, _argmin_op = _declare_extreme("argmax", "max"), _declare_extreme("ar
 
 
 def _find_extreme_index(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
-    """Apply ``argmax`` or ``argmin`` along a dimension (None: all) after checking that there are elements."""
-    dims = normal_dims(dim, x.ndim)
+    """Return the index of the extreme element along a dimension.
+
+    Args:
+        op: the operator ``argmax`` or ``argmin``.
+        x: the tensor.
+        dim: the dimension; None: all, counted in row-major order.
+        keepdims: keep reduced dimensions with size 1.
+
+    Raises:
+        RuleError: If there are no elements, or the dimension is out of range.
+    """
+    dims = normalise_dims(dim, x.ndim)
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
     index = op(x.detach(), dim=None if dim is None else dims[0])
-    return (
-        reshape(index, [1 if d in dims else n for d, n in enumerate(x.shape)])
-        if flag("keepdims", keepdims)
-        else index
-    )
+    if not flag("keepdims", keepdims):
+        return index
+    return reshape(index, [1 if d in dims else n for d, n in enumerate(x.shape)])
 
 
 @operator(_argmax_op)
@@ -136,6 +161,9 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
             order.
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dim``.
+
+    Returns:
+        int64 indices without the reduced dimension, or with size 1 for it.
 
     Raises:
         RuleError: If a dimension is out of range, there are no elements, or ``x`` is complex.
@@ -153,12 +181,17 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
     """Return the index of the smallest element along a dimension; see :func:`argmax`.
 
+    Of equal elements the first one counts. Indices are int64 and count in the global dimension.
+
     Args:
         x: the tensor.
         dim: the dimension; negative numbers count from the end. It may be split. None: all, counted in row-major
             order.
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dim``.
+
+    Returns:
+        int64 indices without the reduced dimension, or with size 1 for it.
 
     Raises:
         RuleError: If a dimension is out of range, there are no elements, or ``x`` is complex.
@@ -181,12 +214,12 @@ def _topk_rule(shape: Shape, dim: int, k: int, largest: bool) -> tuple[Rule, dic
 def _topk_steps(
     bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int, k: int, largest: bool
 ) -> Any:
-    """Return two all-gathers if the dim is split, for ``k`` values and ``k`` indices per rank, or ()."""
-    axes = split_axes(strategy)
+    """Return all-gathers of ``k`` values and indices per rank; () if the dim is not split."""
+    axes = find_split_axes(strategy)
     if not axes:
         return ()
     (meta,), ranks = inputs, strategy.mesh.axis_size(*axes)
-    sizes, entries = other_dims(meta, dim)
+    sizes, entries = list_other_dims(meta, dim)
     src, dst = (strategy.mesh(dim_entry, None, *entries) for dim_entry in (axes, None))
     step = Step("all_gather", axes, src, dst, (ranks, k, *sizes))
     return (step, meta.dtype), (step, np.dtype(np.int64))
@@ -201,11 +234,11 @@ def _topk_forward(
     this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back those of all ranks as
     ``[ranks, k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
     """
-    rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
-    order = _sorted_positions(rows, min(k, rows.shape[1]), largest)
+    rows, start = to_rows(x, dim), context.bounds(ALONG)[0]
+    order = _sort_positions(rows, min(k, rows.shape[1]), largest)
     values, places = np.take_along_axis(rows, order, -1), order + start
     others = [n for d, n in enumerate(x.shape) if d != dim]
-    if split_axes(context.strategy):
+    if find_split_axes(context.strategy):
         missing = [(0, 0), (0, k - order.shape[1])]
         values = np.pad(values, missing) if values.size else np.zeros((len(rows), k), x.dtype)
         places = np.pad(places, missing, constant_values=-1)
@@ -217,15 +250,15 @@ def _topk_forward(
         order_of_entries = np.argsort(places < 0, axis=-1, kind="stable")
         values, places = (np.take_along_axis(array, order_of_entries, -1) for array in (values, places))
         entry_count = (places >= 0).sum(-1)[0] if len(places) else 0
-        order = _sorted_positions(values[:, :entry_count], k if len(places) else 0, largest)
+        order = _sort_positions(values[:, :entry_count], k if len(places) else 0, largest)
         values, places = (np.take_along_axis(array, order, -1) for array in (values, places))
     shape = [k if d == dim else n for d, n in enumerate(x.shape)]
-    return rows_back(values.reshape(len(rows), k), shape, dim), rows_back(
+    return from_rows(values.reshape(len(rows), k), shape, dim), from_rows(
         places.reshape(len(rows), k), shape, dim
     )
 
 
-def _sorted_positions(rows: Array, k: int, largest: bool) -> Array:
+def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
     """Return the positions of the first ``k`` entries of sorted rows; equal entries keep their order.
 
     Args:
@@ -242,7 +275,15 @@ def _sorted_positions(rows: Array, k: int, largest: bool) -> Array:
 
 
 def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:
-    """Return this rank's block of a tensor of zeros with the entries of ``x`` at the positions ``ids``."""
+    """Return this rank's block of a tensor of zeros that has entries at some positions of a dim.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: the entries.
+        ids: the position of each entry along ``dim``, in the shape of ``x``.
+        dim: the dimension.
+        size: the size of the dim in the result.
+    """
     start, stop = context.bounds(ALONG)
     result = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)
     is_owned, indices = find_owned_entries(context, ids, dim, ALONG)
@@ -301,6 +342,9 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
         largest: False for the smallest entries, in ascending order.
         axis: another name of ``dim``.
 
+    Returns:
+        The values and their int64 indices in the global dimension, both with size ``k`` along ``dim``.
+
     Raises:
         RuleError: If a dimension is out of range or has fewer than ``k`` entries.
 
@@ -309,7 +353,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
     >>> [part.full().tolist() for part in ops.topk(v, 2)]
     [[3, 3], [0, 2]]
     """
-    at = along_dim("topk", x, dim)
+    at = normalise_along_dim("topk", x, dim)
     if not 0 <= k <= x.shape[at]:
         raise RuleError(f"topk: {many(k, 'entry', 'entries')} of dim {at}, which has {x.shape[at]}")
     values, places = _topk_op.results(x.to(x.layout.reduced), dim=at, k=int(k), largest=bool(largest))
@@ -341,6 +385,9 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
         side: ``"left"``: insert before equal values; ``"right"``: insert after them.
         sorter: the order in which ``x`` is sorted, as :func:`argsort` returns it.
 
+    Returns:
+        int64 indices in the shape of ``values``, partial over the axes that split ``x``.
+
     Raises:
         RuleError: If ``side`` is unknown, or if ``x`` has several dimensions.
 
@@ -355,5 +402,5 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
         raise RuleError(f"the side of searchsorted is 'left' or 'right', but got {side!r}")
     if sorter is not None:
         x = take_along_axis(x, sorter, 0)
-    sorted_values, wanted = to_one_type("searchsorted", x, as_operand(values, x))
+    sorted_values, wanted = convert_to_one_type("searchsorted", x, as_operand(values, x))
     return _search_op(sorted_values, wanted, side=side)

@@ -1,4 +1,8 @@
-"""Running sums and products along a dim; if it is split, an exclusive scan adds other ranks' totals."""
+"""Running sums and products along a dim; if it is split, an exclusive scan adds other ranks' totals.
+
+The helpers at the top serve all operators that go along one dim: its name in rules is :data:`ALONG`, and local
+functions see its entries as rows of a matrix. Read `_scan_block` for the scan itself.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from spmdsim.arrays.ops.elementwise import (
 )
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to
-from spmdsim.arrays.ops.slicing import concat, part_along
+from spmdsim.arrays.ops.slicing import concat, slice_along
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
@@ -45,17 +49,23 @@ End: TypeAlias = "Operand | None"
 ALONG = "w"
 
 
-def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: Any) -> Rule:
-    """Return a rule in which dim ``dim`` is the factor :data:`ALONG`; ``{}`` in ``text`` means all dims.
+def make_along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: Any) -> Rule:
+    """Return a rule in which dim ``dim`` has the name :data:`ALONG`.
 
-    >>> along_rule((2, 3, 4), 1).text
+    Args:
+        shape: the shape of the operand.
+        dim: the dimension along which the operator goes.
+        text: the form of the rule; ``{}`` stands for all dims.
+        rule: further arguments of :meth:`Rule.parse`.
+
+    >>> make_along_rule((2, 3, 4), 1).text
     'd0 w d2 -> d0 w d2'
     """
     names = " ".join(ALONG if d == dim else f"d{d}" for d in range(len(shape)))
     return Rule.parse(text.replace("{}", names), **rule)
 
 
-def along_dim(name: str, x: Tensor, dim: Dim) -> int:
+def normalise_along_dim(name: str, x: Tensor, dim: Dim) -> int:
     """Return a dimension as a non-negative number; None is allowed only if the tensor has one dimension.
 
     Raises:
@@ -70,25 +80,30 @@ def along_dim(name: str, x: Tensor, dim: Dim) -> int:
     return dim % x.ndim
 
 
-def split_axes(strategy: Strategy, factor: str = ALONG) -> tuple[str, ...]:
-    """Return the axes of size > 1 that split a factor, by default the factor along which an operator goes."""
+def find_split_axes(strategy: Strategy, factor: str = ALONG) -> tuple[str, ...]:
+    """Return the mesh axes of size > 1 that split a dim of a rule.
+
+    Args:
+        strategy: the axes that split the dimensions of an operator call.
+        factor: the name of the dim in the rule; by default the dim along which the operator goes.
+    """
     return tuple(a for a in strategy.axes_of(factor) if strategy.mesh.axis_size(a) > 1)
 
 
-def other_dims(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
+def list_other_dims(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
     """Return the sizes of all dims except ``dim``, and their entries in the layout."""
     others = [d for d in range(len(meta.shape)) if d != dim]
     return [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
 
 
-def rows_last(x: Array, dim: int) -> Array:
+def to_rows(x: Array, dim: int) -> Array:
     """Return an array as a matrix ``[b, n]`` whose rows go along ``dim``."""
     count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
     return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
 
 
-def rows_back(rows: Array, shape: Sequence[int], dim: int) -> Array:
-    """Return the array of a given shape, in C order, from its rows along ``dim``: undo :func:`rows_last`."""
+def from_rows(rows: Array, shape: Sequence[int], dim: int) -> Array:
+    """Return the array of a given shape, in C order, from its rows along ``dim``: undo :func:`to_rows`."""
     others = [n for d, n in enumerate(shape) if d != dim]
     return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
 
@@ -96,26 +111,31 @@ def rows_back(rows: Array, shape: Sequence[int], dim: int) -> Array:
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
     """Return the exclusive scan of the ranks' totals, or () if the dimension is not split."""
-    axes = split_axes(strategy)
+    axes = find_split_axes(strategy)
     if not axes:
         return ()
     (meta,), op = inputs, params["op"]
-    sizes, entries = other_dims(meta, params["dim"])
+    sizes, entries = list_other_dims(meta, params["dim"])
     step = build_scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
     return ((step, accumulator(op, meta.dtype)),)
 
 
-def _forward(context: Context, x: Array, dim: int, op: str, backward: bool) -> Generator[Array, Array, Array]:
-    """Return running results along ``dim``, combined with the total of all preceding ranks.
+def _scan_block(
+    context: Context, x: Array, dim: int, op: str, backward: bool
+) -> Generator[Array, Array, Array]:
+    """Return this rank's block of running results along ``dim``.
+
+    If the dim is split, the generator yields this rank's total. The caller sends back the total of all preceding
+    ranks.
 
     Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
         dim: the dimension.
         op: a key of ``_UFUNCS``.
-        backward: start at the last element.
+        backward: True to start at the last element.
     """
     function = _UFUNCS[op]
     turned = np.flip(x, dim) if backward else x
@@ -132,7 +152,10 @@ def _forward(context: Context, x: Array, dim: int, op: str, backward: bool) -> G
 def _adjoint(
     dys: Tensors, operands: Tensors, results: Tensors, dim: int, op: str, backward: bool
 ) -> tuple[Tensor]:
-    """Return the gradient of a running sum or product, as a running sum in the opposite direction."""
+    """Return the gradient of a running sum or product by its operand.
+
+    It is a running sum in the opposite direction. For products it is exact at factors of 0, too.
+    """
     back = {"dim": dim, "op": "sum", "backward": not backward}
     if op == "sum":
         return (_scan_op(dys[0], **back),)
@@ -156,17 +179,25 @@ def conjugate_if_complex(x: Tensor) -> Tensor:
     return conjugate(x) if x.dtype.kind == "c" else x
 
 
-def _linear_in_sums(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
+def _make_scan_rule(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
     """Return the rule of a running function, which is linear for "sum"."""
-    return along_rule(shape, dim, linear="each" if op == "sum" else "none")
+    return make_along_rule(shape, dim, linear="each" if op == "sum" else "none")
 
 
 _scan_op = SteppedOp(
-    "scan", _linear_in_sums, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True
+    "scan",
+    _make_scan_rule,
+    _scan_block,
+    steps=_list_exchanges,
+    adjoint=_adjoint,
+    contextual=True,
+    saves_result=True,
 )
 
 #: Running extremes, which have no gradient.
-_extreme_op = SteppedOp("running_extreme", _linear_in_sums, _forward, steps=_steps, contextual=True)
+_extreme_op = SteppedOp(
+    "running_extreme", _make_scan_rule, _scan_block, steps=_list_exchanges, contextual=True
+)
 
 
 def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:
@@ -177,11 +208,13 @@ def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:
         x: the tensor.
         axis: the dimension; negative numbers count from the end.
     """
-    at = along_dim(f"running {op}", x, axis)
+    at = normalise_along_dim(f"running {op}", x, axis)
     return _extreme_op(x, dim=at, op=op, backward=False)
 
 
-def _scan(name: str, op: str, x: Tensor, dim: Dim, dtype: DTypeLike | None, include_initial: bool) -> Tensor:
+def _scan_along(
+    name: str, op: str, x: Tensor, dim: Dim, dtype: DTypeLike | None, include_initial: bool
+) -> Tensor:
     """Compute running sums or products along a dimension.
 
     Args:
@@ -192,7 +225,7 @@ def _scan(name: str, op: str, x: Tensor, dim: Dim, dtype: DTypeLike | None, incl
         dtype: the result type; None: 64 bits for integers and bools, else the type of ``x``.
         include_initial: insert the identity element of ``op`` first.
     """
-    at = along_dim(name, x, dim)
+    at = normalise_along_dim(name, x, dim)
     wide = {"b": np.int64, "i": np.int64, "u": np.uint64}
     kind = np.dtype(wide.get(x.dtype.kind, x.dtype) if dtype is None else dtype)
     y = _scan_op(to_type(x, kind), dim=at, op=op, backward=False)
@@ -220,21 +253,24 @@ def cumulative_sum(
 
     Args:
         x: the tensor.
-        dim: which dim; may be left out where there is one only.
+        dim: the dimension; None if ``x`` has only one.
         dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
             ``x``.
         include_initial: begin with 0, so that the result is one entry longer.
         axis: another name of ``dim``.
 
+    Returns:
+        The sums in the layout of ``x``: entry k is the sum of the entries up to k.
+
     Raises:
-        RuleError: a dimension out of range, no dim where there are several.
+        RuleError: If the dimension is out of range, or is None and ``x`` has not exactly one.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.cumulative_sum(v).full().tolist()
     [3, 4, 7, 9]
     """
-    return _scan("cumulative_sum", "sum", x, dim, dtype, include_initial)
+    return _scan_along("cumulative_sum", "sum", x, dim, dtype, include_initial)
 
 
 @operator(_scan_op)
@@ -252,21 +288,24 @@ def cumulative_prod(
 
     Args:
         x: the tensor.
-        dim: which dim; may be left out where there is one only.
+        dim: the dimension; None if ``x`` has only one.
         dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
             ``x``.
         include_initial: begin with 1, so that the result is one entry longer.
         axis: another name of ``dim``.
 
+    Returns:
+        The products in the layout of ``x``: entry k is the product of the entries up to k.
+
     Raises:
-        RuleError: a dimension out of range, no dim where there are several.
+        RuleError: If the dimension is out of range, or is None and ``x`` has not exactly one.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.cumulative_prod(x, dim=0).full().tolist()
     [[3, 1, 2], [18, 5, 8]]
     """
-    return _scan("cumulative_prod", "prod", x, dim, dtype, include_initial)
+    return _scan_along("cumulative_prod", "prod", x, dim, dtype, include_initial)
 
 
 @operator()
@@ -283,6 +322,9 @@ def diff(
         append: a tensor, array or number that is added after ``x`` along the dimension.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor whose dimension is ``n`` entries shorter, but not shorter than 0.
+
     Raises:
         RuleError: If a dimension is out of range or ``n`` is negative.
 
@@ -291,7 +333,7 @@ def diff(
     >>> ops.diff(x, dim=0).full().tolist()
     [[3, 4, 2]]
     """
-    at = along_dim("diff", x, dim)
+    at = normalise_along_dim("diff", x, dim)
     if n < 0:
         raise RuleError(f"differences are taken any number of times from 0 on, but got {n}")
     if n == 0:
@@ -303,13 +345,19 @@ def diff(
         size = x.shape[at]
         if size == 0:
             break
-        after, before = part_along(x, at, 1, size), part_along(x, at, 0, size - 1)
+        after, before = slice_along(x, at, 1, size), slice_along(x, at, 0, size - 1)
         x = (not_equal if x.dtype.kind == "b" else subtract)(after, before)
     return x
 
 
 def _as_end_tensor(value: Operand, x: Tensor, dim: int) -> Tensor:
-    """Return a value of ``prepend`` or ``append`` as a tensor; a number is repeated over the other dims."""
+    """Return a value of ``prepend`` or ``append`` as a tensor.
+
+    Args:
+        value: a tensor, array or number. A number is repeated over all dims but ``dim``, where it has one entry.
+        x: the tensor to which it is added.
+        dim: the dimension of the differences.
+    """
     if isinstance(value, Tensor) and value.ndim:
         return value
     shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))

@@ -27,7 +27,7 @@ KINDS = ("add", "subtract", "multiply", "maximum", "minimum", "set")
 LINEAR = ("add", "subtract", "set")
 
 
-def _rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
+def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
     """Return the rule of a scatter into ``dim``; owners of the dim's blocks need all ids and values."""
     names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
@@ -44,16 +44,25 @@ def _find_owned_ids(context: Context, ids: Array, dim: int) -> tuple[Array, Arra
     return is_owned, ids[is_owned].astype(np.intp) - start
 
 
-def _ids_first(values: Array, ids: Array, dim: int) -> Array:
+def _move_ids_first(values: Array, ids: Array, dim: int) -> Array:
     """Return the values with the dims of the ids first."""
     return np.moveaxis(values, range(dim, dim + ids.ndim), range(ids.ndim))
 
 
 def _scatter(context: Context, x: Array, ids: Array, values: Array, dim: int, kind: str) -> Array:
-    """Return this rank's block with the values at its own positions set or combined by ``kind``."""
+    """Return this rank's block with values set or combined at the positions inside it.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: this rank's block.
+        ids: all ids.
+        values: all values, with the dims of the ids in place of ``dim``.
+        dim: the dimension.
+        kind: one of :data:`KINDS`.
+    """
     is_owned, positions = _find_owned_ids(context, ids, dim)
     result = np.array(np.moveaxis(x, dim, 0), order="C")
-    rows = _ids_first(values, ids, dim)[is_owned]
+    rows = _move_ids_first(values, ids, dim)[is_owned]
     if kind == "set":
         result[positions] = rows
     elif kind == "add":
@@ -79,13 +88,13 @@ def _scatter_vjp(
         last[positions] = numbers
         rows[last[positions] != numbers] = 0
         x_gradient[positions] = 0
-    _ids_first(values_gradient, ids, dim)[is_owned] = rows
+    _move_ids_first(values_gradient, ids, dim)[is_owned] = rows
     return np.moveaxis(x_gradient, 0, dim), None, values_gradient
 
 
 _scatter_op = Op(
     "scatter",
-    _rule,
+    _scatter_rule,
     _scatter,
     _scatter_vjp,
     dtype=lambda x, _ids, _values, dim, kind: x,
@@ -106,6 +115,9 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
         values: ``[a..., i..., b...]``, or a shape that broadcasts to it.
         dim: the dimension ``v`` of ``x``.
         axis: another name of ``dim``.
+
+    Returns:
+        A tensor in the shape, type and layout of ``x``.
 
     Raises:
         RuleError: If a dimension is out of range, values do not broadcast, or ``x`` cannot represent their type.

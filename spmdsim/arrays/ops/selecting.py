@@ -11,10 +11,10 @@ from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.joined import join_rows, require_values
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.along import put_along
-from spmdsim.arrays.ops.declare import Array, bool_type, cast, to_one_type
+from spmdsim.arrays.ops.declare import Array, bool_type, cast, convert_to_one_type
 from spmdsim.arrays.ops.elementwise import logical_not, subtract
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.scans import ALONG, cumulative_sum, split_axes
+from spmdsim.arrays.ops.scans import ALONG, cumulative_sum, find_split_axes
 from spmdsim.arrays.ops.shape import merge_dims, reshape
 from spmdsim.arrays.ops.sorting import sort, sort_with_indices
 from spmdsim.arrays.stepped import SteppedOp
@@ -80,11 +80,17 @@ def flatten_in_blocks(x: Tensor) -> Tensor:
 
 @operator()
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    """Return the indices of entries that are not 0: one tensor per dimension, in row-major order.
+    """Return the indices of entries that are not 0, in row-major order.
+
+    Args:
+        x: the tensor.
+
+    Returns:
+        One int64 tensor ``[count]`` per dimension. Their entries form balanced blocks over the axes that split ``x``.
 
     Raises:
-        RuleError: a tensor without dims.
-        WorldError: a world without values.
+        RuleError: If ``x`` has no dimensions.
+        WorldError: If the world has no data.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -134,13 +140,20 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
         values: a tensor or array of any shape.
         invert: return True for entries that equal none of the values instead.
 
+    Returns:
+        A bool tensor in the shape of ``x``; with split values and without ``invert`` it is partial: the pending
+        reduction is a logical or.
+
+    Raises:
+        RuleError: If the element types have no common type.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.isin(x, [1, 6]).full().tolist()
     [[False, True, False], [True, False, False]]
     """
     like: Any = x if isinstance(x, Tensor) else values
-    entries, others = to_one_type("isin", as_operand(x, like), as_operand(values, like))
+    entries, others = convert_to_one_type("isin", as_operand(x, like), as_operand(values, like))
     is_in = _isin_op(entries, others)
     return logical_not(is_in) if invert else is_in
 
@@ -170,7 +183,7 @@ class UniqueAll(NamedTuple):
 
 def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
     """Return the all-gather of one entry per rank, or () if the dim is not split."""
-    axes = split_axes(strategy)
+    axes = find_split_axes(strategy)
     if not axes:
         return ()
     mesh = strategy.mesh
@@ -178,17 +191,20 @@ def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]
     return ((step, inputs[0].dtype),)
 
 
-def _neighbour_entry(context: Context, x: Array, ahead: bool) -> Generator[Array, Array, tuple[Array, bool]]:
+def _find_neighbour_entry(
+    context: Context, x: Array, ahead: bool
+) -> Generator[Array, Array, tuple[Array, bool]]:
     """Return the nearest entry after or before this rank's block, ``[1]``, and True.
 
-    If there is none, return zero and False. Empty blocks are skipped.
+    If there is none, return a zero and False. Empty blocks are skipped. If the dim is split, the generator yields one
+    entry of this rank; the caller sends back those of all ranks.
 
     Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block of the dim.
         ahead: True for the first entry after this block, False for the last one before it.
     """
-    axes, mesh, size = split_axes(context.strategy), context.strategy.mesh, context.size(ALONG)
+    axes, mesh, size = find_split_axes(context.strategy), context.strategy.mesh, context.size(ALONG)
     if not axes:
         return np.zeros(1, x.dtype), False
     entry = (x[:1] if ahead else x[-1:]) if len(x) else np.zeros(1, x.dtype)
@@ -204,7 +220,7 @@ def _neighbour_entry(context: Context, x: Array, ahead: bool) -> Generator[Array
 
 def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
     """Return True for each entry that differs from the entry before it, and for the first entry."""
-    before, has_entry = yield from _neighbour_entry(context, x, False)
+    before, has_entry = yield from _find_neighbour_entry(context, x, False)
     earlier = np.concatenate([before, x])[: len(x)]
     differs = np.asarray(x != earlier)
     if not has_entry:
@@ -212,9 +228,9 @@ def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Arra
     return differs
 
 
-def _next_entries(context: Context, x: Array, last: int) -> Generator[Array, Array, Array]:
-    """Return the entry after each entry; ``last`` follows the very last one."""
-    after, has_entry = yield from _neighbour_entry(context, x, True)
+def _find_next_entries(context: Context, x: Array, last: int) -> Generator[Array, Array, Array]:
+    """Return the entry after each entry of this rank's block; ``last`` after the very last."""
+    after, has_entry = yield from _find_neighbour_entry(context, x, True)
     return np.concatenate([x[1:], after if has_entry else np.full(1, last, x.dtype)])[: len(x)]
 
 
@@ -229,7 +245,7 @@ _starts_op = SteppedOp(
     moves=True,
 )
 _following_op = SteppedOp(
-    "following", _runs_rule, _next_entries, steps=_neighbour_steps, contextual=True, moves=True
+    "following", _runs_rule, _find_next_entries, steps=_neighbour_steps, contextual=True, moves=True
 )
 
 
@@ -239,7 +255,7 @@ def _flatten_detached(name: str, x: Tensor) -> Tensor:
     return flatten_in_blocks(x.detach())
 
 
-def _run_lengths(ordered: Tensor, starts: Tensor) -> Tensor:
+def _count_run_lengths(ordered: Tensor, starts: Tensor) -> Tensor:
     """Return the lengths of the runs of equal values.
 
     Args:
@@ -250,7 +266,7 @@ def _run_lengths(ordered: Tensor, starts: Tensor) -> Tensor:
     return subtract(_following_op(positions, last=ordered.shape[0]), positions)
 
 
-def _inverse_indices(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
+def _compute_inverse_indices(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
     """Return for each entry of ``x`` the number of its value.
 
     Args:
@@ -266,8 +282,14 @@ def _inverse_indices(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
 def unique_values(x: Tensor) -> Tensor:
     """Return the unique values in ascending order; every nan counts as a value of its own.
 
+    Args:
+        x: the tensor.
+
+    Returns:
+        The values ``[count]``, in balanced blocks over the axes that split ``x``.
+
     Raises:
-        WorldError: a world without values.
+        WorldError: If the world has no data.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -282,6 +304,15 @@ def unique_values(x: Tensor) -> Tensor:
 def unique_counts(x: Tensor) -> UniqueCounts:
     """Return the values of :func:`unique_values` and the number of their occurrences.
 
+    Args:
+        x: the tensor.
+
+    Returns:
+        The named tuple ``(values, counts)``; counts are int64.
+
+    Raises:
+        WorldError: If the world has no data.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> values, counts = ops.unique_counts(v)
@@ -290,7 +321,7 @@ def unique_counts(x: Tensor) -> UniqueCounts:
     """
     ordered = sort(_flatten_detached("unique_counts", x))
     starts = _starts_op(ordered)
-    return UniqueCounts(select(ordered, starts), _run_lengths(ordered, starts))
+    return UniqueCounts(select(ordered, starts), _count_run_lengths(ordered, starts))
 
 
 @operator()
@@ -299,6 +330,15 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
 
     The second result has the shape of ``x``.
 
+    Args:
+        x: the tensor.
+
+    Returns:
+        The named tuple ``(values, inverse_indices)``; the indices are int64 in the shape of ``x``.
+
+    Raises:
+        WorldError: If the world has no data.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.unique_inverse(v).inverse_indices.full().tolist()
@@ -306,7 +346,7 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
     """
     ordered, order = sort_with_indices(_flatten_detached("unique_inverse", x))
     starts = _starts_op(ordered)
-    return UniqueInverse(select(ordered, starts), _inverse_indices(x, starts, order))
+    return UniqueInverse(select(ordered, starts), _compute_inverse_indices(x, starts, order))
 
 
 @operator()
@@ -316,6 +356,15 @@ def unique_all(x: Tensor) -> UniqueAll:
     The values are those of :func:`unique_values`. The first index is the row-major position of a value's first
     occurrence. The inverse indices contain for each entry of ``x`` the number of its value.
 
+    Args:
+        x: the tensor.
+
+    Returns:
+        The named tuple ``(values, indices, inverse_indices, counts)``.
+
+    Raises:
+        WorldError: If the world has no data.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.unique_all(v).indices.full().tolist()
@@ -323,5 +372,5 @@ def unique_all(x: Tensor) -> UniqueAll:
     """
     ordered, order = sort_with_indices(_flatten_detached("unique_all", x))
     starts = _starts_op(ordered)
-    counts, inverse = _run_lengths(ordered, starts), _inverse_indices(x, starts, order)
+    counts, inverse = _count_run_lengths(ordered, starts), _compute_inverse_indices(x, starts, order)
     return UniqueAll(select(ordered, starts), select(order, starts), inverse, counts)

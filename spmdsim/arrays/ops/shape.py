@@ -1,6 +1,7 @@
 """Operators that only move elements: reshape, transpose, flip, broadcast_to.
 
-They are linear and pass any pending reduction on.
+They are linear and pass any pending reduction on. A rule names the dimensions of operand and result. A name is called
+a factor; a dimension of a reshape may be composed of several factors, such as ``(f0 f1)``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.ops.declare import Array, Shape, unbroadcast
-from spmdsim.arrays.ops.dim_reductions import Dims, normal_dims
+from spmdsim.arrays.ops.dim_reductions import Dims, normalise_dims
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.arrays.sources import redistribute_reshaped
@@ -25,12 +26,12 @@ from spmdsim.layout.windowed_layout import Window
 __all__ = ["broadcast_to", "flatten", "flip", "reshape", "transpose"]
 
 
-def moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") -> Rule:
-    """Return a rule that passes every pending reduction on, because the operator only moves elements.
+def make_moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") -> Rule:
+    """Return the rule of an operator that only moves elements and passes reductions on.
 
     Args:
-        text: the rule.
-        unsplit: factors that must not be split.
+        text: the rule, such as "m n -> n m".
+        unsplit: the names of dimensions that must not be split.
         linear: operands in which the operator is linear, as in :meth:`Rule.parse`.
     """
     return Rule.parse(text, whole=" ".join(unsplit), linear=linear, passes=REDUCE_OPS)
@@ -64,15 +65,17 @@ def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
                 if n != 1:
                     term.append(factor(n, keep_whole=True))
     else:
-        _match(shape, new_shape, left, right, factor)
-    text = f"{_spell(left)} -> {_spell(right)}"
-    return moving_rule(text, unsplit), sizes
+        _match_factors(shape, new_shape, left, right, factor)
+    text = f"{_format_terms(left)} -> {_format_terms(right)}"
+    return make_moving_rule(text, unsplit), sizes
 
 
-def _match(
+def _match_factors(
     shape: Shape, new_shape: Shape, left: list[list[str]], right: list[list[str]], factor: Any
 ) -> None:
     """Append common factors of two shapes to their terms, from the left.
+
+    A factor is a size that both shapes share, such as 3 of ``(6, 4)`` and ``(3, 8)``.
 
     Args:
         shape: the old shape.
@@ -98,11 +101,11 @@ def _match(
             a, b = a // common, b // common
         if a > 1 and b > 1:
             # The boundaries do not coincide, so factors up to the next common boundary must not be split.
-            i, j = _whole_until_aligned(shape, new_shape, left, right, (i, j, a, b), factor)
+            i, j = _add_unsplit_factors(shape, new_shape, left, right, (i, j, a, b), factor)
             a = b = 1
 
 
-def _whole_until_aligned(
+def _add_unsplit_factors(
     shape: Shape,
     new_shape: Shape,
     left: list[list[str]],
@@ -110,7 +113,7 @@ def _whole_until_aligned(
     state: tuple[int, int, int, int],
     factor: Any,
 ) -> tuple[int, int]:
-    """Add unsplit factors up to the next common boundary; return the numbers of the next dims.
+    """Add factors that must not be split, up to the next common boundary of both shapes.
 
     Args:
         shape: the old shape.
@@ -118,7 +121,10 @@ def _whole_until_aligned(
         left: factors of each old dim, extended in place.
         right: factors of each new dim, extended in place.
         state: numbers of the next old and new dim, and remaining sizes of the current ones.
-        factor: returns the name of a new factor.
+        factor: ``factor(size, keep_whole)`` returns the name of a new factor.
+
+    Returns:
+        The numbers of the next old and new dim after the boundary.
     """
     i, j, a, b = state
     left[i - 1].append(factor(a, True))
@@ -133,7 +139,7 @@ def _whole_until_aligned(
     return i, j
 
 
-def _spell(terms: list[list[str]]) -> str:
+def _format_terms(terms: list[list[str]]) -> str:
     """Return the text of a rule's side: one name per dim, several in parentheses, "1" for none."""
     return " ".join("1" if not t else t[0] if len(t) == 1 else f"({' '.join(t)})" for t in terms)
 
@@ -173,6 +179,9 @@ def reshape(
         order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x``
             and in the result. ``"A"`` is ``"C"``.
 
+    Returns:
+        A tensor with the elements of ``x``. Pending reductions stay pending.
+
     Raises:
         RuleError: If the number of elements differs or the order is unknown.
         UsageTypeError: If the sizes are not in one tuple.
@@ -184,11 +193,11 @@ def reshape(
     """
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
-    new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
+    new = resolve_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if order != "C":
         return _reshape_in_order(x, new, layout, order)
     if layout is None and x.ndim == 1 and len(new) > 1:
-        layout = _row_layout(x, new)
+        layout = _choose_row_layout(x, new)
     if layout is not None:
         return redistribute_reshaped(x, layout, new)
     return _reshape_op(x, shape=new)
@@ -196,6 +205,12 @@ def reshape(
 
 def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
     """Reshape in column-major order for ``order="F"``, in row-major order for "A".
+
+    Args:
+        x: the tensor.
+        shape: the new shape.
+        layout: the layout of the result; None: it follows from that of ``x``.
+        order: "F" or "A".
 
     Raises:
         RuleError: If ``order`` is another word.
@@ -211,25 +226,27 @@ def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str
     raise RuleError(f"elements are taken in order 'C' or 'F', but got {order!r}")
 
 
-def _row_layout(x: Tensor, shape: Shape) -> Layout | None:
-    """Return a layout that splits rows of the new shape if blocks of a vector end within rows, else None.
+def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
+    """Return a layout that splits the new shape's first dimension; None if none is needed.
 
-    The elements then move between neighbours, and nothing is gathered.
+    It is needed if ``x`` is a vector whose blocks end within rows of the new shape. With it, the elements move
+    between neighbours, and nothing is gathered. None is also returned if the vector is not split or is partial.
     """
     old_layout, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
-    if (
-        not old_layout.dims[0]
-        or old_layout.partial_axes
-        or shape[first] in (0, n)
-        or shape[first] % old_layout.cuts[0] == 0
-    ):
+    if not old_layout.dims[0] or old_layout.partial_axes:
+        return None
+    if shape[first] in (0, n) or shape[first] % old_layout.cuts[0] == 0:
         return None
     return Layout(old_layout.mesh, [old_layout.dims[0] if d == first else None for d in range(len(shape))])
 
 
-def full_shape(old: Shape, new: Iterable[int]) -> Shape:
-    """Return a new shape with its -1 replaced by the missing size.
+def resolve_shape(old: Shape, new: Iterable[int]) -> Shape:
+    """Return a new shape with its -1 replaced by the size that the number of elements requires.
+
+    Args:
+        old: the old shape.
+        new: the new sizes; at most one is -1.
 
     Raises:
         RuleError: If several sizes are -1, a size is less than -1, or the number of elements differs.
@@ -262,6 +279,9 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
         start: the first merged dimension; or the order, as in NumPy, for all dimensions.
         order: ``"C"`` or ``"F"`` as in :func:`reshape`; ``"A"`` and ``"K"`` are ``"C"``.
 
+    Returns:
+        A tensor with ``start + 1`` dimensions.
+
     Raises:
         RuleError: If the order is unknown, or "F" with a ``start`` other than 0.
 
@@ -281,7 +301,10 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
 
 
 def merge_dims(x: Tensor, start: int, stop: int) -> Tensor:
-    """Merge dims ``start`` to ``stop - 1`` into one, split by all axes that split them, without a gather."""
+    """Return the tensor with dims ``start`` to ``stop - 1`` merged into one.
+
+    The merged dim is split by all axes that split one of them, and nothing is gathered.
+    """
     dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
     split_dims = [d for d in range(x.ndim)[start:stop] if dims[d]]
     needs_no_layout = not split_dims or (split_dims == [start] and x.shape[start] % x.layout.cuts[start] == 0)
@@ -298,7 +321,7 @@ def _transpose(x: Array, perm: Shape) -> Array:
 
 _transpose_op = Op(
     "transpose",
-    lambda shape, perm: moving_rule(
+    lambda shape, perm: make_moving_rule(
         f"{' '.join(f'd{d}' for d in range(len(shape)))} -> {' '.join(f'd{d}' for d in perm)}", ()
     ),
     _transpose,
@@ -318,8 +341,11 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
         perm: a permutation of the dimensions.
         axes: another name of ``perm``.
 
+    Returns:
+        A tensor with the elements of ``x``; every dimension keeps the axes that split it.
+
     Raises:
-        RuleError: ``perm`` is not a permutation of the dims.
+        RuleError: If ``perm`` is not a permutation of the dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -333,15 +359,15 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     return _transpose_op(x, perm=order)
 
 
-def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
+def make_same_dims_rule(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
     """Return the rule of an operator that only moves elements; sizes of the result's dims may differ."""
     names = " ".join(f"d{d}" for d in range(len(shapes[0])))
-    return moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear)
+    return make_moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear)
 
 
 _flip_op = WindowOp(
     "flip",
-    same_dims,
+    make_same_dims_rule,
     lambda x, **_: x,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
@@ -360,15 +386,18 @@ def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
         dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
         axis: another name of ``dims``.
 
+    Returns:
+        A tensor in the shape and layout of ``x``.
+
     Raises:
-        RuleError: a dimension out of range or given twice.
+        RuleError: If a dimension is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.flip(x, 0).full().tolist()
     [[6, 5, 4], [3, 1, 2]]
     """
-    return _flip_op(x, dims=normal_dims(dims, x.ndim))
+    return _flip_op(x, dims=normalise_dims(dims, x.ndim))
 
 
 def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
@@ -377,7 +406,7 @@ def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
     right = [f"d{i}" for i in range(len(shape))]
     left = ["1" if n == 1 else right[i + extra] for i, n in enumerate(old)]
     sizes = {f"d{i}": n for i, n in enumerate(shape)}
-    return moving_rule(f"{' '.join(left)} -> {' '.join(right)}", ()), sizes
+    return make_moving_rule(f"{' '.join(left)} -> {' '.join(right)}", ()), sizes
 
 
 _broadcast_op = Op(
@@ -400,8 +429,11 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
         x: the tensor.
         shape: the shape of the result.
 
+    Returns:
+        A tensor of this shape.
+
     Raises:
-        RuleError: shapes that do not broadcast.
+        RuleError: If the shape of ``x`` does not broadcast to ``shape``.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

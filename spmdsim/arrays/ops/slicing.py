@@ -12,11 +12,11 @@ import numpy as np
 
 from spmdsim.arrays import Context, Tensor
 from spmdsim.arrays.operands import normalise_dim
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, to_one_type
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_to_one_type
 from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
-from spmdsim.arrays.ops.windowed import WindowOp, Windows, margins, pad_block
+from spmdsim.arrays.ops.shape import broadcast_to, flatten, flip, make_same_dims_rule, reshape
+from spmdsim.arrays.ops.windowed import WindowOp, Windows, count_margins, pad_block
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError, many
@@ -30,7 +30,7 @@ PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict
 
 
 def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
-    """Return the window of each dim that the slice cuts, None for others."""
+    """Return the `Window` of each dim that a slice cuts; None for the other dims."""
     bounds = zip(start, stop, step, shape)
     return {
         0: [None if (a, b, s) == (0, n, 1) else Window(len(range(a, b, s)), a, 1, s) for a, b, s, n in bounds]
@@ -44,7 +44,7 @@ def _return_window(x: Array, **_: Any) -> Array:
 
 _slice_op = WindowOp(
     "slice",
-    same_dims,
+    make_same_dims_rule,
     _return_window,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
@@ -65,6 +65,9 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
         stop: the index after the last one of each dimension, at most its size.
         step: distance of two indices of each dimension, at least 1; None: 1.
 
+    Returns:
+        The entries, with as many dimensions as ``x``.
+
     Raises:
         RuleError: If bounds are out of range, a start is greater than its stop, or a step is less than 1.
 
@@ -80,7 +83,7 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
     return _slice_op(x, start=tuple(start), stop=tuple(stop), step=steps)
 
 
-def part_along(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
+def slice_along(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
     """Return the entries ``start`` to ``stop - 1`` along a dimension."""
     starts, stops = [0] * x.ndim, list(x.shape)
     starts[dim], stops[dim] = start, stop
@@ -97,6 +100,9 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
+    Returns:
+        ``parts`` tensors of equal shape, in order.
+
     Raises:
         RuleError: If a dimension is out of range, or ``parts`` does not divide its size or is less than 1.
 
@@ -109,7 +115,7 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
     n = x.shape[dim]
     if parts < 1 or n % parts:
         raise RuleError(f"dim {dim} of size {n} does not split into {parts} equal parts")
-    return [part_along(x, dim, k * n // parts, (k + 1) * n // parts) for k in range(parts)]
+    return [slice_along(x, dim, k * n // parts, (k + 1) * n // parts) for k in range(parts)]
 
 
 def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Windows:
@@ -120,14 +126,16 @@ def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Win
 
 def _pad_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, **_: Any) -> tuple[Array]:
     """Return the gradient of the elements without the padding."""
-    sides = zip(margins(context), operands[0].shape)
+    sides = zip(count_margins(context), operands[0].shape)
     return (dy[tuple(slice(a, a + n) for (a, _), n in sides)],)
 
 
 _pad_op = WindowOp(
     "pad",
-    lambda shape, before, after, value: same_dims(shape) if value == 0 else Rule.parse(same_dims(shape).text),
-    lambda context, x, before, after, value: pad_block(x, margins(context), [value] * x.ndim),
+    lambda shape, before, after, value: (
+        make_same_dims_rule(shape) if value == 0 else Rule.parse(make_same_dims_rule(shape).text)
+    ),
+    lambda context, x, before, after, value: pad_block(x, count_margins(context), [value] * x.ndim),
     _pad_vjp,
     contextual=True,
     unseen=(0,),
@@ -160,6 +168,9 @@ def pad(
             ``"wrap"``: elements of the opposite end; ``"reflect"`` and ``"symmetric"``: mirrored elements, without
             and with the outermost one.
         constant_values: another name of ``value``.
+
+    Returns:
+        A tensor whose size per dimension is that of ``x`` plus both counts.
 
     Raises:
         RuleError: If a count is negative, there is not one per dim, the mode is unknown, or ``x`` cannot represent
@@ -206,7 +217,7 @@ _REPEATING = ("edge", "wrap", "reflect", "symmetric")
 
 
 def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
-    """Pad a dim with elements of its own: slices, reversed slices and copies of the ends.
+    """Return a tensor padded with slices, reversed slices or copies of its own ends.
 
     Args:
         x: the tensor.
@@ -229,16 +240,23 @@ def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -
 
 
 def _split_runs(positions: Array) -> list[Array]:
-    """Split positions into runs that ascend by one, descend by one, or stay constant."""
+    """Split positions into runs that ascend by one, descend by one, or stay constant.
+
+    >>> [run.tolist() for run in _split_runs(np.array([2, 1, 0, 1, 1]))]
+    [[2, 1, 0], [1], [1]]
+    """
     steps = np.diff(positions)
     jumps = np.flatnonzero((np.diff(steps, prepend=steps[:1]) != 0) | (abs(steps) > 1)) + 1
     return [run for run in np.split(positions, jumps) if run.size]
 
 
 def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
-    """Return the entries at a run of positions: a slice, a reversed slice, or copies of one entry."""
+    """Return the entries of a dim at one run of positions, as `_split_runs` returns it.
+
+    The result is a slice, a reversed slice, or copies of one entry.
+    """
     first, last = int(positions.min()), int(positions.max()) + 1
-    piece = part_along(x, dim, first, last)
+    piece = slice_along(x, dim, first, last)
     if positions[0] > positions[-1]:
         return flip(piece, dim)
     shape = [len(positions) if d == dim else n for d, n in enumerate(x.shape)]
@@ -246,7 +264,11 @@ def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
 
 
 def _counts_per_side(width: PadWidth, ndim: int) -> tuple[Any, Any]:
-    """Return the counts before and after each dim, from NumPy's ``pad_width``.
+    """Return two tuples: the counts before each dim and those after it.
+
+    Args:
+        width: NumPy's ``pad_width``: a count, a pair, a pair per dim, or a dict from dims to counts or pairs.
+        ndim: the number of dims.
 
     Raises:
         RuleError: If the numbers do not fit the number of dims.
@@ -268,7 +290,7 @@ def _counts_per_side(width: PadWidth, ndim: int) -> tuple[Any, Any]:
 
 _roll_op = WindowOp(
     "roll",
-    same_dims,
+    make_same_dims_rule,
     lambda x, **_: x,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
@@ -289,6 +311,9 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
         shift: the number of positions, or one number per dimension; negative numbers move towards the start.
         dim: the dimension or dimensions; None: all elements in row-major order.
         axis: another name of ``dim``.
+
+    Returns:
+        A tensor in the shape of ``x``.
 
     Raises:
         RuleError: If a dimension is out of range, or there is neither one shift per dim nor a single one of either.
@@ -314,7 +339,10 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
 
 
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
-    """Return the window of each operand: its position in the joined dim."""
+    """Return the window of each operand of ``concat``: its position in the joined dim.
+
+    It is None for an operand that fills the joined dim alone.
+    """
     total, start, windows = sum(shape[dim] for shape in shapes), 0, {}
     for k, shape in enumerate(shapes):
         window = None if shape[dim] == total else Window(total, -start)
@@ -325,7 +353,7 @@ def _concat_windows(*shapes: Shape, dim: int) -> Windows:
 
 _concat_op = WindowOp(
     "concat",
-    lambda *shapes, dim: same_dims(shapes[0], *shapes[1:], linear="all"),
+    lambda *shapes, dim: make_same_dims_rule(shapes[0], *shapes[1:], linear="all"),
     lambda *xs, dim: np.concatenate(xs, axis=dim),
     lambda dy, xs, _y, dim: np.split(dy, np.cumsum([x.shape[dim] for x in xs])[:-1], axis=dim),
     moves=True,
@@ -342,6 +370,9 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
         dim: the dimension; None: join all elements of each tensor, in row-major order.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor with the entries of all tensors, in their order.
+
     Raises:
         RuleError: If a dimension is out of range, there are no tensors, one has no dims, or other sizes differ.
 
@@ -355,7 +386,7 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
         raise RuleError("concat needs at least one tensor")
     if dim is None:
         tensors, dim = [flatten(x) for x in tensors], 0
-    tensors = to_one_type("concat", *tensors)
+    tensors = convert_to_one_type("concat", *tensors)
     if not all(x.ndim for x in tensors):
         raise RuleError("concat puts tensors with dims together, but one of them is a single number")
     return _concat_op(*tensors, dim=normalise_dim(dim, tensors[0].ndim))

@@ -29,12 +29,12 @@ from spmdsim.arrays.ops.declare import Array, Arrays
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.scans import (
     ALONG,
-    along_dim,
-    along_rule,
-    other_dims,
-    rows_back,
-    rows_last,
-    split_axes,
+    find_split_axes,
+    from_rows,
+    list_other_dims,
+    make_along_rule,
+    normalise_along_dim,
+    to_rows,
 )
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Strategy
@@ -66,6 +66,8 @@ class Sampling(NamedTuple):
 @lru_cache(maxsize=1024)
 def choose_sampling(size: int, ranks: int, itemsize: int) -> Sampling:
     """Return the numbers of samples and rounds with which a rank receives the fewest bytes.
+
+    Tried are 8, 16, … 1024 samples and up to 39 rounds. A round costs ``ROUND`` bytes besides its samples.
 
     Args:
         size: length of the dimension.
@@ -112,7 +114,10 @@ def sample_positions(low: Array, high: Array, samples: int) -> tuple[Array, Arra
 
 
 def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tuple[Array, Array]:
-    """Narrow the brackets of all ranks for one border.
+    """Return narrower brackets of all ranks for one border between two blocks of the result.
+
+    A bracket is a range of positions in a rank's sorted row that contains the rank's cut, where the border falls into
+    the row. See the top of this file.
 
     Args:
         values: samples of all ranks, ``[b, p, s]``: rows, ranks, samples.
@@ -194,7 +199,7 @@ def concatenate_ranges(rows: Array, starts: Array, stops: Array) -> Array:
 
 
 def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
-    """Count for each row the elements of each rank among the first elements of all ranks.
+    """Return how many of the first elements of all ranks, in sorted order, are on each rank.
 
     Args:
         parts: elements of each rank, row after row.
@@ -218,15 +223,25 @@ def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
 VALUES, INDICES = "values", "indices"
 
 
-def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    """Return the exchanges of a sort along a split dim, or (): samples, remaining elements, cuts, entries."""
-    axes = split_axes(strategy)
+def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    """Return the exchanges of a sort along a split dimension; () if it is not split.
+
+    Each exchange is a step (one collective) with its element type. They serve, in order: samples and brackets of each
+    round, remaining elements, cuts, counts, and the entries themselves, one exchange per result.
+
+    Args:
+        bound: the rule with its sizes.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of the operand.
+        params: the parameters of `_sort_block`.
+    """
+    axes = find_split_axes(strategy)
     if not axes:
         return ()
     (meta,), dim, give = inputs, params["dim"], params["give"]
     size = meta.shape[dim]
     mesh, ranks = strategy.mesh, strategy.mesh.axis_size(*axes)
-    sizes, entries = other_dims(meta, dim)
+    sizes, entries = list_other_dims(meta, dim)
     samples, rounds, within = choose_sampling(size, ranks, meta.dtype.itemsize)
     number = np.dtype(np.int64)
 
@@ -245,7 +260,7 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
     return (*selection, *ending, *[moved[kind] for kind in kinds])
 
 
-def _forward(
+def _sort_block(
     context: Context, x: Array, dim: int, descending: bool, give: tuple[str, ...]
 ) -> Generator[Any, Any, Any]:
     """Sort this rank's block, and exchange entries if the dimension is split.
@@ -260,19 +275,19 @@ def _forward(
     Returns:
         One array, or a tuple of two, in the order of ``give``.
     """
-    rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
+    rows, start = to_rows(x, dim), context.bounds(ALONG)[0]
     if descending:  # reverse, sort, and reverse again, so that equal entries keep their order
         rows = rows[:, ::-1]
     numbered = INDICES in give
     rows, order = _sort_rows(rows, numbered)
     if order is not None:
         order = start + (rows.shape[1] - 1 - order if descending else order)
-    if split_axes(context.strategy):
-        rows, order = yield from _exchange(context, rows, order, dim, descending)
+    if find_split_axes(context.strategy):
+        rows, order = yield from _exchange_entries(context, rows, order, dim, descending)
     if descending:
         rows, order = rows[:, ::-1], None if order is None else order[:, ::-1]
     results = [
-        rows_back(rows_of_result, x.shape, dim)
+        from_rows(rows_of_result, x.shape, dim)
         for rows_of_result in (rows if VALUES in give else None, order)
         if rows_of_result is not None
     ]
@@ -291,7 +306,7 @@ def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
     return np.take_along_axis(rows, order, -1), order if numbered else None
 
 
-def _exchange(
+def _exchange_entries(
     context: Context, rows: Array, order: Array | None, dim: int, descending: bool
 ) -> Generator[Any, Any, tuple[Array, Array | None]]:
     """Return this rank's block of the sorted rows of all ranks, and its global indices or None.
@@ -303,7 +318,7 @@ def _exchange(
         dim: the dimension.
         descending: rows are reversed, so the last rank's block comes first.
     """
-    mesh, axes = context.strategy.mesh, split_axes(context.strategy)
+    mesh, axes = context.strategy.mesh, find_split_axes(context.strategy)
     members = mesh.group(context.rank, *axes)
     line, size = Layout(mesh, [axes]), context.size(ALONG)
     sizes = np.array([line.local_shape((size,), member)[0] for member in members])
@@ -367,10 +382,12 @@ def _concatenate_rows(landed: Arrays, counts: Array) -> Array:
 
 _sort_op = SteppedOp(
     "sort",
-    lambda shape, dim, descending, give: along_rule(shape, dim, "{} -> " + ", ".join(["{}"] * len(give))),
-    _forward,
+    lambda shape, dim, descending, give: make_along_rule(
+        shape, dim, "{} -> " + ", ".join(["{}"] * len(give))
+    ),
+    _sort_block,
     dtype=lambda x, give, **_: tuple(x if kind == VALUES else np.dtype(np.int64) for kind in give),
-    steps=_steps,
+    steps=_list_exchanges,
     adjoint=lambda dys, _xs, results, dim, **_: (
         dys[0] if dys[0] is None else put_along(dys[0], results[-1], dim),
     ),
@@ -381,7 +398,9 @@ _sort_op = SteppedOp(
 )
 
 
-def _sort(name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...]) -> tuple[Tensor, ...]:
+def _sort_along(
+    name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...]
+) -> tuple[Tensor, ...]:
     """Sort along a dimension in the layout that moves fewer bytes; return results in the layout of ``x``.
 
     Args:
@@ -391,7 +410,7 @@ def _sort(name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...
         descending: the largest entries come first.
         give: the results: VALUES, INDICES or both.
     """
-    at = along_dim(name, x, dim)
+    at = normalise_along_dim(name, x, dim)
     x = x.to(x.layout.reduced)
     home, sorting_layout = x.layout, _choose_layout(x, at)
     results = _sort_op.results(
@@ -401,10 +420,11 @@ def _sort(name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...
 
 
 def _choose_layout(x: Tensor, dim: int) -> Layout:
-    """Return the layout in which to sort: the layout of ``x``, or one that does not split ``dim``.
+    """Return the layout in which to sort: that of ``x``, or one that does not split ``dim``.
 
     The axes of ``dim`` go to the largest other dimension that has an element for each of them, if moving there and
-    back is less than the samples of a sort of a split dimension.
+    back costs less than the samples of a sort of a split dimension. Else, or if no dimension is large enough, the
+    layout stays.
     """
     layout, shape = x.layout.canonical, x.shape
     axes = layout.dims[dim]
@@ -440,6 +460,9 @@ def sort(
         stable: accepted as in NumPy; equal values keep their order in any case.
         axis: another name of ``dim``.
 
+    Returns:
+        The sorted values in the shape and layout of ``x``.
+
     Raises:
         RuleError: If a dimension is out of range.
 
@@ -448,16 +471,14 @@ def sort(
     >>> ops.sort(v).full().tolist(), ops.argsort(v).full().tolist()
     ([1, 2, 3, 3], [1, 3, 0, 2])
     """
-    return _sort("sort", x, dim, descending, (VALUES, INDICES) if x.requires_grad else (VALUES,))[0]
+    return _sort_along("sort", x, dim, descending, (VALUES, INDICES) if x.requires_grad else (VALUES,))[0]
 
 
 @operator(_sort_op)
 def argsort(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> Tensor:
-    """Return the indices that sort a tensor; of equal values the first one comes first.
-
-    int64, in the shape and layout of ``x``: places in the whole dim and not in a rank's piece.
+    """Return the indices that sort a tensor along a dimension.
 
     Args:
         x: the tensor.
@@ -466,15 +487,19 @@ def argsort(
         stable: accepted as in NumPy; equal values keep their order in any case.
         axis: another name of ``dim``.
 
+    Returns:
+        int64 indices in the global dimension, in the shape and layout of ``x``. Of equal values the first one comes
+        first.
+
     Raises:
-        RuleError: a dimension out of range.
+        RuleError: If the dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argsort(x).full().tolist()
     [[1, 2, 0], [2, 1, 0]]
     """
-    return _sort("argsort", x.detach(), dim, descending, (INDICES,))[0]
+    return _sort_along("argsort", x.detach(), dim, descending, (INDICES,))[0]
 
 
 @operator(_sort_op)
@@ -490,8 +515,11 @@ def sort_with_indices(
         stable: accepted as in NumPy; equal values keep their order in any case.
         axis: another name of ``dim``.
 
+    Returns:
+        The sorted values, and the int64 indices of :func:`argsort`.
+
     Raises:
-        RuleError: a dimension out of range.
+        RuleError: If the dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -499,5 +527,5 @@ def sort_with_indices(
     >>> values.full().tolist(), places.full().tolist()
     ([[1, 2, 3], [4, 5, 6]], [[1, 2, 0], [2, 1, 0]])
     """
-    values, indices = _sort("sort_with_indices", x, dim, descending, (VALUES, INDICES))
+    values, indices = _sort_along("sort_with_indices", x, dim, descending, (VALUES, INDICES))
     return values, indices

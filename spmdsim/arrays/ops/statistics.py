@@ -13,7 +13,7 @@ from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.joined import require_values
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Shape, cast
-from spmdsim.arrays.ops.dim_reductions import Dims, mean, normal_dims
+from spmdsim.arrays.ops.dim_reductions import Dims, mean, normalise_dims
 from spmdsim.arrays.ops.dim_reductions import max as max_
 from spmdsim.arrays.ops.dim_reductions import min as min_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
@@ -22,7 +22,7 @@ from spmdsim.arrays.ops.lookup import gather
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.arrays.ops.shape import reshape, transpose
-from spmdsim.arrays.ops.slicing import part_along
+from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.ops.sorting import sort
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
@@ -38,8 +38,8 @@ Quantiles = float | Sequence[float] | np.ndarray
 PICKING = METHODS[1:4]
 
 
-def _quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
-    """Compute quantiles along dimensions; the shape of ``q`` comes first in the shape of the result.
+def _compute_quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
+    """Return quantiles along dimensions; the result's shape begins with that of ``q``.
 
     Args:
         name: the function that the user called, for error messages.
@@ -57,7 +57,7 @@ def _quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims:
     check_fractions(q)
     if x.dtype.kind == "c":
         raise RuleError(f"complex numbers have no {name}")
-    dims = normal_dims(dim, x.ndim)
+    dims = normalise_dims(dim, x.ndim)
     rows = merge_dims_last(x, dims)
     quantiles = _interpolate_sorted(
         sort(rows if method in PICKING or rows.dtype.kind in "fV" else cast(rows, np.float64)),
@@ -71,7 +71,7 @@ def _quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims:
 
 
 def to_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
-    """Convert floats to the type that NumPy gives their quantiles; integers stay unchanged.
+    """Return ``x`` in the type that NumPy gives its quantiles; integers stay unchanged.
 
     ``q`` has an element type of its own if it is an array or a NumPy number, so it takes part in the promotion. A
     Python number does not.
@@ -90,18 +90,16 @@ def check_fractions(q: Array) -> Array:
 
 
 def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the tensor with dimensions ``dims`` merged into one, which is the last."""
+    """Return the tensor with dimensions ``dims`` merged, in their order, into a last one."""
     others = [d for d in range(x.ndim) if d not in dims]
-    rows = (
-        x
-        if list(dims) == [x.ndim - 1]
-        else transpose(x, [*others, *dims])
-        if others
-        else flatten_in_blocks(x)
-    )
-    if len(dims) != 1 and others:
-        rows = reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
-    return rows
+    if list(dims) == [x.ndim - 1]:
+        return x
+    if not others:
+        return flatten_in_blocks(x)
+    rows = transpose(x, [*others, *dims])
+    if len(dims) == 1:
+        return rows
+    return reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
 
 
 def _interpolate_sorted(ordered: Tensor, q: Array, method: str) -> Tensor:
@@ -181,6 +179,9 @@ def quantile(
             ``"midpoint"``.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor of the shape of ``q``, then that of ``x`` without the reduced dimensions, or with size 1 for them.
+
     Raises:
         RuleError: If a dimension or a fraction is out of range, the method is unknown, or ``x`` is complex or has no
             entries.
@@ -190,7 +191,7 @@ def quantile(
     >>> ops.quantile(x, 0.5, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    return _quantiles("quantile", x, np.asarray(q, np.float64), dim, method, keepdims)
+    return _compute_quantiles("quantile", x, np.asarray(q, np.float64), dim, method, keepdims)
 
 
 @operator()
@@ -214,6 +215,9 @@ def percentile(
             ``"midpoint"``.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor of the shape of ``q``, then that of ``x`` without the reduced dimensions, or with size 1 for them.
+
     Raises:
         RuleError: If a dimension or a percentage is out of range, the method is unknown, or ``x`` is complex or has
             no entries.
@@ -223,7 +227,7 @@ def percentile(
     >>> ops.percentile(x, 50, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    return _quantiles("percentile", x, np.asarray(q, np.float64) / 100, dim, method, keepdims)
+    return _compute_quantiles("percentile", x, np.asarray(q, np.float64) / 100, dim, method, keepdims)
 
 
 @operator()
@@ -239,6 +243,9 @@ def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = 
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dim``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them.
+
     Raises:
         RuleError: If a dimension is out of range, or if ``x`` is complex.
 
@@ -247,11 +254,11 @@ def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = 
     >>> ops.median(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    if x.dtype.kind != "c" and not math.prod(x.shape[d] for d in normal_dims(dim, x.ndim)):
+    if x.dtype.kind != "c" and not math.prod(x.shape[d] for d in normalise_dims(dim, x.ndim)):
         warnings.warn("median of no entries is nan", RuntimeWarning, stacklevel=2)
         with np.errstate(invalid="ignore"):
             return mean(x if x.dtype.kind in "fV" else cast(x, np.float64), dim, keepdims)
-    return _quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
+    return _compute_quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
 
 
 def _count_rule(*shapes: Shape, size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
@@ -282,6 +289,10 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         x: non-negative integers ``[n]``.
         weights: number added per entry instead of 1, ``[n]``; the result is then float64.
         minlength: least number of counts. Finding the largest integer takes a small reduction.
+
+    Returns:
+        Counts ``[max(largest integer + 1, minlength)]``, int64 or, with weights, float64; partial over the axes that
+        split ``x``.
 
     Raises:
         RuleError: If ``x`` has several dimensions or elements that are no integers.
@@ -345,6 +356,10 @@ def histogram(
         density: divide counts by the number of entries and by the widths of the bins.
         weights: number added per entry instead of 1, in the shape of ``x``.
 
+    Returns:
+        The counts ``[bins]``, partial over the axes that split ``x``, and the edges ``[bins + 1]``. The counts are
+        int64, or of the type of the weights; with ``density`` they are float64.
+
     Raises:
         RuleError: If there are no bins, edges do not ascend, or ``x`` is complex.
         WorldError: If ``range`` is None in a world without values.
@@ -361,28 +376,40 @@ def histogram(
     if weights is not None and weights.shape != x.shape:
         raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
     if isinstance(bins, int):
-        if bins < 1:
-            raise RuleError(f"histogram takes one bin at least, but got {bins}")
-        if range is None:
-            require_values(x.world, "a range that is found from the entries")
-            range = (
-                (float(min_(operands[0]).full()), float(max_(operands[0]).full())) if x.size else (0.0, 1.0)
-            )
-        low, high = map(float, range)
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise RuleError(
-                f"the range of a histogram is finite and ascends, but it goes from {low} to {high}"
-            )
-        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-        edges, uniform = np.linspace(low, high, bins + 1), (low, high)
-        places = as_operand(edges.astype(x.dtype) if x.dtype.kind == "f" else edges, x)
-        counted = _bins_op(operands[0], places, *operands[1:], uniform=uniform)
+        low, high = _choose_range(operands[0], bins, range)
+        array = np.linspace(low, high, bins + 1)
+        edges = as_operand(array.astype(x.dtype) if x.dtype.kind == "f" else array, x)
+        counts = _bins_op(operands[0], edges, *operands[1:], uniform=(low, high))
     else:
-        places = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
-        counted = _bins_op(operands[0], places, *operands[1:], uniform=None)
+        edges = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
+        counts = _bins_op(operands[0], edges, *operands[1:], uniform=None)
     if not density:
-        return counted, places
-    last = places.shape[0]
-    widths = subtract(part_along(places, 0, 1, last), part_along(places, 0, 0, last - 1))
-    counts = cast(counted, np.float64)
-    return divide(counts, multiply(widths, sum_(counts))), places
+        return counts, edges
+    last = edges.shape[0]
+    widths = subtract(slice_along(edges, 0, 1, last), slice_along(edges, 0, 0, last - 1))
+    counts = cast(counts, np.float64)
+    return divide(counts, multiply(widths, sum_(counts))), edges
+
+
+def _choose_range(x: Tensor, bins: int, limits: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the lower edge of the first bin and the upper edge of the last one.
+
+    Args:
+        x: the entries.
+        bins: the number of bins.
+        limits: these edges from the user; None: the smallest and the largest entry, or 0 and 1 without entries. Equal
+            limits are moved apart by 0.5 each.
+
+    Raises:
+        RuleError: If there is no bin, or the limits are not finite or descend.
+        WorldError: If ``limits`` is None in a world without data.
+    """
+    if bins < 1:
+        raise RuleError(f"histogram takes one bin at least, but got {bins}")
+    if limits is None:
+        require_values(x.world, "a range that is found from the entries")
+        limits = (float(min_(x).full()), float(max_(x).full())) if x.size else (0.0, 1.0)
+    low, high = map(float, limits)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise RuleError(f"the range of a histogram is finite and ascends, but it goes from {low} to {high}")
+    return (low - 0.5, high + 0.5) if low == high else (low, high)

@@ -11,18 +11,18 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape
-from spmdsim.arrays.ops.scans import ALONG, along_dim
+from spmdsim.arrays.ops.scans import ALONG, normalise_along_dim
 from spmdsim.arrays.ops.shape import reshape, transpose
-from spmdsim.arrays.ops.slicing import part_along
+from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import RuleError
 
 
 @lru_cache(maxsize=256)
 def factors(n: int, parts: int) -> tuple[int, int] | None:
-    """Return two factors of ``n``, as equal as possible, whose first is a multiple of ``parts``, or None.
+    """Return two factors of ``n``, as equal as possible, whose first is a multiple of ``parts``.
 
-    Pairs whose second factor is a multiple of ``parts``, too, are preferred.
+    Pairs whose second factor is a multiple of ``parts``, too, are preferred. The result is None if there is no pair.
 
     Args:
         n: the number of points.
@@ -67,7 +67,16 @@ def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, 
 
 
 def _multiply_twiddles(context: Context, x: Array, dim: int, inverse: bool) -> Array:
-    """Multiply entries ``[k, j]`` of two dims by the ``n``-th root of unity to the power ``k j``."""
+    """Return this rank's block times twiddle factors.
+
+    The factor at ``[k, j]`` is the ``n``-th root of unity to the power ``k j``.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: this rank's block.
+        dim: the dim of ``k``; that of ``j`` follows it. ``n`` is the product of both sizes.
+        inverse: True for the conjugate roots of an inverse transform.
+    """
     (first, last), (start, stop) = context.bounds(f"d{dim}"), context.bounds(f"d{dim + 1}")
     n = context.size(f"d{dim}") * context.size(f"d{dim + 1}")
     powers = np.outer(np.arange(first, last), np.arange(start, stop)) % n
@@ -90,7 +99,7 @@ _turn_op = Op(
 OTHER_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
-def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
+def _transform_rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
     """Return the rule of a transform, whose dim must not be split, and the size of its result."""
     names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
     left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
@@ -110,12 +119,14 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
     """
     if x.size or not n:
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
-    shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
-    shape = [size if d == dim else old for d, (size, old) in enumerate(zip(shape, x.shape))]
-    return np.zeros(shape, _dtype(x.dtype, kind))
+    shape = [*x.shape]
+    shape[dim] = n // 2 + 1 if kind == "rfft" else n
+    return np.zeros(shape, _find_result_type(x.dtype, kind))
 
 
-def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str) -> tuple[Array]:
+def _transform_vjp(
+    dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str
+) -> tuple[Array]:
     """Return the gradient by the transform in the opposite direction, cut or padded to the operand's size.
 
     Args:
@@ -146,10 +157,10 @@ def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm
     )
 
 
-def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
-    """Return the result type of a transform.
+def _find_result_type(x: np.dtype, kind: str, **_: Any) -> np.dtype:
+    """Return the result type of a transform; it is real for "irfft".
 
-    It has single precision for operands of at most 4 bytes per real number, else double. It is real for ``irfft``.
+    It has single precision for operands of at most 4 bytes per real number, else double.
     """
     single = x.itemsize <= (8 if x.kind == "c" else 4) and x.kind in "fcV"
     if kind == "irfft":
@@ -157,7 +168,7 @@ def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
     return np.dtype(np.complex64 if single else np.complex128)
 
 
-_op = Op("fft", _rule, _apply_numpy, _vjp, dtype=_dtype)
+_op = Op("fft", _transform_rule, _apply_numpy, _transform_vjp, dtype=_find_result_type)
 
 
 def transform(
@@ -179,7 +190,7 @@ def transform(
     Raises:
         RuleError: If the dim is out of range, ``n`` < 1, the norm is unknown, or ``x`` is complex for rfft.
     """
-    at = along_dim(kind, x, axis)
+    at = normalise_along_dim(kind, x, axis)
     if norm not in (None, *OTHER_NORM):
         raise RuleError(f"the norm of a transform is {', '.join(map(repr, OTHER_NORM))}, but got {norm!r}")
     if n is None:
@@ -196,10 +207,15 @@ def transform(
 
 
 def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
-    """Move the axes of a dim to another dim that has an entry for each of them.
+    """Return a tensor in which the axes of a dim split another dim instead.
 
-    Dims in ``done`` are preferred, then dims that the axes divide evenly, then large ones. The tensor is returned
-    unchanged if no dim is large enough.
+    The other dim must have an entry for each of them. Dims in ``done`` are preferred, then dims that the axes divide
+    evenly, then large ones. The tensor is returned unchanged if no dim is large enough.
+
+    Args:
+        x: the tensor.
+        dim: the dim.
+        done: the dims that are transformed already.
     """
     axes = x.layout.canonical.dims[dim]
     if not axes:
@@ -220,4 +236,4 @@ def _transform_as_matrix(kind: str, x: Tensor, n: int, dim: int, norm: str | Non
     y = four_steps(lambda y, at: transform(kind_of_steps, y, None, at, norm), x, dim, kind_of_steps == "ifft")
     if kind != "rfft":
         return y
-    return part_along(y, dim, 0, n // 2 + 1)
+    return slice_along(y, dim, 0, n // 2 + 1)

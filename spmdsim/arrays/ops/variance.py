@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.ops.dim_reductions import Dims, finish_reductions, mean, normal_dims, to_sum_type, to_type
+from spmdsim.arrays.ops.dim_reductions import (
+    Dims,
+    finish_reductions,
+    mean,
+    normalise_dims,
+    to_sum_type,
+    to_type,
+)
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import equal, multiply, sqrt, square, subtract, where
 from spmdsim.arrays.ops.operators import operator
@@ -41,6 +48,9 @@ def var(
         axis: another name of ``dims``.
         ddof: another name of ``correction``.
 
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them; partial over their axes.
+
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.
 
@@ -49,7 +59,7 @@ def var(
     >>> ops.var(x, axis=1).full().round(4).tolist()
     [0.6667, 0.6667]
     """
-    over = normal_dims(dims, x.ndim)
+    over = normalise_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in over)
     if x.dtype.kind == "c":
         raise RuleError("the variance of complex numbers is not defined here; take that of each part")
@@ -87,6 +97,9 @@ def std(
             sample.
         axis: another name of ``dims``.
         ddof: another name of ``correction``.
+
+    Returns:
+        A tensor without the reduced dimensions, or with size 1 for them.
 
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.

@@ -1,7 +1,8 @@
 """Operators whose result's dims read windows of an operand's dims, declared by a rule and by windows.
 
-In the rule, a dim that is read in windows has the name of the result's dim: both are split alike. The convolution
-with a kernel that every rank has is declared here, too.
+A `Window` states which entries of a dim a block of the result reads, such as a neighbour on each side. In the rule, a
+dim that is read in windows has the name of the result's dim: both are split alike. Read `WindowOp` first. The
+convolution with a kernel that every rank has is declared here, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, conj, to_one_type
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, conj, convert_to_one_type
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.errors import RuleError, context, many
@@ -66,41 +67,46 @@ class WindowOp(Op):
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """Bind the rule to shapes: the size of a dim that is read in windows is the number of windows."""
+        """Return the rule with its sizes. A dim read in windows has the number of windows as size.
+
+        Args:
+            shapes: the shapes of the operands.
+            params: the parameters of the call.
+            dtypes: the element types of the operands, or None.
+        """
         assert self.windows is not None
         with context(operator=self.name):
             by_operand = self.windows(*shapes, **params)
-        read = [
-            tuple(
-                n if w is None else w.size for n, w in zip(shape, by_operand.get(i) or (None,) * len(shape))
-            )
-            for i, shape in enumerate(shapes)
-        ]
-        bound = super().bind(read, params, dtypes)
+        window_counts = []
+        for i, shape in enumerate(shapes):
+            dims = zip(shape, by_operand.get(i) or (None,) * len(shape))
+            window_counts.append(tuple(n if window is None else window.size for n, window in dims))
+        bound = super().bind(window_counts, params, dtypes)
         windows = tuple((i, tuple(each)) for i, each in sorted(by_operand.items()) if any(each))
         original = tuple(tuple(shape) for shape in shapes)
         return WindowBound(bound.rule, original, bound.inputs, bound.outputs, bound.factor_sizes, windows)
 
 
 def forbid_split_windows(bound: BoundRule) -> BoundRule:
-    """Return a rule without windows: dims that would be read in windows must not be split."""
+    """Return a rule without windows, in which dims that windows would read must not be split.
+
+    A rule that has no windows is returned itself.
+    """
     if not isinstance(bound, WindowBound):
         return bound
-    read = {
-        f
-        for i, each in bound.windows
-        for term, w in zip(bound.inputs[i], each)
-        if w is not None
-        for f in term
-    }
-    rule = replace(bound.rule, whole=bound.rule.whole | read)
+    names: set[str] = set()
+    for i, windows in bound.windows:
+        for term, window in zip(bound.inputs[i], windows):
+            names |= set(term) if window is not None else set()
+    rule = replace(bound.rule, whole=bound.rule.whole | names)
     return BoundRule(rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
 
 
 def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) -> Array:
-    """Pad a block with one number per dim; corners get the number of the later dim.
+    """Return a block with one number per dim added around it.
 
-    The block is not copied if the memory around it was reserved for the padding.
+    Corners get the number of the later dim. The block is not copied if the memory around it was reserved for the padding, and is returned itself without
+    padding.
 
     Args:
         block: this rank's elements.
@@ -124,8 +130,13 @@ def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) 
 
 
 @lru_cache(maxsize=4096)
-def margins(context: Context, operand: int = 0) -> Margins:
-    """Return per dim the number of elements that a rank's windows read before index 0 and after the end."""
+def count_margins(context: Context, operand: int = 0) -> Margins:
+    """Return per dim how many entries a rank's windows read before index 0 and after the end.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        operand: the number of the operand.
+    """
     bound = context.bound
     assert isinstance(bound, WindowBound)
     windows = dict(bound.windows).get(operand) or (None,) * len(bound.inputs[operand])
@@ -144,8 +155,10 @@ def _convolve_rule(shape: Shape, kernel: Shape, mode: str) -> Rule:
     return Rule.parse(f"{dims}, {kernel_dims} -> {dims}", whole=kernel_dims, linear="each")
 
 
-def _window(n: int, k: int, mode: str) -> Window:
-    """Return the window of elements that a result element reads; elements out of range are zero.
+def _choose_window(n: int, k: int, mode: str) -> Window:
+    """Return the window of a dim that a result element of a convolution reads.
+
+    Elements out of range are zero.
 
     Args:
         n: the size of the dim.
@@ -160,14 +173,19 @@ def _window(n: int, k: int, mode: str) -> Window:
 
 
 def _kernel_windows(context: Context, kernel: Array) -> Iterator[tuple[Shape, tuple[slice, ...]]]:
-    """Yield each index of the kernel, and the slices of the padded block that its element multiplies."""
+    """Yield each index of the kernel, and slices of the block that its element multiplies.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        kernel: the whole kernel.
+    """
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
     for index in product(*map(range, kernel.shape)):
         first = [k - 1 - i for k, i in zip(kernel.shape, index)]
         yield index, tuple(slice(a, a + stop - start) for a, (start, stop) in zip(first, bounds))
 
 
-def _forward(context: Context, x: Array, kernel: Array, mode: str) -> Array:
+def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Array:
     """Compute this rank's block of the convolution from its window of the operand.
 
     Args:
@@ -176,7 +194,7 @@ def _forward(context: Context, x: Array, kernel: Array, mode: str) -> Array:
         kernel: the whole kernel.
         mode: one of :data:`MODES`.
     """
-    block, total = pad_block(x, margins(context), [0] * x.ndim), None
+    block, total = pad_block(x, count_margins(context), [0] * x.ndim), None
     if 0 in x.shape:
         bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
         return np.zeros([stop - start for start, stop in bounds], np.result_type(x, kernel))
@@ -186,29 +204,30 @@ def _forward(context: Context, x: Array, kernel: Array, mode: str) -> Array:
     return np.asarray(total)
 
 
-def _vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: str) -> tuple[Array, Array]:
-    """Return the gradients by the operand's window and by the kernel."""
+def _convolve_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: str) -> tuple[Array, Array]:
+    """Return the gradients by this rank's window of the operand and by the kernel.
+
+    The gradient by the kernel is this rank's addend.
+    """
     x, kernel = operands
-    block = pad_block(x, margins(context), [0] * x.ndim)
-    x_gradient, kernel_gradient = (
-        np.zeros(block.shape, np.result_type(dy, kernel)),
-        np.zeros(kernel.shape, np.result_type(dy, x)),
-    )
+    block = pad_block(x, count_margins(context), [0] * x.ndim)
+    x_gradient = np.zeros(block.shape, np.result_type(dy, kernel))
+    kernel_gradient = np.zeros(kernel.shape, np.result_type(dy, x))
     for index, window in _kernel_windows(context, kernel) if dy.size and x.size else ():
         x_gradient[window] += dy * conj(kernel[index])
         kernel_gradient[index] = (dy * conj(block[window])).sum()
-    sides = zip(margins(context), x.shape)
+    sides = zip(count_margins(context), x.shape)
     return x_gradient[tuple(slice(a, a + n) for (a, _), n in sides)], kernel_gradient
 
 
 _convolve_op = WindowOp(
     "convolve",
     _convolve_rule,
-    _forward,
-    _vjp,
+    _convolve_block,
+    _convolve_vjp,
     contextual=True,
     windows=lambda shape, kernel, mode: {
-        0: [_window(n, k, mode) if k > 1 else None for n, k in zip(shape, kernel)]
+        0: [_choose_window(n, k, mode) if k > 1 else None for n, k in zip(shape, kernel)]
     },
 )
 
@@ -228,6 +247,9 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
             them; ``"valid"``: the ``n - k + 1`` positions where the whole kernel overlaps. Equal to numpy.convolve
             and scipy.signal.convolve if the kernel is the shorter operand.
 
+    Returns:
+        A tensor with the sizes that ``mode`` states.
+
     Raises:
         RuleError: If the mode is unknown, the numbers of dims differ, the kernel is empty, or it is longer in one dim
             and shorter in another.
@@ -237,7 +259,7 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
     >>> ops.convolve(v, [1.0, 0.0, -1.0], "same").full().tolist()
     [1.0, 0.0, 1.0, -3.0]
     """
-    x, weights = to_one_type("convolve", x, kernel)
+    x, weights = convert_to_one_type("convolve", x, kernel)
     if mode not in MODES:
         raise RuleError(f"the mode of convolve is {', '.join(map(repr, MODES))}, but got {mode!r}")
     fits = weights.ndim == x.ndim and 0 not in (*weights.shape, *x.shape)

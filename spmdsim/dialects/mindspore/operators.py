@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor, ops
-from spmdsim.arrays.ops.dim_reductions import normal_dims
-from spmdsim.arrays.ops.shape import full_shape
+from spmdsim.arrays.ops.dim_reductions import normalise_dims
+from spmdsim.arrays.ops.shape import resolve_shape
 from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.collectives import make_run
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
@@ -46,7 +46,7 @@ def _read_dims(attrs: Attrs, ndim: int, default: Any = None) -> tuple[int, ...]:
     """
     axis = attrs.get("axis", attrs.get("dim", default))
     axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
-    return normal_dims(None if axis == () else axis, ndim)
+    return normalise_dims(None if axis == () else axis, ndim)
 
 
 def _dims_param(default: int) -> ToParams:
@@ -108,7 +108,7 @@ def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
     """Return the parameters of a OneHot. Raises ShardError if ``depth`` is missing."""
     if "depth" not in attrs:
         raise ShardError("OneHot needs the attribute depth")
-    at = normal_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
+    at = normalise_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
     return {"depth": int(attrs["depth"]), "dtype": np.dtype("f4"), "dim": at}
 
 
@@ -122,12 +122,12 @@ def _new_shape(shape: Shape, attrs: Attrs) -> Shape:
     wanted = attrs.get("shape", attrs.get("dst_shape"))
     if wanted is None:
         raise ShardError("Reshape needs the attribute shape")
-    return tuple(full_shape(shape, wanted))
+    return tuple(resolve_shape(shape, wanted))
 
 
 def _expanded_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
     """Return the shape with a dim of size 1 inserted at ``axis``."""
-    at = normal_dims(attrs["axis"], len(shape) + 1)[0]
+    at = normalise_dims(attrs["axis"], len(shape) + 1)[0]
     return (*shape[:at], 1, *shape[at:])
 
 
@@ -137,7 +137,7 @@ def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
     Raises InputError if a dim is larger.
     """
     axis = () if attrs["axis"] is None else attrs["axis"]
-    gone = set(normal_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
+    gone = set(normalise_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
     if any(shape[d] != 1 for d in gone):
         raise InputError(f"Squeeze takes dims of size 1 away, but shape {shape} has others at {sorted(gone)}")
     return [n for d, n in enumerate(shape) if d not in gone]

@@ -12,8 +12,8 @@ from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays import fft as fourier
 from spmdsim.arrays import linalg
 from spmdsim.arrays import ops as core
-from spmdsim.arrays.ops.declare import binary
-from spmdsim.arrays.ops.dim_reductions import normal_dims
+from spmdsim.arrays.ops.declare import declare_binary
+from spmdsim.arrays.ops.dim_reductions import normalise_dims
 from spmdsim.dialects.functions import (
     NETWORK,
     TORCH,
@@ -139,7 +139,7 @@ def _extreme_row(find: Callable[..., Any]) -> Row:
         if not x.requires_grad:
             return find(x, axis, keepdims=keepdim)
         top = find(x.detach(), axis, keepdims=True)
-        result = top if keepdim else core.squeeze(top, normal_dims(axis, x.ndim))
+        result = top if keepdim else core.squeeze(top, normalise_dims(axis, x.ndim))
         return with_mask_gradient(result, x, core.equal(x.detach(), top), axis, keepdim)
 
     return Row(call)
@@ -157,7 +157,7 @@ def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., 
         first = pick(*ab)
         return dy * first, dy * ~first
 
-    return binary(name, getattr(np, name), vjp)
+    return declare_binary(name, getattr(np, name), vjp)
 
 
 def _unique(

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spmdsim.arrays import Op
-from spmdsim.arrays.ops.dim_reductions import normal_dims
-from spmdsim.arrays.ops.shape import full_shape
+from spmdsim.arrays.ops.dim_reductions import normalise_dims
+from spmdsim.arrays.ops.shape import resolve_shape
 from spmdsim.core import BoundRule, Layout
 from spmdsim.dialects.imitations.mindspore.map_layouts import Shape
 from spmdsim.dialects.imitations.mindspore.sharding.sharded import bind, check_operands
@@ -248,7 +248,7 @@ def _find_operator(
     key, ndim = _normalize_name(name), len(shapes[0])
     row = _index_rows().get(key)
     otherwise: dict[str, Callable[[], dict[str, Any]]] = {
-        "Reshape": lambda: {"shape": full_shape(shapes[0], _target_shape(args))},
+        "Reshape": lambda: {"shape": resolve_shape(shapes[0], _target_shape(args))},
         "Transpose": lambda: {"perm": _read_permutation(args, ndim)},
         "LayerNorm": lambda: {"epsilon": 0.0, "begin": -len(shapes[-1])},
         "OneHot": lambda: {"depth": int(args.get("num_classes", 8)), "dtype": "f4"},
@@ -316,7 +316,7 @@ def _read_permutation(args: Args, ndim: int) -> tuple[int, ...]:
         RuleError: If ``perm`` is no permutation of 0 to ndim - 1.
     """
     if "dim0" in args:
-        first, second = normal_dims((args["dim0"], args["dim1"]), ndim)
+        first, second = normalise_dims((args["dim0"], args["dim1"]), ndim)
         return tuple(second if d == first else first if d == second else d for d in range(ndim))
     perm = tuple(args.get("perm", args.get("dims", ())))
     if sorted(perm) != list(range(ndim)):
