@@ -52,6 +52,9 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
             in both.
         layout: layout of the result; None: the layout of the calculation.
 
+    Returns:
+        A complex tensor with ``n`` entries along the dimension.
+
     Raises:
         RuleError: If a dimension is out of range, ``n`` < 1, or the norm is unknown.
         PlanError: If the layout has another number of dimensions.
@@ -68,14 +71,21 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
 
 @of_tensors
 def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """Compute the inverse of :func:`fft`, with equal arguments and errors.
+    """Compute the inverse of :func:`fft`.
 
     Args:
         x: the tensor.
-        n: the number of points; the length of the dim by default.
-        axis: the dim that is transformed.
-        norm: "backward" (default), "ortho" or "forward", as in NumPy.
-        layout: the result's layout; by default that of the transform.
+        n: number of points; None: the dimension's size. The dimension is cut or padded with zeros.
+        axis: the dimension; negative numbers count from the end.
+        norm: the scaled direction, as in :func:`fft`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor with ``n`` entries along the dimension.
+
+    Raises:
+        RuleError: If a dimension is out of range, ``n`` < 1, or the norm is unknown.
+        PlanError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh, Tensor, fft
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -91,6 +101,20 @@ def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
 
     The other values are conjugates of these. ``x`` must be real; the other arguments and the errors are those of
     :func:`fft`.
+
+    Args:
+        x: a real tensor.
+        n: number of points; None: the dimension's size. The dimension is cut or padded with zeros.
+        axis: the dimension; negative numbers count from the end.
+        norm: the scaled direction, as in :func:`fft`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor with ``n // 2 + 1`` entries along the dimension. The other values are conjugates of these.
+
+    Raises:
+        RuleError: If ``x`` is complex, a dimension is out of range, ``n`` < 1, or the norm is unknown.
+        PlanError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh, Tensor
     >>> wave = Tensor.from_global(np.cos(np.arange(8) * 2 * np.pi / 8), Mesh((2,), ("x",))("x"))
@@ -112,6 +136,9 @@ def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
             in both.
         layout: layout of the result; None: the layout of the calculation.
 
+    Returns:
+        A real tensor with ``n`` entries along the dimension.
+
     Raises:
         RuleError: If a dimension is out of range, ``n`` < 1, or the norm is unknown.
         PlanError: If the layout has another number of dimensions.
@@ -131,6 +158,19 @@ def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
 
     The arguments and the errors are those of :func:`irfft`.
 
+    Args:
+        x: the first half of the values along the dimension.
+        n: number of points of the result; None: ``2 * (m - 1)`` for a dimension of size ``m``.
+        axis: the dimension; negative numbers count from the end.
+        norm: the scaled direction, as in :func:`fft`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A real tensor with ``n`` entries along the dimension.
+
+    Raises:
+        RuleError: If a dimension is out of range, ``n`` < 1, or the norm is unknown.
+
     >>> from spmdsim import Mesh, Tensor
     >>> half = Tensor.from_global([[1.0, 0.5, 0.0]], Mesh((2,), ("x",))("x", None))
     >>> hfft(half).full().round(6).tolist()
@@ -145,6 +185,19 @@ def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
 
     The arguments and the errors are those of :func:`rfft`.
 
+    Args:
+        x: a real tensor.
+        n: number of points; None: the dimension's size.
+        axis: the dimension; negative numbers count from the end.
+        norm: the scaled direction, as in :func:`fft`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor with ``n // 2 + 1`` entries along the dimension.
+
+    Raises:
+        RuleError: If ``x`` is complex, a dimension is out of range, ``n`` < 1, or the norm is unknown.
+
     >>> from spmdsim import Mesh, Tensor
     >>> y = Tensor.from_global([[2.0, 1.0, 0.0, 1.0]], Mesh((2,), ("x",))("x", None))
     >>> ihfft(y).full().real.round(6).tolist()
@@ -155,8 +208,13 @@ def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
     )
 
 
-def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
-    """Return the dims to transform and their numbers of points, or None for the default, by NumPy's rules.
+def _pair_dims_with_points(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
+    """Return pairs of a dim to transform and its number of points, by NumPy's rules.
+
+    Args:
+        x: the tensor.
+        s: numbers of points; None or -1 stands for the default, which is None in the pairs.
+        axes: the dims; None: all, or as many of the last ones as ``s`` has points.
 
     Raises:
         RuleError: If there are no dims, or the numbers of points and of dims differ.
@@ -179,7 +237,9 @@ def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
 def _transform_dims(
     kind: str, x: Tensor, dims: Sequence[tuple[int, Points]], norm: Norm, done: Sequence[int] = ()
 ) -> Tensor:
-    """Transform several dims in turn, first those that are not split: others then move their axes there.
+    """Return a tensor that is transformed along several dims, first those that are not split.
+
+    Then the axes of split dims can move to a dim that is transformed already.
 
     Args:
         kind: "fft" or "ifft".
@@ -203,15 +263,17 @@ def fftn(
     Args:
         x: the tensor.
         s: points of each dimension, as ``n`` of :func:`fft`; None or -1 stands for the default.
-        axes: the dimensions; by default all, or as many of the last ones as ``s`` has points.
-        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
-        layout: layout of the result; by default it stays where it was computed.
+        axes: the dimensions; None: all, or as many of the last ones as ``s`` has points.
+        norm: the scaled direction, as in :func:`fft`; n is the product of all points.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor.
 
     Raises:
-        RuleError: a dimension out of range, no dimensions, no points or points of another number of dimensions, an
-            unknown norm.
-        PlanError: a layout for another number of dimensions.
-        UsageTypeError: no tensor.
+        RuleError: If a dimension is out of range, there are no dimensions, the numbers of points and dimensions
+            differ, a number of points is less than 1, or the norm is unknown.
+        PlanError: If the layout has another number of dimensions.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, record
     >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))("x", None), LockStep(2))
@@ -220,7 +282,7 @@ def fftn(
     >>> trace.counts(), y.layout
     ({'all_to_all': 1}, Mesh((2,), ('x',))(None, 'x'))
     """
-    return _redistribute(_transform_dims("fft", x, _dims(x, s, axes), norm), layout)
+    return _redistribute(_transform_dims("fft", x, _pair_dims_with_points(x, s, axes), norm), layout)
 
 
 @of_tensors
@@ -231,28 +293,54 @@ def ifftn(
 
     The arguments and the errors are those of :func:`fftn`.
 
+    Args:
+        x: the tensor.
+        s: points of each dimension, as in :func:`fftn`.
+        axes: the dimensions, as in :func:`fftn`.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor.
+
+    Raises:
+        RuleError: As :func:`fftn`.
+
     >>> from spmdsim import Mesh, Tensor
     >>> one = Tensor.from_global(np.ones((2, 2)), Mesh((2,), ("x",))("x", None))
     >>> ifftn(one).full().real.tolist()
     [[1.0, 0.0], [0.0, 0.0]]
     """
-    return _redistribute(_transform_dims("ifft", x, _dims(x, s, axes), norm), layout)
+    return _redistribute(_transform_dims("ifft", x, _pair_dims_with_points(x, s, axes), norm), layout)
 
 
 @of_tensors
 def rfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """Compute :func:`fftn` of real numbers: the first half of the last dimension.
+    """Compute the first half of :func:`fftn` of real numbers.
 
     ``x`` must be real; the other arguments and the errors are those of :func:`fftn`.
+
+    Args:
+        x: a real tensor.
+        s: points of each dimension, as in :func:`fftn`.
+        axes: the dimensions, as in :func:`fftn`. The last one of them has only ``n // 2 + 1`` entries in the result.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor.
+
+    Raises:
+        RuleError: If ``x`` is complex, or as :func:`fftn`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global(np.ones((2, 4, 6)), Mesh((2,), ("x",))("x", None, None))
     >>> rfftn(x).shape, rfftn(x, axes=(2, 1)).shape
     ((2, 4, 4), (2, 3, 6))
     """
-    *others, (last, n) = _dims(x, s, axes)
+    *others, (last, n) = _pair_dims_with_points(x, s, axes)
     return _redistribute(
         _transform_dims("fft", transform("rfft", x, n, last, norm), others, norm, [last]), layout
     )
@@ -268,15 +356,16 @@ def irfftn(
         x: the first half of the values, along the only or the last transformed dimension.
         s: points of each dimension of the result; None or -1 stands for the default, for the last one as in
             :func:`irfft`.
-        axes: the dimensions; by default all, or as many of the last ones as ``s`` has points.
-        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
-        layout: layout of the result; by default it stays where it was computed.
+        axes: the dimensions, as in :func:`fftn`.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A real tensor.
 
     Raises:
-        RuleError: a dimension out of range, no dimensions, no points or points of another number of dimensions, an
-            unknown norm.
-        PlanError: a layout for another number of dimensions.
-        UsageTypeError: no tensor.
+        RuleError: As :func:`fftn`.
+        PlanError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh, Tensor, fft
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -284,7 +373,7 @@ def irfftn(
     >>> fft.irfftn(fft.rfftn(m), s=(2, 2)).full().round(6).tolist()
     [[3.0, 1.0], [2.0, 4.0]]
     """
-    *others, (last, n) = _dims(x, s, axes)
+    *others, (last, n) = _pair_dims_with_points(x, s, axes)
     x = _transform_dims("ifft", x, others, norm)
     return _redistribute(transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
 
@@ -297,6 +386,19 @@ def fft2(
 
     ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
     :func:`fftn`.
+
+    Args:
+        x: the tensor.
+        s: points of both dimensions, as in :func:`fftn`.
+        axes: two dimensions.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor.
+
+    Raises:
+        RuleError: As :func:`fftn`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> images = Tensor.from_global(np.ones((4, 2, 2)), Mesh((2,), ("x",))("x", None, None))
@@ -315,6 +417,19 @@ def ifft2(
     ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
     :func:`fftn`.
 
+    Args:
+        x: the tensor.
+        s: points of both dimensions, as in :func:`fftn`.
+        axes: two dimensions.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor.
+
+    Raises:
+        RuleError: As :func:`fftn`.
+
     >>> from spmdsim import Mesh, Tensor
     >>> peak = Tensor.from_global([[4.0, 0.0], [0.0, 0.0]], Mesh((2,), ("x",))(None, "x"))
     >>> ifft2(peak).full().real.tolist()
@@ -331,6 +446,19 @@ def rfft2(
 
     ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
     :func:`rfftn`.
+
+    Args:
+        x: a real tensor.
+        s: points of both dimensions, as in :func:`fftn`.
+        axes: two dimensions; the last one has only ``n // 2 + 1`` entries in the result.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A complex tensor.
+
+    Raises:
+        RuleError: If ``x`` is complex, or as :func:`fftn`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> rows = Tensor.from_global(np.arange(8.0).reshape(2, 4), Mesh((2,), ("x",))("x", None))
@@ -349,6 +477,19 @@ def irfft2(
     ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
     :func:`irfftn`.
 
+    Args:
+        x: the first half of the values.
+        s: points of both dimensions of the result, as in :func:`irfftn`.
+        axes: two dimensions.
+        norm: the scaled direction, as in :func:`fftn`.
+        layout: layout of the result; None: the layout of the calculation.
+
+    Returns:
+        A real tensor.
+
+    Raises:
+        RuleError: As :func:`fftn`.
+
     >>> from spmdsim import Mesh, Tensor
     >>> y = Tensor.from_global([[0.0, 4.0], [0.0, 0.0]], Mesh((2,), ("x",))("x", None))
     >>> irfft2(y).full().round(6).tolist()
@@ -357,7 +498,7 @@ def irfft2(
     return irfftn(x, s, axes, norm, layout=layout)
 
 
-def _frequencies(
+def _create_frequencies(
     values: np.ndarray, layout: Target, dtype: DTypeLike | None, world: World | None, device: Any
 ) -> Tensor:
     """Return frequencies as a tensor; without a layout they are replicated over the world."""
@@ -389,14 +530,17 @@ def fftfreq(
         world: the world; by default :func:`spmdsim.world`.
         device: ``"cpu"``, for the array API standard.
 
+    Returns:
+        A real tensor ``[n]``.
+
     Raises:
-        InputError: another device.
+        InputError: If the device is unknown.
 
     >>> from spmdsim import Mesh
     >>> fftfreq(4, 0.5, layout=Mesh((2,), ("x",))("x")).full().tolist()
     [0.0, 0.5, -1.0, -0.5]
     """
-    return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world, device)
+    return _create_frequencies(np.fft.fftfreq(n, d), layout, dtype, world, device)
 
 
 @explained
@@ -409,20 +553,34 @@ def rfftfreq(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """Return the frequencies of the values of :func:`rfft`; see :func:`fftfreq`.
+    """Return the frequencies of the values of :func:`rfft`, ``[0, 1, ...] / (n d)``.
 
     The arguments and the errors are those of :func:`fftfreq`.
+
+    Args:
+        n: number of points of the transform.
+        d: distance between two samples.
+        layout: layout of the tensor; None: every rank owns all of it.
+        dtype: element type; None: float64.
+        world: the world; None: :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Returns:
+        A real tensor ``[n // 2 + 1]``.
+
+    Raises:
+        InputError: If the device is unknown.
 
     >>> from spmdsim import Mesh
     >>> rfftfreq(6, layout=Mesh((2,), ("x",))("x"), dtype=np.float32).shards[1].tolist()
     [0.3333333432674408, 0.5]
     """
-    return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world, device)
+    return _create_frequencies(np.fft.rfftfreq(n, d), layout, dtype, world, device)
 
 
 def _roll_halves(x: Tensor, axes: Axes, back: bool) -> Tensor:
     """Roll dims (None: all) by half their sizes; in the opposite direction for ``back``."""
-    for dim, _ in _dims(x, None, axes):
+    for dim, _ in _pair_dims_with_points(x, None, axes):
         half = x.shape[dim] // 2
         x = roll(x, -half if back else half, dim)
     return x
@@ -435,6 +593,12 @@ def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
     Args:
         x: the tensor.
         axes: the dimensions; None: all.
+
+    Returns:
+        A tensor in the shape and layout of ``x``.
+
+    Raises:
+        RuleError: If a dimension is out of range.
 
     >>> from spmdsim import Mesh
     >>> fftshift(fftfreq(5, 0.2, layout=Mesh((2,), ("x",))("x"))).full().tolist()
@@ -450,6 +614,12 @@ def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
     Args:
         x: the tensor.
         axes: the dimensions; None: all.
+
+    Returns:
+        A tensor in the shape and layout of ``x``.
+
+    Raises:
+        RuleError: If a dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> centred = Tensor.from_global([-2.0, -1.0, 0.0, 1.0], Mesh((2,), ("x",))("x"))

@@ -28,8 +28,15 @@ from spmdsim.worlds.convert_operands import as_operand
 __all__ = ["cholesky", "inv", "solve"]
 
 
-def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Return the axes that split the rows, and the row range of each rank that owns rows: the panels."""
+def list_panels(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
+    """Return the axes that split the rows of a matrix, and its panels.
+
+    A panel is a block of columns; there is one per rank that owns rows, with the range of these rows.
+
+    Args:
+        strategy: the axes that split the dims ``m`` and ``n``.
+        size: the number of rows.
+    """
     axes = find_split_axes(strategy, "m")
     mesh = strategy.mesh
     members = mesh.group(mesh.rank_at(0), *axes)
@@ -40,7 +47,7 @@ def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tupl
 def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     """Return one all-gather of columns per panel, or () if rows are not split."""
     size, mesh = bound.sizes["n"], strategy.mesh
-    axes, panels = panels_of(strategy, size)
+    axes, panels = list_panels(strategy, size)
     if not axes:
         return ()
     src, dst = mesh(axes, None), mesh(None, None)
@@ -52,11 +59,13 @@ def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any])
 def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Array]:
     """Return this rank's rows of the Cholesky factor.
 
+    If rows are split, the generator yields this rank's rows of each panel; the caller sends back the whole panel.
+
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         x: this rank's rows.
     """
-    axes, panels = panels_of(context.strategy, context.size("n"))
+    axes, panels = list_panels(context.strategy, context.size("n"))
     if not axes:
         return np.linalg.cholesky(x)
     first, last = context.bounds("m")
@@ -75,7 +84,12 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
 
 
 def _cholesky_gradient(factor: Array, dfactor: Array) -> Array:
-    """Return the gradient of a symmetric matrix from its Cholesky factor and the factor's gradient."""
+    """Return the gradient by a symmetric matrix.
+
+    Args:
+        factor: its Cholesky factor.
+        dfactor: the gradient of the factor.
+    """
     inner = np.tril(hermitian(factor) @ dfactor)
     inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2
     adjoint_factor = hermitian(factor)
@@ -120,6 +134,9 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
         x: matrices ``[..., n, n]``.
         upper: read the upper triangle and return ``l^H``.
 
+    Returns:
+        The factors, in the layout of ``x`` if only rows are split.
+
     Raises:
         RuleError: If matrices are not square.
 
@@ -138,9 +155,12 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 
 
 def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
-    """Return the steps of a solution: per panel a gather and two sums, then the panels of the solution."""
+    """Return the collectives of `_solve_forward` with their types; () if rows are not split.
+
+    Per panel an all-gather and two all-reduces, then one all-reduce per panel of the solution.
+    """
     n, k, mesh = bound.sizes["n"], bound.sizes["k"], strategy.mesh
-    axes, panels = panels_of(strategy, n)
+    axes, panels = list_panels(strategy, n)
     if not axes:
         return ()
     dtype = accumulator("sum", promote_types(*[meta.dtype for meta in inputs]))
@@ -163,7 +183,19 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
 
 
 def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
-    """Factor a panel's free rows; return multipliers and upper triangle in one array, and the pivots."""
+    """Return the LU factors of a panel's free rows with partial pivoting, and its pivots.
+
+    Args:
+        panel: all rows of the panel.
+        free: True for rows that have not been pivots of an earlier panel.
+
+    Returns:
+        An array in the shape of the panel: the upper triangle in the pivot rows, multipliers in the others. The
+        numbers of the pivot rows in their order.
+
+    Raises:
+        LinAlgError: If the matrix is singular.
+    """
     work, free, pivots = np.array(panel), free.copy(), []
     for c in range(panel.shape[1]):
         pivot = int(np.argmax(np.where(free, np.abs(work[:, c]), -1)))
@@ -179,13 +211,20 @@ def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
 def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Array, Array]:
     """Return this rank's rows of the solution of ``a x = b``.
 
+    If rows are split, the generator yields per panel this rank's rows of it, and its own pivot rows of the remaining
+    columns and of the right sides. The caller sends back the whole panel and the sums over all ranks. Then it yields
+    the blocks of the solution, the last panel first.
+
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         a: this rank's rows of the matrix.
         b: this rank's rows of the right sides.
+
+    Raises:
+        LinAlgError: If the matrix is singular.
     """
     n = context.size("n")
-    axes, panels = panels_of(context.strategy, n)
+    axes, panels = list_panels(context.strategy, n)
     if not axes:
         return np.linalg.solve(a, b)
     first, last = context.bounds("m")
@@ -197,8 +236,8 @@ def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Arr
         free[pivots] = False
         is_owned = (first <= pivots) & (pivots < last)
         rows = pivots[is_owned] - first
-        right_part = yield _rows(is_owned, left[rows, stop:])
-        right_sides = yield _rows(is_owned, right[rows])
+        right_part = yield _scatter_pivot_rows(is_owned, left[rows, stop:])
+        right_sides = yield _scatter_pivot_rows(is_owned, right[rows])
         lower, upper = np.tril(factors[pivots], -1) + np.eye(stop - start), np.triu(factors[pivots])
         right_part, right_sides = np.linalg.solve(lower, right_part), np.linalg.solve(lower, right_sides)
         is_free = free[first:last]
@@ -217,8 +256,8 @@ def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Arr
     return solution[first:last]
 
 
-def _rows(is_owned: Array, rows: Array) -> Array:
-    """Return some of a panel's pivot rows, and zeros for the others."""
+def _scatter_pivot_rows(is_owned: Array, rows: Array) -> Array:
+    """Return one row per pivot of a panel: this rank's rows, zeros for other ranks' rows."""
     pivots = np.zeros((len(is_owned), rows.shape[1]), rows.dtype)
     pivots[is_owned] = rows
     return pivots
@@ -263,15 +302,18 @@ def lu_solve(a: Tensor, b: Tensor) -> Tensor:
 
 @of_tensors
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    """Solve ``a x = b`` for ``a`` of shape ``[..., n, n]`` and ``b`` of ``[n]`` or ``[..., n, k]``.
+    """Solve linear systems ``a x = b``.
 
     If a single matrix is split, it is redistributed by rows. As many panels of columns as row blocks are gathered and
     factored in turn, with partial pivoting; ``x`` is split like the rows. Otherwise each rank solves for its own
     matrices and columns of ``b``.
 
     Args:
-        a: square matrices.
-        b: right-hand sides.
+        a: square matrices ``[..., n, n]``.
+        b: right-hand sides ``[n]`` or ``[..., n, k]``.
+
+    Returns:
+        The solution in the shape of ``b``.
 
     Raises:
         RuleError: If matrices are not square, or shapes do not fit.
@@ -297,6 +339,15 @@ def inv(x: Tensor) -> Tensor:
     """Compute inverses of square matrices ``[..., n, n]``.
 
     A single split matrix is inverted by :func:`solve`; the rows of the inverse are split.
+
+    Args:
+        x: matrices ``[..., n, n]``; integers become float64.
+
+    Returns:
+        Matrices in the shape of ``x``.
+
+    Raises:
+        RuleError: If the matrices are not square.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

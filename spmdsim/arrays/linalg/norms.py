@@ -28,10 +28,10 @@ Bound = float | Tensor | None
 
 
 def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]:
-    """Return a function that computes the gradient of ``base ** exponent`` by the base, and None.
+    """Return a function that computes the gradient of a power by its base, and None.
 
-    The exponent has no gradient. The gradient is 0 where the base is 0, or where it is infinite with a negative
-    exponent, unless the exponent is 1.
+    The exponent has no gradient. Unless the exponent is 1, the gradient is 0 where the base is 0, and where it is
+    infinite with a negative exponent.
     """
     base, exponent = operands
 
@@ -44,7 +44,7 @@ def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]
     return compute_base_gradient, None
 
 
-def _quiet_power(base: Array, exponent: Array) -> Array:
+def _compute_power(base: Array, exponent: Array) -> Array:
     """Return ``base ** exponent`` without warnings for negative powers of 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.power(base, exponent))
@@ -54,7 +54,7 @@ def _quiet_power(base: Array, exponent: Array) -> Array:
 _root = declare_unary(
     "sqrt", np.sqrt, lambda y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype)
 )
-_power = declare_binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
+_power = declare_binary("power", _compute_power, _power_vjp, work=PASSES, says="a ** b")
 
 
 @of_tensors
@@ -69,6 +69,9 @@ def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Or
         axis: one dimension or several of each vector; None: all.
         keepdims: keep reduced dimensions in the result, with size 1.
         ord: the order; 0 counts the elements that are not 0.
+
+    Returns:
+        Real numbers without the reduced dimensions, or with size 1 for them.
 
     Raises:
         RuleError: If the order is no number.
@@ -104,6 +107,9 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
             singular value; 1 and -1: largest and smallest sum of a column's absolute values; ``inf`` and ``-inf``: of
             a row's.
 
+    Returns:
+        Real numbers ``[...]``, or ``[..., 1, 1]`` with ``keepdims``.
+
     Raises:
         RuleError: If the order is unknown, or ``x`` has fewer than two dims.
 
@@ -118,10 +124,8 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
         return vector_norm(x, axis=(x.ndim - 2, x.ndim - 1), keepdims=keepdims)
     x = to_division_type(x)
     if ord in ("nuc", 2, -2):
-        values = svdvals(x)
-        norms = (
-            ops.sum(values, -1) if ord == "nuc" else ops.max(values, -1) if ord == 2 else ops.min(values, -1)
-        )
+        reduce = ops.sum if ord == "nuc" else ops.max if ord == 2 else ops.min
+        norms = reduce(svdvals(x), -1)
     elif ord in (1, -1, math.inf, -math.inf):
         sums = ops.sum(ops.absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
         norms = (ops.max if float(ord) > 0 else ops.min)(sums, -1)
@@ -142,6 +146,9 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
             the sum of squares, along any dims.
         axis: one dimension for vectors, two for matrices; None: all.
         keepdims: keep reduced dimensions in the result, with size 1.
+
+    Returns:
+        Real numbers without the reduced dimensions, or with size 1 for them.
 
     Raises:
         RuleError: If an order is combined with more than two dims, the order is unknown, or a dim is out of range.
@@ -164,8 +171,8 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
     return ops.reshape(norms, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else norms
 
 
-def _cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
-    """Return the value up to which singular values count as 0.
+def _find_cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
+    """Return the value up to which singular values count as 0, one per matrix.
 
     Args:
         values: singular values, descending.
@@ -173,18 +180,24 @@ def _cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
         rtol: the value as a part of the largest singular value; None: machine epsilon times the larger size.
     """
     epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
-    return ops.multiply(ops.max(values, -1, True), _as_column_of_bounds(epsilon, values))
+    return ops.multiply(ops.max(values, -1, True), _reshape_bounds(epsilon, values))
 
 
-def _as_column_of_bounds(bound: float | Tensor, values: Tensor) -> Tensor:
+def _reshape_bounds(bound: float | Tensor, values: Tensor) -> Tensor:
     """Return one number, or one per matrix, shaped to broadcast with the values of all matrices."""
     bounds = as_operand(bound, values)
     return ops.reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
 
 
 def _invert_values(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
-    """Return a mask of the singular values that count, and their inverses, 0 for the others."""
-    counts = ops.greater(s, _cutoff(s, shape, rtol).detach())
+    """Return a mask of the singular values above the cutoff, and their inverses (else 0).
+
+    Args:
+        s: singular values, descending.
+        shape: the shape of the matrices.
+        rtol: the cutoff, as in `_find_cutoff`.
+    """
+    counts = ops.greater(s, _find_cutoff(s, shape, rtol).detach())
     ones, zeros = as_operand(1, s), as_operand(0, s)
     return counts, ops.where(counts, ops.divide(ones, ops.where(counts, s, ones)), zeros)
 
@@ -199,13 +212,19 @@ def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
         rtol: without ``tol``, the tolerance as a part of the largest singular value; None: machine epsilon times the
             larger size.
 
+    Returns:
+        int64 ``[...]``.
+
+    Raises:
+        RuleError: If ``x`` has fewer than two dimensions.
+
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.matrix_rank(s).item()
     2
     """
     values = svdvals(x.detach())
-    least = _cutoff(values, x.shape, rtol) if tol is None else _as_column_of_bounds(tol, values)
+    least = _find_cutoff(values, x.shape, rtol) if tol is None else _reshape_bounds(tol, values)
     return ops.sum(ops.cast(ops.greater(values, least), np.int64), -1)
 
 
@@ -218,6 +237,12 @@ def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
         rcond: another name of ``rtol``.
         rtol: singular values up to this part of the largest one count as 0; one number or one per matrix. None:
             machine epsilon times the larger size.
+
+    Returns:
+        Matrices ``[..., n, m]``.
+
+    Raises:
+        RuleError: If ``x`` has fewer than two dimensions.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -284,8 +309,15 @@ def cond(x: Tensor, p: Order = None) -> Tensor:
     With an order of :func:`norm` it is the product of the norms of ``x`` and of its inverse.
 
     Args:
-        x: the tensor.
-        p: an order of :func:`norm`; None: by singular values.
+        x: matrices ``[..., m, n]``; square ones for an order other than 2 and -2.
+        p: 2 or None: the largest singular value divided by the smallest; -2: the inverse of that; else an order of
+            :func:`matrix_norm`.
+
+    Returns:
+        Real numbers ``[...]``.
+
+    Raises:
+        RuleError: If the order is unknown, or matrices are not square for such an order.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

@@ -26,7 +26,7 @@ def adjoint(x: Tensor) -> Tensor:
     return conjugate_if_complex(ops.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]))
 
 
-def _rule(shape: Shape) -> tuple[Rule, dict[str, int]]:
+def _qr_rule(shape: Shape) -> tuple[Rule, dict[str, int]]:
     """Return the rule of ``qr`` and the number of columns of ``q``.
 
     The rows of a single tall matrix may be split; other matrices must not.
@@ -36,7 +36,7 @@ def _rule(shape: Shape) -> tuple[Rule, dict[str, int]]:
     return rule, {"k": min(shape[-2:])}
 
 
-def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+def _list_qr_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     """Return the all-gather of the ranks' triangles, or () if rows are not split."""
     axes = find_split_axes(strategy, "m")
     if not axes:
@@ -49,9 +49,9 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
 
 
 def _make_diagonal_positive(q: Array, r: Array) -> tuple[Array, Array]:
-    """Change signs of columns of ``q`` and rows of ``r`` so that the diagonal of ``r`` is not negative.
+    """Return ``q`` and ``r`` with other signs, so that the diagonal of ``r`` is not negative.
 
-    This makes the factors unique.
+    This makes the factors unique. Columns of ``q`` and rows of ``r`` change their signs; complex ones are rotated.
     """
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
     size = np.abs(diagonal)
@@ -60,8 +60,12 @@ def _make_diagonal_positive(q: Array, r: Array) -> tuple[Array, Array]:
     return q * sign[..., None, :], np.conj(sign)[..., :, None] * r
 
 
-def _forward(context: Context, x: Array) -> Generator[Array, Array, tuple[Array, Array]]:
-    """Return this rank's rows of ``q``, and ``r``: factor the block, then the gathered triangles."""
+def _factor_rows(context: Context, x: Array) -> Generator[Array, Array, tuple[Array, Array]]:
+    """Return this rank's rows of ``q``, and ``r``.
+
+    If rows are split, the generator yields the triangle of this rank's rows; the caller sends back the triangles of
+    all ranks, which are factored once more.
+    """
     q, r = np.linalg.qr(x)
     axes = find_split_axes(context.strategy, "m")
     if axes:
@@ -77,7 +81,7 @@ def _forward(context: Context, x: Array) -> Generator[Array, Array, tuple[Array,
 
 
 def _qr_gradient_factor(r: Array, dr: Array, product: Array) -> Array:
-    """Compute ``c`` of the gradient ``(dq + q c) r^-H``.
+    """Return the matrix ``c`` of the gradient ``(dq + q c) r^-H`` of a QR factorisation.
 
     Args:
         r: the triangle.
@@ -100,7 +104,7 @@ _right_solve_op = Op(
 )
 
 
-def _adjoint(
+def _qr_adjoint(
     dys: Sequence[Tensor | None], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
     """Return the gradient of a tall matrix of full rank, ``(dq + q c) r^-H``."""
@@ -124,7 +128,15 @@ _complete_op = Op(
     lambda shape: (Rule.parse("... m n -> ... m p, ... p n", whole="m n p", work="passes"), {"p": shape[-2]}),
     _complete_qr,
 )
-qr_op = SteppedOp("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
+qr_op = SteppedOp(
+    "qr",
+    _qr_rule,
+    _factor_rows,
+    steps=_list_qr_exchanges,
+    adjoint=_qr_adjoint,
+    contextual=True,
+    saves_result=True,
+)
 
 
 def _split_by_rows_only(x: Tensor) -> Tensor:
@@ -232,6 +244,9 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
             False: only as many columns as there are singular values.
         compute_uv: False: return the singular values alone.
 
+    Returns:
+        The named tuple ``(U, S, Vh)``, or with ``compute_uv=False`` the singular values ``[..., k]``, descending.
+
     Raises:
         RuleError: If ``x`` has fewer than two dims, or full matrices need a gradient.
 
@@ -258,6 +273,15 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 @of_tensors
 def svdvals(x: Tensor) -> Tensor:
     """Compute singular values, largest first.
+
+    Args:
+        x: matrices ``[..., m, n]``.
+
+    Returns:
+        ``[..., min(m, n)]``, real.
+
+    Raises:
+        RuleError: If ``x`` has fewer than two dimensions.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

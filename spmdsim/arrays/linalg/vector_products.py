@@ -27,8 +27,11 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
         a: a vector.
         b: a vector.
 
+    Returns:
+        A matrix ``[len(a), len(b)]`` in the type to which both are promoted.
+
     Raises:
-        RuleError: operands that are no vectors.
+        RuleError: If an operand is no vector.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1, 2], Mesh((2,), ("dp",))("dp"))
@@ -47,8 +50,14 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
     A negative power is a power of the inverse.
 
     Args:
-        x: square matrices.
-        n: the exponent.
+        x: square matrices ``[..., n, n]``.
+        n: the exponent, an int. 0 gives identity matrices.
+
+    Returns:
+        Matrices in the shape of ``x``.
+
+    Raises:
+        RuleError: If the matrices are not square.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -77,11 +86,17 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
 @of_tensors
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
-    """Return diagonals of matrices ``[..., m, n]``; each rank looks up the entries of its own rows.
+    """Return diagonals of matrices ``[..., m, n]``.
+
+    Each rank looks up the entries of its own rows.
 
     Args:
         x: the tensor.
         offset: the number of columns to the right of the main diagonal; negative: to the left.
+
+    Returns:
+        ``[..., k]`` for diagonals of ``k`` elements, which may be 0. It is partial over the axes that split the
+        columns.
 
     Raises:
         RuleError: If ``x`` has fewer than two dims.
@@ -119,6 +134,13 @@ def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tens
         offset: the number of columns to the right of the main diagonal; negative: to the left.
         dtype: element type of the sums; None: as in :func:`spmdsim.ops.sum`.
 
+    Returns:
+        ``[...]``.
+
+    Raises:
+        RuleError: If ``x`` has fewer than two dimensions.
+        InputError: If tensors do not support ``dtype``.
+
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.trace(s).item()
@@ -135,6 +157,9 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
         a: the left vectors.
         b: the right vectors; the other dims broadcast.
         axis: the dimension of the three entries, in both operands.
+
+    Returns:
+        Vectors of the broadcast shape.
 
     Raises:
         RuleError: If the dimension is out of range or has another size.

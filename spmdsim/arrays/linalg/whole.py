@@ -25,18 +25,20 @@ def hermitian(x: Array) -> Array:
 
 
 def require_square(name: str, x: Tensor) -> Tensor:
-    """Convert square matrices to a type with division.
+    """Return square matrices in a type with division; integers become float64.
 
     Raises:
-        RuleError: If the matrices are not square.
+        RuleError: If the last two dims differ in size.
     """
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise RuleError(f"{name} takes square matrices [..., n, n], but the shape is {x.shape}")
     return to_division_type(x)
 
 
-def _with_lower_triangle(name: str, x: Tensor, triangle: str) -> Tensor:
-    """Return square matrices whose lower triangle is to be read; for ``"U"`` their conjugate transposes.
+def _move_to_lower_triangle(name: str, x: Tensor, triangle: str) -> Tensor:
+    """Return square matrices whose lower triangle has the numbers of the wanted triangle.
+
+    For ``"U"`` they are the conjugate transposes.
 
     Raises:
         RuleError: If ``triangle`` is neither "L" nor "U", or the matrices are not square.
@@ -52,12 +54,12 @@ def to_division_type(x: Tensor) -> Tensor:
     return x if x.dtype.kind in "fcV" else cast(x, np.float64)
 
 
-def _declare(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more: Any) -> Op:
-    """Declare an operator on matrices ``m n`` that must not be split.
+def _declare_matrix_operator(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more: Any) -> Op:
+    """Return an operator on matrices ``[..., m, n]`` whose rows and columns must not be split.
 
     Args:
         name: the operator's name.
-        text: its rule.
+        text: its rule, such as "... m n -> ...".
         forward: the local function.
         vjp: its gradient, or None.
         more: further arguments of :class:`Op`.
@@ -66,26 +68,26 @@ def _declare(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more
     return Op(name, rule, forward, vjp, saves_result=True, **more)
 
 
-def _real_type(x: np.dtype) -> np.dtype:
+def _find_real_type(x: np.dtype) -> np.dtype:
     """Return the type of real and imaginary part; a real type is returned itself."""
     return np.dtype(f"f{x.itemsize // 2}") if x.kind == "c" else x
 
 
-def _complex_type(x: np.dtype) -> np.dtype:
+def _find_complex_type(x: np.dtype) -> np.dtype:
     """Return the complex type of a type."""
     return np.result_type(x, np.complex64)
 
 
-def _diagonal_matrices(values: Array) -> Array:
+def _make_diagonal_matrices(values: Array) -> Array:
     """Return matrices with these diagonals."""
     matrices: Array = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
     return matrices
 
 
 def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
-    """Return the gradient of a determinant: cofactors from products of all singular values but one.
+    """Return the gradient of a determinant: ``dy`` times the cofactors of the matrix.
 
-    This works for singular matrices, too.
+    The cofactors follow from products of all singular values but one, so they are right for singular matrices, too.
     """
     u, s, v = np.linalg.svd(xs[0])
     n = s.shape[-1]
@@ -103,9 +105,14 @@ def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
 
 
 def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient of a Hermitian matrix; pairs of equal eigenvalues contribute nothing to it."""
+    """Return the gradient by a Hermitian matrix from those of eigenvalues and eigenvectors.
+
+    Pairs of equal eigenvalues contribute nothing to the part of the eigenvectors. A gradient in ``dys`` may be None.
+    """
     (values, vectors), (dvalues, dvectors) = ys, dys
-    inner = np.zeros_like(vectors) if dvalues is None else _diagonal_matrices(dvalues).astype(vectors.dtype)
+    inner = (
+        np.zeros_like(vectors) if dvalues is None else _make_diagonal_matrices(dvalues).astype(vectors.dtype)
+    )
     if dvectors is not None:
         gaps = values[..., None, :] - values[..., :, None]
         inner = inner + np.where(gaps == 0, 0, hermitian(vectors) @ dvectors / np.where(gaps == 0, 1, gaps))
@@ -137,7 +144,9 @@ def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     v = hermitian(vh)
     squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
     f = np.where(squares == 0, 0, 1 / np.where(squares == 0, 1, squares))
-    inner = np.zeros((*s.shape, s.shape[-1]), dtype) if ds is None else _diagonal_matrices(ds).astype(dtype)
+    inner = (
+        np.zeros((*s.shape, s.shape[-1]), dtype) if ds is None else _make_diagonal_matrices(ds).astype(dtype)
+    )
     outside, inverse = np.zeros(xs[0].shape, dtype), 1 / s
     if du is not None:
         left = f * (hermitian(u) @ du)
@@ -146,7 +155,7 @@ def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
         outside = outside + (complement * inverse[..., None, :]) @ vh
         if dtype.kind == "c":
             inner_product = hermitian(u) @ du
-            inner = inner + _diagonal_matrices(
+            inner = inner + _make_diagonal_matrices(
                 1j * np.imag(np.diagonal(inner_product, axis1=-2, axis2=-1)) * inverse
             )
     if dvh is not None:
@@ -158,40 +167,42 @@ def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     return (u @ inner @ vh + outside,)
 
 
-det_op = _declare("det", "... m n -> ...", np.linalg.det, _det_vjp)
-inv_op = _declare(
+det_op = _declare_matrix_operator("det", "... m n -> ...", np.linalg.det, _det_vjp)
+inv_op = _declare_matrix_operator(
     "inv", "... m n -> ... m n", np.linalg.inv, lambda dy, _xs, y: (-hermitian(y) @ dy @ hermitian(y),)
 )
-slogdet_op = _declare(
+slogdet_op = _declare_matrix_operator(
     "slogdet",
     "... m n -> ..., ...",
     lambda x: tuple(np.linalg.slogdet(x)),
     _slogdet_vjp,
-    dtype=lambda x: (x, _real_type(x)),
+    dtype=lambda x: (x, _find_real_type(x)),
 )
-solve_op = _declare("solve", "... m n, ... n k -> ... n k", np.linalg.solve, _solve_vjp)
-eigh_op = _declare(
+solve_op = _declare_matrix_operator("solve", "... m n, ... n k -> ... n k", np.linalg.solve, _solve_vjp)
+eigh_op = _declare_matrix_operator(
     "eigh",
     "... m n -> ... n, ... m n",
     lambda x: tuple(np.linalg.eigh(x)),
     _eigh_vjp,
-    dtype=lambda x: (_real_type(x), x),
+    dtype=lambda x: (_find_real_type(x), x),
 )
-_eig_op = _declare(
+_eig_op = _declare_matrix_operator(
     "eig",
     "... m n -> ... n, ... m n",
-    lambda x: tuple(result.astype(_complex_type(x.dtype)) for result in np.linalg.eig(x)),
+    lambda x: tuple(result.astype(_find_complex_type(x.dtype)) for result in np.linalg.eig(x)),
     None,
-    dtype=lambda x: (_complex_type(x), _complex_type(x)),
+    dtype=lambda x: (_find_complex_type(x), _find_complex_type(x)),
 )
-_eigvals_op = _declare(
+_eigvals_op = _declare_matrix_operator(
     "eigvals",
     "... m n -> ... n",
-    lambda x: np.linalg.eigvals(x).astype(_complex_type(x.dtype)),
+    lambda x: np.linalg.eigvals(x).astype(_find_complex_type(x.dtype)),
     None,
-    dtype=lambda x: _complex_type(x),
+    dtype=lambda x: _find_complex_type(x),
 )
-eigvalsh_op = _declare("eigvalsh", "... m n -> ... n", np.linalg.eigvalsh, _eigvalsh_vjp, dtype=_real_type)
+eigvalsh_op = _declare_matrix_operator(
+    "eigvalsh", "... m n -> ... n", np.linalg.eigvalsh, _eigvalsh_vjp, dtype=_find_real_type
+)
 
 
 svd_op = Op(
@@ -202,7 +213,7 @@ svd_op = Op(
     ),
     lambda x: tuple(np.linalg.svd(x, full_matrices=False)),
     _svd_vjp,
-    dtype=lambda x: (x, _real_type(x), x),
+    dtype=lambda x: (x, _find_real_type(x), x),
     saves_result=True,
 )
 
@@ -210,6 +221,12 @@ svd_op = Op(
 @of_tensors
 def det(x: Tensor) -> Tensor:
     """Compute determinants of square matrices ``[..., n, n]``.
+
+    Args:
+        x: matrices ``[..., n, n]``. Split rows and columns are gathered first; integers become float64.
+
+    Returns:
+        ``[...]``.
 
     Raises:
         RuleError: If the matrices are not square.
@@ -238,7 +255,16 @@ class Eigen(NamedTuple):
 
 @of_tensors
 def slogdet(x: Tensor) -> SignAndLogarithm:
-    """Compute signs of determinants and logarithms of their absolute values; see :func:`det`.
+    """Compute signs of determinants and logarithms of their absolute values.
+
+    Args:
+        x: matrices ``[..., n, n]``, as in :func:`det`.
+
+    Returns:
+        The named tuple ``(sign, logabsdet)``, each ``[...]``. The sign of a complex matrix is a number of size 1.
+
+    Raises:
+        RuleError: If the matrices are not square.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
@@ -255,8 +281,12 @@ def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
     The columns of the second result are the vectors.
 
     Args:
-        x: the tensor.
+        x: matrices ``[..., n, n]``. Split rows and columns are gathered first; integers become float64.
         UPLO: the triangle that is read, ``"L"`` for the lower one or ``"U"`` for the upper one.
+
+    Returns:
+        The named tuple ``(eigenvalues, eigenvectors)``: ``[..., n]``, real, and ``[..., n, n]``. The columns are the
+        vectors.
 
     Raises:
         RuleError: If matrices are not square, or the triangle is unknown.
@@ -266,7 +296,7 @@ def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
     >>> linalg.eigh(w).eigenvalues.full().round(4).tolist()
     [1.4384, 5.5616]
     """
-    return Eigen(*eigh_op.results(_with_lower_triangle("eigh", x, UPLO)))
+    return Eigen(*eigh_op.results(_move_to_lower_triangle("eigh", x, UPLO)))
 
 
 @of_tensors
@@ -274,15 +304,21 @@ def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
     """Compute the eigenvalues of :func:`eigh`.
 
     Args:
-        x: the tensor.
+        x: matrices ``[..., n, n]``, as in :func:`eigh`.
         UPLO: the triangle that is read, ``"L"`` or ``"U"``.
+
+    Returns:
+        ``[..., n]``, real and ascending.
+
+    Raises:
+        RuleError: If matrices are not square, or the triangle is unknown.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> linalg.eigvalsh(w).full().round(4).tolist()
     [1.4384, 5.5616]
     """
-    return eigvalsh_op(_with_lower_triangle("eigvalsh", x, UPLO))
+    return eigvalsh_op(_move_to_lower_triangle("eigvalsh", x, UPLO))
 
 
 @of_tensors
@@ -290,6 +326,15 @@ def eig(x: Tensor) -> Eigen:
     """Compute eigenvalues and eigenvectors of square matrices.
 
     Both are complex, in no order, and have no gradients. The columns of the second result are the vectors.
+
+    Args:
+        x: matrices ``[..., n, n]``. Split rows and columns are gathered first.
+
+    Returns:
+        The named tuple ``(eigenvalues, eigenvectors)``: ``[..., n]`` and ``[..., n, n]``.
+
+    Raises:
+        RuleError: If matrices are not square.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
@@ -301,7 +346,16 @@ def eig(x: Tensor) -> Eigen:
 
 @of_tensors
 def eigvals(x: Tensor) -> Tensor:
-    """Compute the eigenvalues of :func:`eig`.
+    """Compute the eigenvalues of :func:`eig`, without gradient.
+
+    Args:
+        x: matrices ``[..., n, n]``.
+
+    Returns:
+        ``[..., n]``, complex and in no order.
+
+    Raises:
+        RuleError: If matrices are not square.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))

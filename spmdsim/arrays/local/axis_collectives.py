@@ -29,12 +29,12 @@ __all__ = ["all_gather", "all_to_all", "pmax", "pmean", "pmin", "ppermute", "psu
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _collective(function: F) -> F:
-    """Make a collective accept a tuple, list or dict of arrays, too, and explain wrong calls."""
+def _make_collective(function: F) -> F:
+    """Return a collective that also takes a tuple, list or dict of arrays, and explains wrong calls."""
     return explained(accept_trees(explained(function)))
 
 
-@_collective
+@_make_collective
 def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """Sum arrays over the ranks along an axis; every rank receives the sum (all_reduce).
 
@@ -43,6 +43,9 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
         axis_name: an axis of the mesh, or several, the first one major.
         axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
             itself. None: one group.
+
+    Returns:
+        The sum, an array in the shape of ``x``; bools are summed as int64.
 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
@@ -61,11 +64,23 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     return _all_reduce("psum", "sum", array, axis_name, axis_index_groups)
 
 
-@_collective
+@_make_collective
 def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """Average arrays over the ranks along an axis.
 
     The arguments and the errors are those of :func:`psum`.
+
+    Args:
+        x: this rank's array; all ranks have equal shapes.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: groups of ranks along the axis, as in :func:`psum`; None: one group.
+
+    Returns:
+        The mean, an array in the shape of ``x``.
+
+    Raises:
+        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -80,11 +95,23 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
     return mean
 
 
-@_collective
+@_make_collective
 def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """Compute the element-wise maximum over the ranks along an axis.
 
     The arguments and the errors are those of :func:`psum`.
+
+    Args:
+        x: this rank's array; all ranks have equal shapes.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: groups of ranks along the axis, as in :func:`psum`; None: one group.
+
+    Returns:
+        The maximum, an array in the shape of ``x``.
+
+    Raises:
+        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -97,11 +124,23 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     return _all_reduce("pmax", "max", _check_numbers("pmax", x), axis_name, axis_index_groups)
 
 
-@_collective
+@_make_collective
 def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """Compute the element-wise minimum over the ranks along an axis.
 
     The arguments and the errors are those of :func:`psum`.
+
+    Args:
+        x: this rank's array; all ranks have equal shapes.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: groups of ranks along the axis, as in :func:`psum`; None: one group.
+
+    Returns:
+        The minimum, an array in the shape of ``x``.
+
+    Raises:
+        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -114,7 +153,7 @@ def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     return _all_reduce("pmin", "min", _check_numbers("pmin", x), axis_name, axis_index_groups)
 
 
-@_collective
+@_make_collective
 def all_gather(
     x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False
 ) -> np.ndarray:
@@ -129,6 +168,9 @@ def all_gather(
             itself. None: one group.
         axis: position of the new dimension in the result; with ``tiled`` the dimension along which arrays are joined.
         tiled: join along an existing dimension.
+
+    Returns:
+        The arrays of all ranks along the axis, in the order of their numbers.
 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim, or the groups do
@@ -145,15 +187,15 @@ def all_gather(
     """
     array = _check_numbers("all_gather", x)
     caller, axes = find_caller("all_gather", axis_name, axis_index_groups)
-    dim = _dim("all_gather", axis, array.ndim + (not tiled))
+    dim = _normalise_dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
         array = np.expand_dims(array, dim)
     shape = (*array.shape[:dim], array.shape[dim] * caller.mesh.axis_size(*axes), *array.shape[dim + 1 :])
-    build = partial(_step, "all_gather", axes=axes, shape=shape, before=dim)
-    return _run(caller, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
+    build = partial(_make_step, "all_gather", axes=axes, shape=shape, before=dim)
+    return _run_collective(caller, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
 
 
-@_collective
+@_make_collective
 def psum_scatter(
     x: ArrayLike,
     axis_name: Axes,
@@ -175,6 +217,9 @@ def psum_scatter(
             itself. None: one group.
         tiled: keep the dimension.
 
+    Returns:
+        This rank's block of the sum.
+
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one of another
             size, or the groups do not contain each rank once.
@@ -190,17 +235,17 @@ def psum_scatter(
     """
     array = _check_numbers("psum_scatter", x)
     caller, axes = find_caller("psum_scatter", axis_name, axis_index_groups)
-    dim = _dim("psum_scatter", scatter_dimension, array.ndim)
+    dim = _normalise_dim("psum_scatter", scatter_dimension, array.ndim)
     if not tiled:
         _require_size("psum_scatter", array, dim, caller.mesh.axis_size(*axes), axes)
-    build = partial(_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
-    block = _run(
+    build = partial(_make_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
+    block = _run_collective(
         caller, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
     )
     return block if tiled else block.reshape(_remove_dim(block.shape, dim))
 
 
-@_collective
+@_make_collective
 def all_to_all(
     x: ArrayLike,
     axis_name: Axes,
@@ -225,6 +270,9 @@ def all_to_all(
             itself. None: one group.
         tiled: keep both dimensions.
 
+    Returns:
+        The received blocks, in the order of their source ranks.
+
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one that does
             not divide, or the groups do not contain each rank once.
@@ -241,7 +289,9 @@ def all_to_all(
     array = _check_numbers("all_to_all", x)
     caller, axes = find_caller("all_to_all", axis_name, axis_index_groups)
     size = caller.mesh.axis_size(*axes)
-    split_dim, concat_dim = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
+    split_dim, concat_dim = (
+        _normalise_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis)
+    )
     if not tiled:
         _require_size("all_to_all", array, split_dim, size, axes)
     elif array.shape[split_dim] % size:
@@ -254,23 +304,18 @@ def all_to_all(
         array.reshape(*array.shape[:split_dim], size, block_size, *array.shape[split_dim + 1 :]), split_dim, 0
     )
     shape = (size, *rows.shape)
-    build = partial(_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
+    build = partial(_make_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
     words = f"all_to_all(split_axis={split_axis}, concat_axis={concat_axis}, tiled={tiled})"
-    blocks = _run(caller, build, axes, rows[:, None], words)[0]
+    blocks = _run_collective(caller, build, axes, rows[:, None], words)[0]
     if not tiled:
-        return np.ascontiguousarray(
-            np.moveaxis(blocks.reshape(size, *_remove_dim(array.shape, split_dim)), 0, concat_dim)
-        )
+        blocks = blocks.reshape(size, *_remove_dim(array.shape, split_dim))
+        return np.ascontiguousarray(np.moveaxis(blocks, 0, concat_dim))
     blocks = np.moveaxis(blocks, 0, concat_dim)
-    shape_of_result = (
-        *blocks.shape[:concat_dim],
-        size * blocks.shape[concat_dim + 1],
-        *blocks.shape[concat_dim + 2 :],
-    )
-    return np.ascontiguousarray(blocks.reshape(shape_of_result))
+    before, after = blocks.shape[:concat_dim], blocks.shape[concat_dim + 2 :]
+    return np.ascontiguousarray(blocks.reshape(*before, size * blocks.shape[concat_dim + 1], *after))
 
 
-@_collective
+@_make_collective
 def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
     """Send arrays between pairs of ranks along an axis; return the received array or zeros.
 
@@ -279,6 +324,9 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
         axis_name: an axis of the mesh, or several, the first one major.
         perm: pairs (source, destination) of ranks' numbers along the axis; each number at most once as source and
             once as destination.
+
+    Returns:
+        The received array; zeros in the shape of ``x`` if no pair has this rank as destination.
 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, or a rank does not exist, sends twice or
@@ -309,8 +357,8 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
                 )
     if not pairs:
         return np.zeros_like(array)
-    build = partial(_permutation, axes=axes, pairs=pairs, shape=array.shape)
-    arrived = _run(caller, build, axes, array[None], f"ppermute({list(pairs)})")
+    build = partial(_make_permutation_step, axes=axes, pairs=pairs, shape=array.shape)
+    arrived = _run_collective(caller, build, axes, array[None], f"ppermute({list(pairs)})")
     return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
 
 
@@ -323,21 +371,23 @@ def _check_numbers(what: str, x: ArrayLike) -> np.ndarray:
 def _all_reduce(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
     """Run an all-reduce over the axes; ``what`` is the called function, ``op`` the reduction."""
     caller, axes = find_caller(what, name, groups)
-    build = partial(_step, "all_reduce", axes=axes, shape=array.shape, op=op)
-    return _run(caller, build, axes, array, what)
+    build = partial(_make_step, "all_reduce", axes=axes, shape=array.shape, op=op)
+    return _run_collective(caller, build, axes, array, what)
 
 
-def _run(
+def _run_collective(
     caller: CallingRank, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
 ) -> np.ndarray:
-    """Run a collective and return this rank's result; without data, zeros of its shape and type.
+    """Run a collective and return this rank's result.
+
+    In a world without data the result is zeros of its shape and type.
 
     Args:
         caller: the rank and the world.
-        build: returns the step for a mesh.
+        build: returns the step (the collective between two layouts) for a mesh.
         axes: axes of the mesh.
         array: this rank's operand.
-        what: the call as text, equal on ranks that make the same call.
+        what: the call as text, equal on ranks that make equal calls.
     """
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
@@ -356,7 +406,7 @@ def abstract(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 @lru_cache(maxsize=1024)
-def _step(
+def _make_step(
     collective: str,
     mesh: Mesh,
     axes: tuple[str, ...],
@@ -367,11 +417,13 @@ def _step(
 ) -> Step:
     """Return the step of a collective over ``axes`` of a mesh.
 
+    A step is a collective between two layouts of one tensor, here of all ranks' operands.
+
     Args:
         collective: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
         mesh: the mesh.
         axes: axes of the mesh.
-        shape: the shape of the tensor of all ranks' operands.
+        shape: the shape of the tensor.
         before: the dim of the operand that the axes split; None: no dim.
         after: the dim of the result that the axes split; None: no dim.
         op: the reduction, for reductions.
@@ -388,10 +440,17 @@ def _step(
 
 
 @lru_cache(maxsize=1024)
-def _permutation(
+def _make_permutation_step(
     mesh: Mesh, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...], shape: tuple[int, ...]
 ) -> Step:
-    """Return the exchange from the sending ranks of all pairs to the receiving ranks, in equal order."""
+    """Return the exchange from the sending ranks of all pairs to the receiving ranks.
+
+    Args:
+        mesh: the mesh.
+        axes: axes of the mesh.
+        pairs: source and destination, as numbers of ranks along the axes.
+        shape: the shape of a rank's array.
+    """
     groups = mesh.groups(*axes)
     ends = [
         Mesh((len(pairs) * len(groups),), ("pair",), [group[pair[k]] for group in groups for pair in pairs])
@@ -401,7 +460,7 @@ def _permutation(
     return Step("exchange", (), src, dst, (src.mesh.size, *shape))
 
 
-def _dim(what: str, dim: int, ndim: int) -> int:
+def _normalise_dim(what: str, dim: int, ndim: int) -> int:
     """Return a dim as a non-negative number.
 
     Args:

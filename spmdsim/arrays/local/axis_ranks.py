@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from spmdsim.arrays.local.turns import CallingRank, get_calling_rank, mesh_in_groups
+from spmdsim.arrays.local.turns import CallingRank, get_calling_rank, make_mesh_with_groups
 from spmdsim.errors import RuleError
 from spmdsim.wrong_calls import explained
 
@@ -27,8 +27,11 @@ def axis_rank(name: Axes) -> int:
     Args:
         name: an axis of the mesh or several.
 
+    Returns:
+        A number from 0 to the size of the axes - 1.
+
     Raises:
-        RuleError: no local function runs; the mesh has no such axis.
+        RuleError: If no local function runs, the mesh has no such axis, or an axis is named twice.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -55,8 +58,11 @@ def axis_size(name: Axes) -> int:
     Args:
         name: an axis of the mesh or several.
 
+    Returns:
+        The product of the sizes of the axes.
+
     Raises:
-        RuleError: no local function runs; the mesh has no such axis.
+        RuleError: If no local function runs, the mesh has no such axis, or an axis is named twice.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -71,9 +77,9 @@ def axis_size(name: Axes) -> int:
 
 
 def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRank, tuple[str, ...]]:
-    """Return the rank and world of the running function, and the axes.
+    """Return the rank whose function calls, and the axes that it names.
 
-    With groups, a single axis along a group replaces the axes.
+    With groups, the returned rank has a mesh whose second axis goes along a group, and this axis is returned.
 
     Args:
         what: the called function, for error messages.
@@ -100,7 +106,7 @@ def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRa
             f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {axis_names(axes)}, once, in groups of "
             f"one size, but got {[list(group) for group in numbers]}"
         )
-    mesh = mesh_in_groups(caller.mesh, axes, numbers)
+    mesh = make_mesh_with_groups(caller.mesh, axes, numbers)
     return replace(caller, mesh=mesh), mesh.axes[1:]
 
 

@@ -1,7 +1,8 @@
 """``local_map``: any function of a rank's own arrays as an operator on global tensors.
 
 The first call with operands of a kind runs the function; all ranks derive the results' global shapes from their
-shards.
+shards. Read `LocalFunction.__call__` first. A leaf is a tensor or array inside the lists, tuples and dicts that the
+function takes and returns; a structure is their nesting (see `trees`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from spmdsim.arrays.local.axis_collectives import abstract
 from spmdsim.arrays.local.trees import (
     Layouts,
     Structure,
-    flat_layouts,
+    find_layout_structure,
+    find_leaves_like,
+    flatten_layouts,
     flatten_values,
-    leaves_like,
     rebuild,
     spread_layouts,
-    structure_of_layouts,
 )
 from spmdsim.arrays.local.turns import LocalOp, explain_failures, run_ranks
 from spmdsim.arrays.operands import operands
@@ -49,7 +50,7 @@ GlobalShapes = Shape | Sequence[Shape] | Callable[..., Shape | Sequence[Shape]]
 Partials = str | Iterable[str] | Mapping[str, str]
 
 
-def _to_read(arrays: Any) -> Any:
+def _make_read_only(arrays: Any) -> Any:
     """Return read-only views of an array, or of each array in a list, for a function of the user's."""
     return [*map(read_only, arrays)] if isinstance(arrays, (list, tuple)) else read_only(arrays)
 
@@ -80,13 +81,13 @@ class LocalFunction(Pictured):
         is_flat = not isinstance(results, dict) and all(
             layout is None or isinstance(layout, Layout) for layout in results
         )
-        self._outcome = None if is_flat else structure_of_layouts(self._out)
+        self._outcome = None if is_flat else find_layout_structure(self._out)
         self._first: dict[int, Any] | None = None
         self._op = LocalOp(
             name,
             Rule.parse("... -> ..."),
-            self._forward,
-            self._gradients,
+            self._run_on_rank,
+            self._compute_gradients,
             contextual=True,
             saves_result=settings["vjp"] is not None,
             flops=settings["flops"],
@@ -102,14 +103,14 @@ class LocalFunction(Pictured):
         structure = (tuple, 2, (arguments, named))
         tensors = operands(self.name, [*tensors_given, *more])
         world: Any = tensors[0].world
-        places = self._places(tensors, structure)
-        leaves = self._leaves(places)
+        places = self._choose_operand_layouts(tensors, structure)
+        leaves = self._choose_result_layouts(places)
         with recorder.operator(self.name):
             moved = [tensor.to(layout) for tensor, layout in zip(tensors, places)]
             key = (self, *(tensor.meta for tensor in moved), leaves, structure)
             results, first = world.cache.get(key), None
             if results is None or not world.has_data:
-                results, first = self._learn(world, moved, leaves, structure)
+                results, first = self._run_first_time(world, moved, leaves, structure)
                 world.cache[key] = results
         self._first = first
         try:
@@ -118,8 +119,15 @@ class LocalFunction(Pictured):
             self._first = None
         return rebuild(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
-    def _places(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
-        """Return the layout of every operand: the given one, or its own without pending reductions."""
+    def _choose_operand_layouts(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
+        """Return the layout in which the function gets each operand.
+
+        It is the one of ``in_layouts``, or the operand's own without pending reductions.
+
+        Raises:
+            RuleError: If ``in_layouts`` does not have the nesting of the call, or layouts are on different meshes.
+            LayoutError: If a layout has another number of dims than its operand, or pending reductions.
+        """
         positional, options = structure[2]
         if isinstance(self._in_layouts, (tuple, list)) and len(self._in_layouts) != positional[1]:
             raise RuleError(
@@ -140,18 +148,21 @@ class LocalFunction(Pictured):
         common_mesh(places)
         return places
 
-    def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
-        """Return the layouts of the results; that of the first operand if none are given."""
-        leaves = tuple(places[0] if layout is None else layout for layout in flat_layouts(self._out))
+    def _choose_result_layouts(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
+        """Return the layouts of the results, with their pending reductions.
+
+        A result without a layout in ``out_layouts`` has that of the first operand.
+        """
+        leaves = tuple(places[0] if layout is None else layout for layout in flatten_layouts(self._out))
         if self._partial:
             leaves = tuple(layout.with_partial(self._partial) for layout in leaves)
         common_mesh([places[0], *leaves])
         return leaves
 
-    def _pieces(
+    def _call_function(
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
     ) -> tuple[np.ndarray, ...]:
-        """Return the function's results for a rank's arrays, as a flat tuple.
+        """Call the function with a rank's arrays; return its results as a flat tuple.
 
         Args:
             rank: the rank.
@@ -165,15 +176,15 @@ class LocalFunction(Pictured):
         with explain_failures(self.name, rank, arrays):
             args, options = rebuild(structure, map(read_only, arrays))
             returned = self._function(*args, **options)
-        results = leaves_like(returned, self._out)
+        results = find_leaves_like(returned, self._out)
         if results is None:
             is_sequence = isinstance(returned, (tuple, list))
             words = many(len(returned), "result") if is_sequence else f"a {type(returned).__name__}"
             wanted = count if self._outcome is None else f"{self._out!r}"
             raise RuleError(f"{self.name} gave {words} on rank {rank}, but out_layouts has {wanted}")
-        return tuple(_own_array(result) for result in results)
+        return tuple(_copy_if_read_only(result) for result in results)
 
-    def _forward(
+    def _run_on_rank(
         self,
         context: Context,
         *arrays: np.ndarray,
@@ -182,7 +193,9 @@ class LocalFunction(Pictured):
         results: Any,
         structure: Structure,
     ) -> Any:
-        """Return the shards of the results: those of the first run in the first call, else run the function.
+        """Return a rank's shards of the results: one array, or a tuple of several.
+
+        In the first call with these kinds of operands the function has run already, and its results are returned.
 
         Args:
             context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -191,18 +204,30 @@ class LocalFunction(Pictured):
             results: global shape and element type of each result.
             structure: the nesting of the operands in the call.
             *arrays: the rank's shards of the operands.
+
+        Raises:
+            RuleError: If the function fails, or a shard has another shape than in the first call.
         """
         if self._first is not None:
             shards = self._first[context.rank]
         else:
-            shards = self._pieces(context.rank, len(leaves), *arrays, structure=structure)
-            self._check(leaves, [shape for shape, _ in results], {context.rank: [p.shape for p in shards]})
+            shards = self._call_function(context.rank, len(leaves), *arrays, structure=structure)
+            self._check_shard_shapes(
+                leaves, [shape for shape, _ in results], {context.rank: [p.shape for p in shards]}
+            )
         return shards[0] if len(shards) == 1 else shards
 
-    def _gradients(
+    def _compute_gradients(
         self, context: Context, dy: Any, operands: Sequence[np.ndarray], result: Any, **params: Any
     ) -> list[Any]:
-        """Return one gradient per operand from the user's vjp; a missing gradient of a result counts as zeros.
+        """Return one gradient per operand from the user's vjp; None for an operand without gradient.
+
+        Args:
+            context: the operator call as this rank sees it.
+            dy: the gradient of the result, or a list of one per result. A missing one in the list counts as zeros.
+            operands: the rank's shards of the operands.
+            result: the rank's shards of the results.
+            **params: not used.
 
         Raises:
             RuleError: If there is no vjp, or it returns another number of gradients or other shapes.
@@ -215,7 +240,7 @@ class LocalFunction(Pictured):
         if isinstance(dy, list):
             dy = [np.zeros_like(y) if d is None else d for d, y in zip(dy, result)]
         with explain_failures(f"the vjp of {self.name}", context.rank, operands):
-            slopes = self._vjp(_to_read(dy), [*map(read_only, operands)], _to_read(result))
+            slopes = self._vjp(_make_read_only(dy), [*map(read_only, operands)], _make_read_only(result))
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(
@@ -230,21 +255,25 @@ class LocalFunction(Pictured):
                 )
         return gradients
 
-    def _learn(
+    def _run_first_time(
         self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...], structure: Structure
     ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
-        """Run the function for the first time; return shapes and types of results, and results by rank.
-
-        Ranks compare shapes and types. The results are None in a world without data. If ``shape`` was passed, the
-        function does not run in such a world.
+        """Run the function for the first time; ranks compare shapes and types of its results.
 
         Args:
             world: the world of the ranks.
             moved: the operands in the layouts of the call.
             leaves: the layouts of the results.
             structure: the nesting of the operands in the call.
+
+        Returns:
+            Global shape and element type of each result, and the results of the function by rank. The latter are None
+            in a world without data. There the function does not run if ``shape`` was passed.
+
+        Raises:
+            RuleError: If shards do not fit one tensor in the layout of the result, or replicas differ.
         """
-        wanted = self._shapes_of_user(moved, leaves)
+        wanted = self._read_global_shapes(moved, leaves)
         if world.has_data:
             arrays_of_ranks = [x.stored_shards for x in moved]
         elif wanted is None:
@@ -254,7 +283,7 @@ class LocalFunction(Pictured):
         else:
             dtype = np.dtype(self._dtype or promote_types(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
-        run = compute_in_float32(self._pieces, tuple(x.meta.storage_dtype for x in moved))
+        run = compute_in_float32(self._call_function, tuple(x.meta.storage_dtype for x in moved))
         jobs: dict[int, Callable[[], Any]] = {
             rank: bound(
                 run, rank, len(leaves), *[arrays[k] for arrays in arrays_of_ranks], structure=structure
@@ -273,26 +302,26 @@ class LocalFunction(Pictured):
         pieces = {rank: [shape for shape, *_ in fact] for rank, fact in facts.items()}
         if world.has_data:
             shapes = wanted or [self._compute_shape(k, leaf, pieces) for k, leaf in enumerate(leaves)]
-            self._check(leaves, shapes, pieces)
+            self._check_shard_shapes(leaves, shapes, pieces)
             for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
                 self._check_copies(k, leaf, shape, {rank: fact[k][2:] for rank, fact in facts.items()})
         else:
             shapes = [_guess_shape(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
-        types = [self._type(k, moved, facts) for k in range(len(leaves))]
+        types = [self._find_result_type(k, moved, facts) for k in range(len(leaves))]
         return tuple(zip(map(tuple, shapes), types)), first if world.has_data else None
 
-    def _shapes_of_user(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
-        """Return the global shapes that the caller gave, or None."""
+    def _read_global_shapes(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
+        """Return the global shape of each result that the argument ``shape`` states, or None.
+
+        Raises:
+            RuleError: If the number of shapes is not that of results.
+            LayoutError: If a shape has another number of dims than its layout.
+        """
         wanted = self._shape(*[x.shape for x in moved]) if callable(self._shape) else self._shape
         if wanted is None:
             return None
-        shapes = (
-            [wanted]
-            if len(leaves) == 1
-            and not isinstance(wanted[:1], list)
-            and all(isinstance(n, (int, np.integer)) for n in wanted)
-            else list(wanted)
-        )
+        is_shape = not isinstance(wanted, list) and all(isinstance(n, (int, np.integer)) for n in wanted)
+        shapes = [wanted] if len(leaves) == 1 and is_shape else list(wanted)
         if len(shapes) != len(leaves):
             raise RuleError(
                 f"{self.name} has {many(len(leaves), 'result')}, but shape= gives {many(len(shapes), 'shape')}"
@@ -324,7 +353,7 @@ class LocalFunction(Pictured):
             for dim, entry in enumerate(leaf.dims)
         )
 
-    def _check(
+    def _check_shard_shapes(
         self, leaves: Sequence[Layout], shapes: Sequence[Shape], pieces: Mapping[int, Sequence[Shape]]
     ) -> None:
         """Raise RuleError if a shard does not have the shape that its layout requires.
@@ -346,7 +375,16 @@ class LocalFunction(Pictured):
     def _check_copies(
         self, k: int, leaf: Layout, shape: Shape, sums: Mapping[int, tuple[complex, float]]
     ) -> None:
-        """Raise RuleError if checksums of replicas differ by more than 1e-3 of the sums of their magnitudes."""
+        """Raise RuleError if replicas of a result differ.
+
+        They differ if their checksums differ by more than 1e-3 of the sums of their magnitudes.
+
+        Args:
+            k: the number of the result.
+            leaf: its layout.
+            shape: its global shape.
+            sums: per rank the checksum of its shard and the sum of its magnitudes.
+        """
         mesh = leaf.mesh
         first: dict[Any, tuple[int, complex, float]] = {}
         for rank, (total, size) in sums.items():
@@ -359,7 +397,7 @@ class LocalFunction(Pictured):
                     f"equal by its layout {leaf}: split it along an axis, say partial=, or add it up by psum"
                 )
 
-    def _type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
+    def _find_result_type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
         """Return the element type of result ``k``: that of the user, or that of all ranks' shards.
 
         Args:
@@ -384,8 +422,8 @@ class LocalFunction(Pictured):
         return operand if is_half(operand) and dtype == np.float32 else dtype
 
 
-def _own_array(result: Any) -> np.ndarray:
-    """Return a result as a C-ordered array; copy a read-only one, which may be a view of an operand."""
+def _copy_if_read_only(result: Any) -> np.ndarray:
+    """Return a result in C order; copy a read-only one, which may be a view of an operand."""
     array = np.asarray(result)
     if not array.flags.writeable and array.size and 0 not in array.strides:
         array = array.copy()
@@ -393,7 +431,10 @@ def _own_array(result: Any) -> np.ndarray:
 
 
 def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
-    """Return a weighted sum of a block and the sum of its magnitudes; zeros if no other rank has a copy."""
+    """Return a weighted sum of a block and the sum of its magnitudes.
+
+    Both are 0 if the layout ``leaf`` gives no other rank a replica of the block.
+    """
     if all(
         leaf.mesh.axis_size(axis) == 1
         for axis in leaf.mesh.axes
@@ -504,6 +545,9 @@ def local_map(
         dtype: element type of the results; None: that of the function's results.
         name: the name in traces and errors; None: that of the function.
 
+    Returns:
+        The operator, a function of tensors. Without ``function``, a decorator that returns it.
+
     Raises:
         RuleError: If shards do not fit one tensor in ``out_layouts``, replicas differ, or the function fails; the
             message names rank and shapes.
@@ -520,7 +564,7 @@ def local_map(
     if function is not None and not callable(function):
         raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")
     for what, tree in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
-        for layout in flat_layouts(tree) if isinstance(tree, (tuple, list, dict)) else (tree,):
+        for layout in flatten_layouts(tree) if isinstance(tree, (tuple, list, dict)) else (tree,):
             if layout is not None and not isinstance(layout, Layout):
                 raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {layout!r}")
     layouts = dict(in_layouts=in_layouts, out_layouts=out_layouts)

@@ -79,6 +79,9 @@ def map_overlap(
         dtype: element type of the result; None: the promoted type of the operands.
         *tensors: tensors of equal shape; they are redistributed to a common layout.
 
+    Returns:
+        A tensor in the shape and layout of the operands.
+
     Raises:
         RuleError: If operands differ in shape, a depth or a boundary is unknown, or the result has another shape.
 
@@ -99,7 +102,9 @@ def map_overlap(
                 f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in operand_tensors)}"
             )
     are_hashable = {type(depth), type(boundary), type(constant)} <= {int, float, str}
-    sides, modes = (_settings if are_hashable else _settings.__wrapped__)(shape, depth, boundary, constant)
+    sides, modes = (_parse_settings if are_hashable else _parse_settings.__wrapped__)(
+        shape, depth, boundary, constant
+    )
     op = _make_operator(name, function, vjp)
     kind = None if dtype is None else np.dtype(dtype)
     result: Tensor = op(*operand_tensors, sides=sides, modes=modes, kind=kind)
@@ -107,8 +112,8 @@ def map_overlap(
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
-    """Return per dim the added elements before and after, and the mode; cached for single values.
+def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
+    """Return per dim the added elements before and after, and mode and fill value.
 
     Args:
         shape: the global shape.
@@ -119,15 +124,18 @@ def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple
     Raises:
         RuleError: If a setting is unknown, or a dim is too small to be mirrored.
     """
-    sides = tuple(_sides(entry) for entry in _per_dim("depth", depth, len(shape), 0))
-    modes = tuple(_mode(entry, constant) for entry in _per_dim("boundary", boundary, len(shape), "none"))
+    sides = tuple(_parse_depth(entry) for entry in _spread_over_dims("depth", depth, len(shape), 0))
+    modes = tuple(
+        _parse_boundary(entry, constant)
+        for entry in _spread_over_dims("boundary", boundary, len(shape), "none")
+    )
     for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
         if mode in MIRRORS and n and max(a, b) > n - (mode == "reflect"):
             raise RuleError(f"dim {d} of size {n} cannot be continued by {mode} for a depth of {max(a, b)}")
     return sides, modes
 
 
-def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
+def _spread_over_dims(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
     """Return one value per dim from a setting for all dims, per dim, or by dim.
 
     Args:
@@ -156,7 +164,7 @@ def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
     return [setting] * ndim
 
 
-def _sides(depth: Any) -> tuple[int, int]:
+def _parse_depth(depth: Any) -> tuple[int, int]:
     """Return the depths before and after a dim; raise RuleError unless they are integers >= 0."""
     pair = tuple(depth) if isinstance(depth, (tuple, list)) else (depth, depth)
     if len(pair) != 2 or any(
@@ -166,8 +174,15 @@ def _sides(depth: Any) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
-    """Return numpy.pad's mode for a boundary (None for ``"none"``), and the number to fill in."""
+def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
+    """Return numpy.pad's mode for a boundary, and the number to fill in.
+
+    The mode is None for ``"none"``. A number is the mode "constant" with this number; else the number is ``constant``
+    for ``"constant"`` and 0 for other modes.
+
+    Raises:
+        RuleError: If the boundary is unknown.
+    """
     if isinstance(boundary, (int, float, np.number)) and not isinstance(boundary, bool):
         return "constant", float(boundary)
     if boundary not in MODES:
@@ -177,8 +192,11 @@ def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
     return MODES[boundary], float(constant) if boundary == "constant" else 0.0
 
 
-def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
-    """Return the window of each dim, equal for all operands: the block and the added elements."""
+def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
+    """Return the window of each dim per operand: the block and its added elements.
+
+    It is None for a dim without added elements. All operands have equal windows.
+    """
     numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
     windows = [
         Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers, mirror=mode if mode in MIRRORS else "")
@@ -189,7 +207,7 @@ def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
     return dict.fromkeys(range(len(shapes)), windows)
 
 
-def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
+def _find_result_type(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
     """Return the result type: ``kind``, or the promoted type of the operands for None."""
     dtype: np.dtype = promote_types(*dtypes) if kind is None else kind
     return dtype
@@ -197,13 +215,23 @@ def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
-    """Return the operator of a function; cached, so that equal calls find their recipes again."""
+    """Return the operator of a function.
+
+    It is cached, so that equal calls use the recipes (derived facts) of one operator.
+
+    Args:
+        name: the name in traces and errors.
+        function: the user's function of enlarged blocks.
+        vjp: the user's gradient function, or None.
+    """
 
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
         """Run the function on a rank's enlarged blocks; cut added elements off the result."""
-        frame = _frame(context, sides, modes)
+        frame = _find_frame(context, sides, modes)
         if 0 in frame.block_shape:
-            return np.zeros(frame.block_shape, _dtype(*[block.dtype for block in blocks], kind=kind))
+            return np.zeros(
+                frame.block_shape, _find_result_type(*[block.dtype for block in blocks], kind=kind)
+            )
         extended = [_extend_block(block, frame, modes) for block in blocks]
         with explain_failures(name, context.rank, extended):
             result = np.asarray(function(*map(read_only, extended)))
@@ -228,7 +256,7 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
             )
         if not dy.size:
             return [np.zeros_like(block) for block in blocks]
-        frame = _frame(context, sides, modes)
+        frame = _find_frame(context, sides, modes)
         extended = [_extend_block(block, frame, modes) for block in blocks]
         with explain_failures(f"the vjp of {name}", context.rank, extended):
             slopes = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
@@ -245,10 +273,10 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
         lambda *shapes, **_: Rule.parse(make_same_dims_rule(*shapes).text),
         forward,
         gradients,
-        dtype=_dtype,
+        dtype=_find_result_type,
         contextual=True,
         saves_result=vjp is not None,
-        windows=_windows,
+        windows=_list_windows,
     )
 
 
@@ -272,7 +300,7 @@ class Frame(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
+def _find_frame(context: Context, sides: Sides, modes: Modes) -> Frame:
     """Return the frame of a rank's block.
 
     Args:
@@ -298,8 +326,14 @@ def _count_mirrored(
 ) -> Margins:
     """Return per dim how many elements a rank reads before and after its extended block.
 
-    Only dims that are continued by mirrored elements have them: those lie further in than the depth reaches if the
-    depths of the two sides differ.
+    They exist only in dims that are continued by mirrored elements, if the depths of both sides differ: then a
+    mirrored element lies further inside than the depth of its side.
+
+    Args:
+        context: the operator call as this rank sees it.
+        bounds: start and stop of the rank's block per dim.
+        sides: added elements before and after, per dim.
+        reach: how many of them are outside of the tensor.
     """
     bound = cast(WindowBound, context.bound)
     windows = dict(bound.windows).get(0) or (None,) * len(sides)
@@ -316,7 +350,9 @@ def _count_mirrored(
 
 
 def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
-    """Return a block with the elements beyond the ends of the tensor added, as numpy.pad does.
+    """Return a block with the elements beyond the ends of the tensor, as numpy.pad adds them.
+
+    Elements that were read only to be mirrored are cut off.
 
     Args:
         block: the rank's block with its neighbours' elements.
@@ -368,7 +404,11 @@ def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: M
 def _trim_result(
     name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame
 ) -> np.ndarray:
-    """Cut the added elements off; raise RuleError if the result is not as large as the enlarged block."""
+    """Return the result without the added elements.
+
+    Raises:
+        RuleError: If the result is not as large as the enlarged block.
+    """
     if result.shape != extended:
         raise RuleError(
             f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.block_shape} and "

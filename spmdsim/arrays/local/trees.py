@@ -1,4 +1,8 @@
-"""Tuples, lists and dicts of tensors or arrays: their leaves in order, and their nesting."""
+"""Tuples, lists and dicts of tensors or arrays: their leaves in order, and their nesting.
+
+A leaf is a tensor, an array or a parameter. `flatten_values` separates leaves from their nesting (a `Structure`), and
+`rebuild` joins both again.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,11 @@ def _contains_leaf(value: Any) -> bool:
     return _is_leaf(value) or any(map(_contains_leaf, items))
 
 
-def structure_of(value: Any) -> tuple[list[Any], Structure]:
-    """Return the leaves of a value and its structure; None, text and functions are part of the structure."""
+def split_structure(value: Any) -> tuple[list[Any], Structure]:
+    """Return the leaves of a value and its structure.
+
+    None, text and functions are no leaves: they are part of the structure. A list of numbers is one leaf.
+    """
     if isinstance(value, dict) or (isinstance(value, (tuple, list)) and _contains_leaf(value)):
         return flatten_values(value)
     static = value is None or isinstance(value, str) or (callable(value) and not _is_leaf(value))
@@ -43,7 +50,7 @@ def structure_of(value: Any) -> tuple[list[Any], Structure]:
 def flatten_values(values: Any) -> tuple[list[Any], Structure]:
     """Return the leaves of a list, tuple or dict of values, and the structure of the whole."""
     is_dict = isinstance(values, dict)
-    parts = [structure_of(value) for value in (values.values() if is_dict else values)]
+    parts = [split_structure(value) for value in (values.values() if is_dict else values)]
     leaves = [leaf for leaves, _ in parts for leaf in leaves]
     return leaves, (
         type(values),
@@ -53,7 +60,7 @@ def flatten_values(values: Any) -> tuple[list[Any], Structure]:
 
 
 def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """Build a value of a structure from its leaves."""
+    """Return a value of a structure, made of leaves that are taken from an iterator in order."""
     kind, names, parts = structure
     if structure == LEAF:
         return next(leaves)
@@ -95,15 +102,17 @@ def spread_layouts(what: str, layouts: Any, structure: Structure) -> list[Layout
     ]
 
 
-def leaves_like(values: Any, layouts: Any) -> list[Any] | None:
-    """Return the results in a value that is structured as the layouts; None if it is structured otherwise."""
+def find_leaves_like(values: Any, layouts: Any) -> list[Any] | None:
+    """Return the leaves of a value that is nested as the layouts, else None.
+
+    Args:
+        values: the results of the user's function.
+        layouts: one layout, or layouts in dicts, lists and tuples.
+    """
     if layouts is None or isinstance(layouts, Layout):
-        layout = values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
-        return (
-            None
-            if isinstance(layout, (tuple, dict)) or (isinstance(layout, list) and _contains_leaf(layout))
-            else [layout]
-        )
+        leaf = values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
+        is_nested = isinstance(leaf, (tuple, dict)) or (isinstance(leaf, list) and _contains_leaf(leaf))
+        return None if is_nested else [leaf]
     if isinstance(layouts, dict):
         if not isinstance(values, dict) or set(values) != set(layouts):
             return None
@@ -112,43 +121,44 @@ def leaves_like(values: Any, layouts: Any) -> list[Any] | None:
         return None
     else:
         pairs = list(zip(values, layouts))
-    leaf_lists = [leaves_like(*pair) for pair in pairs]
-    return (
-        None
-        if None in leaf_lists
-        else [leaf for leaves_of_pair in leaf_lists for leaf in leaves_of_pair or ()]
-    )
+    leaf_lists = [find_leaves_like(*pair) for pair in pairs]
+    if None in leaf_lists:
+        return None
+    return [leaf for leaves in leaf_lists for leaf in leaves or ()]
 
 
 def accept_trees(function: F) -> F:
-    """Make a collective of an array run for each array in a tuple, list or dict, too, one after the other."""
+    """Return a collective that also takes a tuple, list or dict of arrays.
+
+    It runs for each array, one after the other, and returns the results in the nesting of the arrays.
+    """
 
     @wraps(function)
     def call_for_each(x: Any, *args: Any, **options: Any) -> Any:
         """Call the collective for each array in ``x``."""
         if isinstance(x, dict) or (isinstance(x, (tuple, list)) and _contains_leaf(x)):
-            leaves, structure = structure_of(x)
+            leaves, structure = split_structure(x)
             return rebuild(structure, iter([function(leaf, *args, **options) for leaf in leaves]))
         return function(x, *args, **options)
 
     return call_for_each  # type: ignore[return-value]
 
 
-def structure_of_layouts(layouts: Layouts) -> Structure:
-    """Return the nesting (containers, lengths, keys) of the results of a function with these layouts."""
+def find_layout_structure(layouts: Layouts) -> Structure:
+    """Return the structure of results that are nested as their layouts."""
     if layouts is None or isinstance(layouts, Layout):
         return LEAF
     if isinstance(layouts, Mapping):
-        return type(layouts), tuple(layouts), tuple(map(structure_of_layouts, layouts.values()))
-    return type(layouts), len(layouts), tuple(map(structure_of_layouts, layouts))
+        return type(layouts), tuple(layouts), tuple(map(find_layout_structure, layouts.values()))
+    return type(layouts), len(layouts), tuple(map(find_layout_structure, layouts))
 
 
-def flat_layouts(layouts: Layouts) -> list[Layout | None]:
+def flatten_layouts(layouts: Layouts) -> list[Layout | None]:
     """Return the layouts of a structure in order."""
     if layouts is None or isinstance(layouts, Layout):
         return [layouts]
     return [
         layout
         for nesting in (layouts.values() if isinstance(layouts, Mapping) else layouts)
-        for layout in flat_layouts(nesting)
+        for layout in flatten_layouts(nesting)
     ]

@@ -1,11 +1,11 @@
 """Functions of several ranks in one process: each waits at its collectives for the others, and one runs at a time.
 
 The first rank runs in the caller's thread. Only when it has to wait is the next rank started, in a thread of its own,
-and so on; who comes last runs the collective for all. Functions without collectives thus need no thread at all, and
-the order of what happens is always the same.
+and so on. The rank that arrives last runs the collective for all. Functions without collectives thus need no thread
+at all, and the order of events is the same in every run. Read `Turns` first.
 
-Operators of local functions have a single strategy, which their layouts determine, and the costs that the user
-stated.
+Operators of local functions (`LocalOp`) have a single strategy, which their layouts determine, and the costs that the
+user stated.
 """
 
 from __future__ import annotations
@@ -71,11 +71,16 @@ class CallingRank:
     turns: Turns | None = None
 
     def run(self, call: TurnCall) -> Any:
-        """Run a collective and return the rank's shard of the result."""
+        """Run a collective and return the rank's shard of the result, an array of its own.
+
+        Several ranks in one process wait here for each other.
+        """
         if self.turns is not None:
             return self.turns.meet(self.rank, call)
         # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
-        step = call.build(mesh_of_groups(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),)))
+        step = call.build(
+            make_mesh_of_groups(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),))
+        )
         array = call.array if self.rank in step.src.mesh else make_empty_like(call.array)
         result = self.world.run(step, [array])[0]
         return result.copy() if self.world.has_data and np.shares_memory(result, array) else result
@@ -86,8 +91,11 @@ calling_rank: ContextVar[CallingRank | None] = ContextVar("here", default=None)
 
 
 @lru_cache(maxsize=1024)
-def mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """Return the mesh of some groups along axes; the groups are its first axis if there are several."""
+def make_mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+    """Return the mesh of the ranks of some groups along axes.
+
+    Several groups form its first axis, "other groups"; a single group has the axes alone.
+    """
     sizes = [mesh.size_of[axis] for axis in axes]
     if len(groups) == 1:
         return Mesh(sizes, axes, groups[0])
@@ -95,8 +103,14 @@ def mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, .
 
 
 @lru_cache(maxsize=1024)
-def mesh_in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """Return a mesh of all ranks whose second axis is along a group; its name lists the groups."""
+def make_mesh_with_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+    """Return a mesh of all ranks whose second axis goes along a group.
+
+    Args:
+        mesh: the mesh.
+        axes: the axes that the groups divide.
+        groups: numbers of ranks along the axes, in groups of equal size. The name of the second axis lists them.
+    """
     ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
     size = len(groups[0])
     name = f"{','.join(axes)} in {[list(group) for group in groups]}"
@@ -129,10 +143,13 @@ class Turns:
         self._stopped = False
 
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
-        """Run the function of every rank and return the results by rank."""
+        """Run the function of every rank and return the results by rank.
+
+        Raises the first error of any function. Functions that wait at that time end.
+        """
         self._bodies, self._unstarted = bodies, deque(bodies)
         self._gates = {rank: threading.Semaphore(0) for rank in bodies}
-        self._work()
+        self._run_unstarted()
         self._done.acquire()
         for thread in self._threads:
             thread.join()
@@ -141,7 +158,11 @@ class Turns:
         return self._results
 
     def meet(self, rank: int, call: TurnCall) -> Any:
-        """Wait until the ranks of the group have called, then return this rank's shard of the result."""
+        """Wait until all ranks of the group have called; return this rank's shard of the result.
+
+        Raises:
+            Stopped: If the function of another rank failed.
+        """
         self._calls[rank] = call
         self._start_next(rank)
         self._gates[rank].acquire()
@@ -149,7 +170,7 @@ class Turns:
             raise Stopped
         return self._answers.pop(rank)
 
-    def _work(self) -> None:
+    def _run_unstarted(self) -> None:
         """Run the functions of ranks that have not started, one after the other, in this thread."""
         rank = -1
         try:
@@ -160,12 +181,16 @@ class Turns:
         except Stopped:
             pass
         except BaseException as error:
-            self._fail(error)
+            self._stop_all(error)
 
     def _start_next(self, rank: int) -> None:
-        """Let the next rank run; if all ranks wait, run the collective for which they wait."""
+        """Start or resume another rank; if all ranks wait, run their collectives first.
+
+        Args:
+            rank: the rank that waits or has returned.
+        """
         if self._unstarted:
-            thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
+            thread = threading.Thread(target=copy_context().run, args=(self._run_unstarted,), daemon=True)
             self._threads.append(thread)
             thread.start()
             return
@@ -177,7 +202,11 @@ class Turns:
             self._done.release()
 
     def _run_collectives(self) -> None:
-        """Run the complete collectives group by group; ranks of incomplete groups keep waiting."""
+        """Run each collective that all ranks of its group have called; other ranks keep waiting.
+
+        Raises:
+            DisagreementError: If no group is complete: then the ranks call different collectives.
+        """
         batches: dict[str, list[int]] = {}
         for rank, call in sorted(self._calls.items()):
             members = call.mesh.group(rank, *call.axes)
@@ -187,17 +216,17 @@ class Turns:
             raise DisagreementError(f"ranks disagree inside of {self._name}: {self._describe_calls()}")
         with _merge_events():
             for ranks in batches.values():
-                self._collective(ranks)
+                self._run_collective(ranks)
         self._ready.extend(sorted(rank for ranks in batches.values() for rank in ranks))
 
-    def _collective(self, ranks: Sequence[int]) -> None:
+    def _run_collective(self, ranks: Sequence[int]) -> None:
         """Run one collective for the ranks that called it; store each rank's result as an array of its own."""
         calls = {rank: self._calls.pop(rank) for rank in ranks}
         first = calls[ranks[0]]
         mesh = first.mesh
         if len(calls) < mesh.size:  # groups along other axes may have other shapes, where pieces are uneven
             groups = dict.fromkeys(mesh.group(rank, *first.axes) for rank in ranks)
-            mesh = mesh_of_groups(mesh, first.axes, tuple(groups))
+            mesh = make_mesh_of_groups(mesh, first.axes, tuple(groups))
         step, empty = first.build(mesh), make_empty_like(first.array)
         shards = [calls[r].array if r in calls and r in step.src.mesh else empty for r in self._world.ranks]
         results = self._world.run(step, shards)
@@ -223,8 +252,8 @@ class Turns:
             )
         return ", ".join(sentences)
 
-    def _fail(self, error: BaseException) -> None:
-        """Record the first failure and end the functions that wait."""
+    def _stop_all(self, error: BaseException) -> None:
+        """Store the first error and end the functions that wait; do nothing for later errors."""
         if self._stopped:
             return
         self._failure, self._stopped = error, True
@@ -236,7 +265,11 @@ class Turns:
 
 @contextmanager
 def _merge_events() -> Iterator[None]:
-    """Record the steps that run inside as one collective per kind and axes, as each rank has called one."""
+    """Return a context in which the steps of several groups are traced as one collective.
+
+    Steps with equal collective and axes are merged, because each rank has called one. Their bytes and seconds are
+    added.
+    """
     outside, inside = list(recorder.open_traces), recorder.Trace()
     recorder.open_traces[:] = [inside] if outside else []
     try:
@@ -339,20 +372,25 @@ class LocalBound(BoundRule):
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """Return the layout of an operand's gradient.
 
-        Sums are pending along all axes of operands and results that do not split this operand.
+        Sums are pending along all axes that split or leave partial any operand or result, and do not split this
+        operand.
         """
         layout = self.places[operand]
-        used = {
-            a
-            for used_layout in (*self.places, *self.leaves)
-            for a in (*used_layout.split_axes, *used_layout.partial_axes)
-        }
-        return layout.with_partial(
-            [(axis, "sum") for axis in layout.mesh.axes if axis in used - {*layout.split_axes}]
-        )
+        used_axes: set[str] = set()
+        for used_layout in (*self.places, *self.leaves):
+            used_axes |= {*used_layout.split_axes, *used_layout.partial_axes}
+        pending = used_axes - {*layout.split_axes}
+        return layout.with_partial([(axis, "sum") for axis in layout.mesh.axes if axis in pending])
 
     def flops_of(self, sizes: Mapping[str, int]) -> int:
-        """Return the user's number of operations, or of his function of shapes; else one per element."""
+        """Return the number of floating-point operations of one rank.
+
+        It is the number that the user stated, the result of the user's function of the operands' shapes, or one
+        operation per element of operands and results.
+
+        Args:
+            sizes: the sizes of this rank's blocks by name of the dim.
+        """
         shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
         if self.given_flops is None:
             return sum(int(np.prod(shape)) for shape in shapes)
@@ -382,15 +420,20 @@ class LocalOp(Op):
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """Return the rule: every dim of every operand and result is a factor of its own."""
+        """Return the rule of a call: every dim of every operand and result has a name of its own.
+
+        Args:
+            shapes: the shapes of the operands.
+            params: the parameters of the call: ``results`` (shape and type of each), ``places`` and ``leaves``
+                (layouts).
+            dtypes: not used.
+        """
         result_shapes = [shape for shape, _ in params["results"]]
         inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
         outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(result_shapes))
-        sizes = {
-            f[0]: n
-            for term, s in zip((*inputs, *outputs), (*shapes, *result_shapes))
-            for f, n in zip(term, s)
-        }
+        sizes: dict[str, int] = {}
+        for term, shape in zip((*inputs, *outputs), (*shapes, *result_shapes)):
+            sizes |= {name: n for (name,), n in zip(term, shape)}
         rule = Rule(f"local function {self.name}", inputs, outputs)
         places, leaves = params["places"], params["leaves"]
         return LocalBound(

@@ -60,14 +60,17 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
 
 
 def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """Rotate a tensor by ``k`` quarter turns, from the first of two dims towards the second."""
-    first, second = _two_dims("rot90", m, axes)
+    """Rotate a tensor by ``k`` quarter turns, from the first of two dims towards the second.
+
+    Raises RuleError if ``axes`` are not two different dims. ``k`` may be negative.
+    """
+    first, second = _normalise_two_dims("rot90", m, axes)
     for d in {0: (), 1: (second,), 2: (first, second), 3: (first,)}[k % 4]:
         m = ops.flip(m, d)
     return ops.swapaxes(m, first, second) if k % 2 else m
 
 
-def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
+def _normalise_two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
     """Return two different dims as non-negative numbers; raise RuleError for others."""
     dims = tuple(normalise_along_dim(name, x, d) for d in axes)
     if len(set(dims)) != 2 or len(dims) != 2:
@@ -99,14 +102,14 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     dim = normalise_along_dim("np.insert", x, axis)
     n = x.shape[dim]
-    count = len(_numbers_from_numpy("insert", n, obj, -1)) - n
+    count = len(_ask_numpy_for_numbers("insert", n, obj, -1)) - n
     inserted = as_operand(values, x)
     inserted = ops.reshape(inserted, (*[1] * (x.ndim - inserted.ndim), *inserted.shape))
     if isinstance(obj, (int, np.integer)):
         inserted = ops.moveaxis(inserted, 0, dim)
         count = inserted.shape[dim]
     inserted = ops.cast(ops.broadcast_to(inserted, (*x.shape[:dim], count, *x.shape[dim + 1 :])), x.dtype)
-    order = _numbers_from_numpy("insert", n, obj, np.arange(n, n + count))
+    order = _ask_numpy_for_numbers("insert", n, obj, np.arange(n, n + count))
     runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == n)) + 1)
     pieces = [(inserted, run - n) if run[0] >= n else (x, run) for run in runs if run.size]
     slices = [(source, slice(int(run[0]), int(run[-1]) + 1)) for source, run in pieces]
@@ -125,13 +128,20 @@ def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
     """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     dim = normalise_along_dim("np.delete", x, axis)
-    is_kept = np.isin(np.arange(x.shape[dim]), _numbers_from_numpy("delete", x.shape[dim], obj))
+    is_kept = np.isin(np.arange(x.shape[dim]), _ask_numpy_for_numbers("delete", x.shape[dim], obj))
     index: list[Any] = [slice(None)] * dim
     return ops.getitem(x, (*index, as_operand(is_kept, x)))
 
 
-def _numbers_from_numpy(name: str, size: int, *args: Any) -> np.ndarray:
-    """Return the entries' numbers that NumPy's function ``name`` returns for a dim of a given size.
+def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
+    """Return what NumPy's function ``name`` makes of the numbers 0 to ``size - 1``.
+
+    So ``np.insert`` and ``np.delete`` state which entry of a dim goes where.
+
+    Args:
+        name: "insert" or "delete".
+        size: the size of the dim.
+        args: the other arguments of the function; the first one may be a tensor, which is gathered.
 
     Raises:
         OutOfRange: If NumPy refuses the arguments.
@@ -202,15 +212,15 @@ def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]
 
 def vsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
     """Split the first dim, as :func:`split`; there must be at least two dims."""
-    return split(_with_dims("vsplit", ary, 2), indices_or_sections, 0)
+    return split(_require_dims("vsplit", ary, 2), indices_or_sections, 0)
 
 
 def dsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
     """Split the third dim, as :func:`split`."""
-    return split(_with_dims("dsplit", ary, 3), indices_or_sections, 2)
+    return split(_require_dims("dsplit", ary, 3), indices_or_sections, 2)
 
 
-def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
+def _require_dims(name: str, x: Tensor, least: int) -> Tensor:
     """Return the tensor; raise RuleError if it has fewer dims."""
     if x.ndim < least:
         raise RuleError(f"np.{name} takes {many(least, 'dim')} at least, but the shape is {x.shape}")
@@ -226,7 +236,7 @@ def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
         axis1: the dim of rows.
         axis2: the dim of columns.
     """
-    first, second = _two_dims("diagonal", a, (axis1, axis2))
+    first, second = _normalise_two_dims("diagonal", a, (axis1, axis2))
     return linalg.diagonal(ops.moveaxis(a, (first, second), (-2, -1)), offset=offset)
 
 

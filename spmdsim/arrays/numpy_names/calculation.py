@@ -22,7 +22,9 @@ Axis = int | Sequence[int] | None
 
 
 def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
-    """Return a reduction with NumPy's ``where`` (excludes elements) and ``initial`` (joins the result).
+    """Return a reduction with NumPy's arguments ``where`` and ``initial``.
+
+    ``where`` is a mask: only elements where it is True count. ``initial`` is combined with the result.
 
     Args:
         name: the operator.
@@ -75,11 +77,20 @@ class NoWeights(SpmdError, ZeroDivisionError):
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """Compute the mean, weighted by one number per element or per entry of the dimension.
 
-    The result has the promoted type of ``a`` and ``weights``, and at least float64 if ``a`` has integers.
+    Args:
+        a: the numbers.
+        axis: one dimension or several; None: all.
+        weights: in the shape of ``a``, or in the shape of the dimensions ``axis``; None: 1 for each.
+        keepdims: keep reduced dimensions with size 1.
+
+    Returns:
+        A tensor in the promoted type of ``a`` and ``weights``, and at least float64 if ``a`` has integers.
 
     Raises:
-        NoWeights: If weights of a result add up to 0 (a ``ZeroDivisionError``, as in NumPy). A compiled function and a
-            world without data do not read the sums; there the result is what the division gives.
+        NoWeights: If weights of a result add up to 0 (a ``ZeroDivisionError``, as in NumPy), or there is no result. A
+            compiled function and a world without data do not read the sums; there the result is what the division
+            gives.
+        UsageTypeError: If the weights have another shape.
     """
     x, *weight_tensors = operands("np.average", (a,) if weights is None else (a, weights))
     if not weight_tensors:
@@ -117,12 +128,17 @@ def cov(
 ) -> Tensor:
     """Compute covariances of the rows of a matrix, and of ``y``; a vector is one row.
 
-    Without ``rowvar`` columns are variables. The divisor is the number of observations minus ``ddof``, by default 1,
-    or 0 with ``bias``.
+    Args:
+        m: a vector or matrix; its rows are variables, its columns observations.
+        y: more variables, or None.
+        rowvar: False if columns are variables.
+        bias: True to divide by the number of observations, False to divide by one less.
+        ddof: the number subtracted from the number of observations; overrides ``bias``.
+
+    Returns:
+        A square float64 or complex128 matrix; a tensor of shape () for one variable.
     """
-    matrices = [
-        _variables_as_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))
-    ]
+    matrices = [_convert_to_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))]
     rows = matrices[0] if len(matrices) == 1 else ops.concat(matrices)
     deviations = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
     count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
@@ -130,7 +146,7 @@ def cov(
     return ops.reshape(products, ()) if rows.shape[0] == 1 else products
 
 
-def _variables_as_rows(m: Tensor, rowvar: bool) -> Tensor:
+def _convert_to_rows(m: Tensor, rowvar: bool) -> Tensor:
     """Return variables as rows of a float64 or complex128 matrix; raise RuleError for more than two dims."""
     if m.ndim > 2:
         raise RuleError(f"np.cov takes vectors and matrices, but the shape is {m.shape}")
@@ -139,7 +155,10 @@ def _variables_as_rows(m: Tensor, rowvar: bool) -> Tensor:
 
 
 def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tensor:
-    """Compute correlation coefficients: covariances divided by both standard deviations."""
+    """Compute correlation coefficients: covariances divided by both standard deviations.
+
+    The arguments are those of :func:`cov`.
+    """
     products = cov(x, y, rowvar)
     if not products.ndim:
         return ops.divide(products, products)
@@ -158,11 +177,9 @@ def dot(a: Operand, b: Operand) -> Tensor:
 def inner(a: Operand, b: Operand) -> Tensor:
     """Compute sums of products over the last dims of both operands."""
     left, right = array_operands("np.inner", (a, b))
-    return (
-        ops.tensordot(left, right, ((-1,), (-1,)))
-        if min(left.ndim, right.ndim)
-        else ops.multiply(left, right)
-    )
+    if not left.ndim or not right.ndim:
+        return ops.multiply(left, right)
+    return ops.tensordot(left, right, ((-1,), (-1,)))
 
 
 def outer(a: Operand, b: Operand) -> Tensor:
@@ -222,9 +239,23 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
-    """Compute differences over two steps inside and one step at both ends, along each dim.
+    """Compute the slopes along dims from differences of neighbours.
 
-    Split dims exchange one element with their neighbours. The result is a tensor for one dim, else a tuple.
+    Inside, they are differences over two steps, at both ends over one step.
+
+    Split dims exchange one element with their neighbours.
+
+    Args:
+        f: the values.
+        *varargs: the length of a step, for all dims or per dim; default 1.
+        axis: one dim or several; None: all.
+
+    Returns:
+        A tensor for one dim, else a tuple of one per dim.
+
+    Raises:
+        UsageTypeError: If there is another number of steps, or a step is no number.
+        RuleError: If a dim has fewer than two elements.
     """
     dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     dims = [normalise_along_dim("gradient", f, d) for d in dims]
@@ -234,7 +265,7 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
             "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
         )
     f = _to_floats(f)
-    slopes = tuple(_slope(f, d, step) for d, step in zip(dims, steps))
+    slopes = tuple(_compute_slope(f, d, step) for d, step in zip(dims, steps))
     return slopes[0] if len(slopes) == 1 else slopes
 
 
@@ -243,7 +274,7 @@ def _to_floats(x: Tensor) -> Tensor:
     return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
 
 
-def _slope(f: Tensor, d: int, step: float) -> Tensor:
+def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
     """Return the gradient along a dim; raise RuleError for fewer than two elements."""
     if f.shape[d] < 2:
         raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
@@ -258,7 +289,14 @@ def _slice_along(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
 
 
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
-    """Compute the area below straight lines between neighbours."""
+    """Compute the area below straight lines between neighbours along a dim.
+
+    Args:
+        y: the values.
+        x: their positions, a vector or in the shape of ``y``; None: at distances ``dx``.
+        dx: the distance of neighbours.
+        axis: the dim.
+    """
     y, d = _to_floats(y), normalise_along_dim("trapezoid", y, axis)
     sums = ops.add(_slice_along(y, d, 1, None), _slice_along(y, d, 0, -1))
     if x is None:
@@ -300,8 +338,8 @@ def interp(
     return ops.where(ops.greater(points, positions[-1]), values[-1] if right is None else right, y)
 
 
-def _order_statistic(name: str) -> Callable[..., Tensor]:
-    """Return ``np.quantile`` or ``np.percentile`` for tensors.
+def _make_order_statistic(name: str) -> Callable[..., Tensor]:
+    """Return ``np.quantile`` or ``np.percentile`` for tensors, by its name.
 
     An array of fractions takes part in the type promotion; Python numbers do not.
     """
@@ -321,4 +359,4 @@ def _order_statistic(name: str) -> Callable[..., Tensor]:
     return order_statistic
 
 
-percentile, quantile = map(_order_statistic, ("percentile", "quantile"))
+percentile, quantile = map(_make_order_statistic, ("percentile", "quantile"))

@@ -65,7 +65,7 @@ REDUCED = {
 }
 
 
-def _along(function: Callable[..., Any], x: Tensor, axis: int | None) -> Any:
+def _apply_along(function: Callable[..., Any], x: Tensor, axis: int | None) -> Any:
     """Apply a function along a dim; None: to the flattened tensor."""
     return function(ops.flatten(x), 0) if axis is None else function(x, axis)
 
@@ -94,15 +94,15 @@ _OWN: dict[str, Callable[..., Any]] = {
         for name, called in functions_of(module).items()
     },
     **calculation.REDUCTIONS,
-    "argpartition": lambda a, kth, axis=-1: _along(ops.argsort, a, axis),
-    "argsort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.argsort, a, axis),
+    "argpartition": lambda a, kth, axis=-1: _apply_along(ops.argsort, a, axis),
+    "argsort": lambda a, axis=-1, kind=None, *, stable=None: _apply_along(ops.argsort, a, axis),
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
     "column_stack": lambda tup: _join_prepared(
         "np.column_stack", tup, lambda x: x if x.ndim != 1 else x[:, None], 1
     ),
     "copy": lambda a: asarray(a, copy=True),
-    "cumprod": lambda a, axis=None: _along(ops.cumulative_prod, a, axis),
-    "cumsum": lambda a, axis=None: _along(ops.cumulative_sum, a, axis),
+    "cumprod": lambda a, axis=None: _apply_along(ops.cumulative_prod, a, axis),
+    "cumsum": lambda a, axis=None: _apply_along(ops.cumulative_sum, a, axis),
     "deg2rad": lambda x: ops.multiply(element_functions.fraction_of(x), math.pi / 180),
     "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
     "diagflat": lambda v, k=0: arrangement.diag(flatten_in_blocks(v), k),
@@ -125,12 +125,12 @@ _OWN: dict[str, Callable[..., Any]] = {
     "ndim": lambda a: a.ndim,
     "ones_like": ones_like,
     # A sorted tensor is partitioned, too.
-    "partition": lambda a, kth, axis=-1: _along(ops.sort, a, axis),
+    "partition": lambda a, kth, axis=-1: _apply_along(ops.sort, a, axis),
     "rad2deg": lambda x: ops.multiply(element_functions.fraction_of(x), 180 / math.pi),
     "result_type": lambda *types: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in types]),
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[normalise_dim(axis, a.ndim)],
-    "sort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.sort, a, axis),
+    "sort": lambda a, axis=-1, kind=None, *, stable=None: _apply_along(ops.sort, a, axis),
     "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
     "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
     "vstack": lambda tup: _join_prepared("np.vstack", tup, arrangement.atleast_2d, 0),
@@ -159,12 +159,15 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
     Args:
         function: the ufunc.
         method: "__call__", "reduce", "accumulate", "at" or "outer".
-        out: the tensor that receives the result, alone or in a tuple; None: a new tensor.
         *inputs: the operands.
+        out: the tensor that receives the result, alone or in a tuple; None: a new tensor.
         **options: keyword arguments of the call.
 
+    Returns:
+        The result, or the tensor ``out``; None for "at", which changes its first operand.
+
     Raises:
-        UsageTypeError: If there is no operator for the call.
+        UsageTypeError: If there is no operator for the call, or it cannot compute in the requested type.
     """
     name = function.__name__
     if method == "__call__":
@@ -199,7 +202,14 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
 
 
 def _check_type(call: str, inputs: Sequence[Any], result: Any, dtype: Any) -> None:
-    """Raise UsageTypeError if a ufunc cannot compute in the requested type."""
+    """Raise UsageTypeError if a ufunc cannot compute in the requested type.
+
+    Args:
+        call: the call as text, for the message.
+        inputs: the operands; their types must be convertible to ``dtype`` within one kind of numbers.
+        result: the result, which must have this type.
+        dtype: the requested type; None: any.
+    """
     if dtype is None:
         return
     wanted = number_type(dtype, f"{call} cannot give")
@@ -222,7 +232,16 @@ def _check_result_type(call: str, result: Any, wanted: np.dtype) -> None:
 
 
 def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Apply a function of arrays, as ``__array_function__`` requires."""
+    """Run a function of NumPy on tensors, as ``__array_function__`` requires.
+
+    Args:
+        called: NumPy's function.
+        args: positional arguments.
+        options: keyword arguments; ``out`` is the tensor that receives the result.
+
+    Raises:
+        UsageTypeError: If there is no such function here, or it does not take an argument.
+    """
     module = getattr(called, "__module__", "numpy") or "numpy"
     call = f"np{module.removeprefix('numpy')}.{called.__name__}"
     args, named = _sort_arguments(called, args, options)
@@ -235,9 +254,15 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
 def _sort_arguments(
     called: Callable[..., Any], args: Any, options: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional arguments, and other arguments by NumPy's names.
+    """Return the arguments without default as a tuple, and the others by NumPy's names.
 
-    Positions of optional parameters differ between NumPy and this package; arguments with default values are dropped.
+    Positions of optional parameters differ between NumPy and this package. Arguments with default values are dropped.
+    If NumPy's function has no signature, the arguments are returned as they are.
+
+    Args:
+        called: NumPy's function.
+        args: positional arguments.
+        options: keyword arguments.
     """
     places = _argument_positions(called, len(args), tuple(options))
     if places is None:
@@ -284,7 +309,11 @@ def _argument_positions(
 
 
 def _assign_to_out(out: Any, result: Any, call: str) -> Any:
-    """Give the result to the tensor that ``out=`` names; raise UsageTypeError if it is no tensor."""
+    """Give the result to the tensor that ``out=`` names; return this tensor.
+
+    Raises:
+        UsageTypeError: If it is no tensor.
+    """
     target = out[0] if isinstance(out, tuple) and len(out) == 1 else out
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
         kind = type(target).__name__
@@ -318,10 +347,10 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
         if not args and first in wanted:
             args = (wanted.pop(first),)
     dtype = None
-    if "dtype" in wanted and "dtype" not in _parameters(ours):
+    if "dtype" in wanted and "dtype" not in _list_parameters(ours):
         dtype = number_type(wanted.pop("dtype"), f"{call} cannot give")
         args = _convert_arguments(call, args, dtype)
-    unknown = [key for key in wanted if key not in _parameters(ours)]
+    unknown = [key for key in wanted if key not in _list_parameters(ours)]
     if unknown:
         names = ", ".join(f"{key}=" for key in unknown)
         others = ", ".join(
@@ -366,9 +395,13 @@ def _has_no_effect(key: str, value: Any) -> bool:
 
 @lru_cache(maxsize=512)
 def _find_ours(name: str, module: ModuleType) -> Callable[..., Any] | None:
-    """Return the function of this package for a NumPy name, or None.
+    """Return the function of this package for a NumPy name; None if there is none.
 
     Functions of linear algebra are found from NumPy's main module, too.
+
+    Args:
+        name: NumPy's name.
+        module: the module that is searched, such as `spmdsim.arrays.ops`.
     """
     if module is ops:
         name = SPELLED.get(name, name)
@@ -381,7 +414,7 @@ def _find_ours(name: str, module: ModuleType) -> Callable[..., Any] | None:
 
 
 @lru_cache(maxsize=512)
-def _parameters(called: Callable[..., Any]) -> set[str]:
+def _list_parameters(called: Callable[..., Any]) -> set[str]:
     """Return the names of a function's parameters."""
     names = set(inspect.signature(called).parameters)
     return names | set(getattr(called, "others", ()))

@@ -20,7 +20,10 @@ from spmdsim.layout.element_type import promote_types
 def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
     """Return elements of ``x`` where the condition holds, else of ``y``.
 
-    For a condition alone, return the indices where it holds.
+    For a condition alone, return a tuple of the indices where it holds, one tensor per dim.
+
+    Raises:
+        UsageTypeError: If only one of ``x`` and ``y`` was passed.
     """
     if (x is None) != (y is None):
         raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
@@ -55,6 +58,11 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
 def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
     """Return for each element the choice of the first condition that holds, else ``default``.
 
+    Args:
+        condlist: the conditions.
+        choicelist: one choice per condition: a tensor, an array or a number.
+        default: the choice if no condition holds.
+
     Raises:
         RuleError: If there are no conditions, or another number of choices.
         InputError: If a number among the choices is out of the range of the common element type.
@@ -68,7 +76,7 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     values = [x if isinstance(x, (Tensor, *numbers)) else np.asarray(x) for x in (*choicelist, default)]
     types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in values]
     dtype = np.result_type(*types)
-    *choices, result = (_typed_choice(x, dtype) if isinstance(x, numbers) else x for x in values)
+    *choices, result = (_convert_choice(x, dtype) if isinstance(x, numbers) else x for x in values)
     like = next((x for x in (*condlist, *values) if isinstance(x, Tensor)), None)
     conditions = operands("np.select", (like, *condlist))[1:]
     for condition, choice in reversed(tuple(zip(conditions, choices))):
@@ -76,7 +84,7 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     return operands("np.select", (result,))[0]
 
 
-def _typed_choice(number: complex, dtype: np.dtype) -> np.ndarray:
+def _convert_choice(number: complex, dtype: np.dtype) -> np.ndarray:
     """Convert a number among choices to their type.
 
     Raises:
@@ -110,6 +118,12 @@ def unique(
         return_counts: also return the number of occurrences.
         axis: None; slices are not supported.
         equal_nan: count all nan as one value.
+
+    Returns:
+        The values, or a tuple of them and of what else was asked for, in this order.
+
+    Raises:
+        UsageTypeError: If ``axis`` is not None.
     """
     if axis is not None:
         raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
@@ -166,7 +180,14 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
 
 
 def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | None) -> None:
-    """Replace entries at positions along a dim in place; None: positions in the flattened tensor."""
+    """Replace entries at positions along a dim in place.
+
+    Args:
+        arr: the tensor.
+        indices: the positions; they broadcast with ``arr`` except along ``axis``.
+        values: broadcast to the shape of ``indices``.
+        axis: the dim; None: the positions are row-major.
+    """
     old = detach_current(arr) if axis is not None else ravel(detach_current(arr))
     new = put_along_axis_of(old, indices, values, 0 if axis is None else axis)
     become(arr, new if axis is not None else ops.reshape(new, arr.shape), "np.put_along_axis")
@@ -195,23 +216,28 @@ def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
     """Replace all elements in place, or those where a condition holds."""
     _require_tensor("np.copyto", dst)
     old = detach_current(dst)
-    become(
-        dst,
-        ops.where(ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape), src, old),
-        "np.copyto",
-    )
+    mask = ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape)
+    become(dst, ops.where(mask, src, old), "np.copyto")
 
 
 def put(a: Tensor, ind: Operand, v: Operand) -> None:
-    """Replace elements at row-major positions in place; an array of fewer values is repeated."""
+    """Replace elements at row-major positions in place.
+
+    Args:
+        a: the tensor.
+        ind: the positions.
+        v: one value per position. An array with another number of values is repeated or cut.
+
+    Raises:
+        UsageTypeError: If ``a`` is no tensor.
+        RuleError: If there are positions but no values.
+    """
     _require_tensor("np.put", a)
     positions = ravel(operands("np.put", (a, ind))[1])
-    values = (
-        v
-        if isinstance(v, Tensor) and v.size == positions.size
-        else _repeat_values("np.put", v, positions.shape)
-    )
-    put_along_axis(a, positions, ravel(values) if isinstance(values, Tensor) else values, None)
+    if isinstance(v, Tensor) and v.size == positions.size:
+        put_along_axis(a, positions, ravel(v), None)
+    else:
+        put_along_axis(a, positions, _repeat_values("np.put", v, positions.shape), None)
 
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:

@@ -48,8 +48,18 @@ def nanprod(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return ops.prod(_fill_nan(a, 1), axis, keepdims)
 
 
-def _extreme(function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
-    """Return ``function`` of the elements that are not nan; nan where all are nan."""
+def _reduce_to_extreme(
+    function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: bool, least: float
+) -> Tensor:
+    """Return the extreme of the elements that are not nan; nan where all are nan.
+
+    Args:
+        function: ``ops.max`` or ``ops.min``.
+        a: the tensor.
+        axis: one dim or several; None: all.
+        keepdims: keep reduced dims with size 1.
+        least: the number in place of nan, which is not greater (or not less) than any element.
+    """
     if a.dtype.kind not in "fV":
         return function(a, axis, keepdims)
     extreme = function(_fill_nan(a, least), axis, keepdims)
@@ -58,12 +68,12 @@ def _extreme(function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: b
 
 def nanmax(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the largest element that is not nan; nan if all are."""
-    return _extreme(ops.max, a, axis, keepdims, -math.inf)
+    return _reduce_to_extreme(ops.max, a, axis, keepdims, -math.inf)
 
 
 def nanmin(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the smallest element that is not nan; nan if all are."""
-    return _extreme(ops.min, a, axis, keepdims, math.inf)
+    return _reduce_to_extreme(ops.min, a, axis, keepdims, math.inf)
 
 
 def nanmean(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
