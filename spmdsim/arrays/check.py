@@ -111,17 +111,19 @@ def check(
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
     pieces, surveys = Pieces(tensor.layout, tensor.meta.shape), []
     for rank, shard in zip(world.ranks, tensor.shards):
-        surveys.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
+        surveys.append(
+            _compare_shard(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None
+        )
     own_pieces = [piece for piece in surveys if isinstance(piece, _Piece)]
     summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in surveys], "check")
     problem = next((summary for summary in summaries if isinstance(summary, str)), None)
     if problem is not None:
         return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {problem}")
     limits = limits.with_summaries([summary for summary in summaries if isinstance(summary, _Summary)])
-    judged = iter([_report_worst(piece, limits) for piece in own_pieces])
-    own_reports = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
+    worst_reports = iter([_report_worst(piece, limits) for piece in own_pieces])
+    own_reports = [next(worst_reports) if isinstance(piece, _Piece) else None for piece in surveys]
     reports = [report for report in world.gather_objects(own_reports, "check") if report is not None]
-    return _verdict(reports, limits, expected.name)
+    return _judge_reports(reports, limits, expected.name)
 
 
 class _Summary(NamedTuple):
@@ -193,13 +195,23 @@ class _Expected:
                 raise InputError(f"the reference has shape {shape}, but the tensor {tensor.meta.shape}")
 
     def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
-        """Return the block at these bounds: an array, or a measured one."""
+        """Return the block at these bounds (start and stop per dim): an array, or a measured one.
+
+        A block that was asked for before is not computed again.
+        """
         if bounds not in self._blocks:
             self._blocks[bounds] = self._read_reference(tuple(slice(*pair) for pair in bounds))
         return self._blocks[bounds]
 
     def _read_reference(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
-        """Return the block at an index; raise UsageTypeError if the reference does not accept an index."""
+        """Return the block at an index, from the array or from the reference function.
+
+        If the function returns a pair of a function and operands, the function runs here, and its rounding is
+        measured.
+
+        Raises:
+            UsageTypeError: If the reference function does not accept an index.
+        """
         if self._read_block is None:
             array: np.ndarray | Measured = self.whole[index]
             return array
@@ -219,10 +231,10 @@ class _Expected:
         return np.asarray(function(*operands))
 
 
-def _survey(
+def _compare_shard(
     tensor: Tensor, pieces: Pieces, rank: int, shard: np.ndarray, expected: _Expected
 ) -> _Piece | str:
-    """Return a shard with its reference, or a text that says why the rank owns the wrong elements.
+    """Return a shard with its reference and errors, or a text: why the rank owns wrong elements.
 
     Args:
         tensor: the computed tensor.
@@ -230,6 +242,9 @@ def _survey(
         rank: the owner.
         shard: its elements.
         expected: the reference.
+
+    Raises:
+        InputError: If the reference returns a block of another shape.
     """
     bounds = pieces.bounds(rank)
     sizes = tuple(stop - start for start, stop in bounds)
@@ -288,7 +303,11 @@ class _Limits:
     own_type: str | None = None
 
     def with_summaries(self, summaries: Sequence[_Summary]) -> _Limits:
-        """Return the limits with the facts of all shards."""
+        """Return a copy with the facts of all shards: scale, bulk, single and own_type.
+
+        Args:
+            summaries: one per shard.
+        """
         scale = max((s.scale for s in summaries), default=0.0)
         if self.magnitude is not None:
             scale = float(np.max(self.magnitude, initial=0.0))
@@ -299,7 +318,11 @@ class _Limits:
         return replace(self, scale=scale, bulk=bulk, single=single, own_type=own_type)
 
     def allowed_errors(self, piece: _Piece) -> np.ndarray:
-        """Return the allowed error of each element of a shard."""
+        """Return the allowed error of each element of a shard.
+
+        It is the caller's ``rtol`` and ``atol`` or the measured rounding, whichever is larger. Without both it
+        follows from the formula for arrays.
+        """
         measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
         if self.has_user_tolerance:
             finite = np.where(np.isfinite(piece.truth), np.abs(piece.truth), 0).astype(np.float64)
@@ -313,18 +336,22 @@ class _Limits:
         return self.errors_of_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
 
     def errors_of_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
-        """Return the error of sums of terms with these magnitudes, and of one rounding of the values."""
+        """Return the error that rounding explains for sums of terms, plus one rounding of each sum.
+
+        Args:
+            magnitude: the size of the terms of each element.
+            values: the absolute value of each sum.
+        """
         adding = tolerance(np.float32 if is_half(self.dtype) else self.dtype, 1.0, self.depth)[0]
         return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
 
     def usual_errors(self, piece: _Piece) -> np.ndarray:
-        """Return the largest error per element that does not stand out; infinite if errors are measured."""
-        if (
-            piece.measured is not None
-            or self.has_user_tolerance
-            or self.has_magnitudes
-            or not is_rounded(self.dtype)
-        ):
+        """Return the largest error per element that does not stand out from those around it.
+
+        It is infinite if errors are measured, the caller passed a tolerance or magnitudes, or the type is exact.
+        """
+        has_own_limits = piece.measured is not None or self.has_user_tolerance or self.has_magnitudes
+        if has_own_limits or not is_rounded(self.dtype):
             return np.full(piece.error.shape, np.inf)
         own_rounding = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
         if is_half(self.dtype) and self.depth:
@@ -370,9 +397,10 @@ class _Limits:
         return hopeless if u and self.depth and not self.has_magnitudes else 0.0
 
     def overflows(self, worst: _Report) -> bool:
-        """Return True if a partial sum may overflow.
+        """Return True if a partial sum may have overflowed.
 
-        The element is not finite, the reference is, and values are near the limit of the type.
+        That is so if the element is not finite but the reference is, and values are within a factor of 1024 of the
+        type's limit.
         """
         if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.actual):
             return False
@@ -408,7 +436,10 @@ class _Report(NamedTuple):
 
 
 def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
-    """Return the report of one shard; its element is the worst one.
+    """Return the report of the worst element of one shard.
+
+    The worst element is the one furthest beyond its tolerance; if none is, the one that stands out most, else that
+    with the largest error. The report of an empty shard has no element.
 
     Args:
         piece: the shard with its reference.
@@ -433,8 +464,14 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
     )  # fmt: skip
 
 
-def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
-    """Return the verdict from the worst of all shards' reports; ``name`` describes the reference."""
+def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
+    """Return the verdict on a tensor from the reports of all its shards.
+
+    Args:
+        reports: the worst element of each shard.
+        limits: the allowed errors.
+        name: describes the reference.
+    """
     worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.element_index is not None))
     measured, word = worst.how is not None, "ok"
     why = (
@@ -472,7 +509,7 @@ def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
 
 
 def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
-    """Return a sentence about the meaning of a verdict.
+    """Return half a sentence that explains what a verdict means.
 
     Args:
         word: the verdict.

@@ -28,7 +28,10 @@ MOST_CHANGES = 1000
 
 
 def detach_current(x: Any) -> Any:
-    """Return the tensor as it is now, as operand of its new values; a leaf is returned without history."""
+    """Return the tensor as it is now, to compute its new values from it.
+
+    A leaf is returned without gradient history; another tensor keeps its history.
+    """
     if x.node is None:
         return x.detach()
     copy = type(x).from_tensor(x, requires_grad=True)
@@ -98,16 +101,17 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
         None,
     )
     if x._changes is not None:
-        x._changes = _note_change(x._changes, through)
+        x._changes = _record_change(x._changes, through)
     if not _is_leaf(x):
         x._tracked, x.node, x.output = placed.requires_grad, placed.node, placed.output
     return x
 
 
-def _note_change(changes: list[Any], through: View | None) -> list[Any] | None:
-    """Record in a base's list which elements have changed, and return the base's list from now on.
+def _record_change(changes: list[Any], through: View | None) -> list[Any] | None:
+    """Add a change to a base's list of changes; return the base's list from now on.
 
-    After a change that was not made through a view, no view has the base's values; None is returned then.
+    After a change that was not made through a view, no view has the base's values: None is returned then. A list of
+    `MOST_CHANGES` changes is replaced by a new one.
 
     Args:
         changes: the base's list of changes.
@@ -132,6 +136,10 @@ def _write_back(x: Any, value: Any, what: str) -> None:
         x: the view.
         value: its new values.
         what: the operation, for error messages.
+
+    Raises:
+        UsageTypeError: If the base has other values than the view, or more than `MOST_PARENTS` bases of the view are
+            gone.
     """
     views = [*x._view.chain()]
     if not views:
@@ -162,7 +170,7 @@ def _write_back(x: Any, value: Any, what: str) -> None:
         value = views[k].put(old, value)
     become(base, value, what, views[last])
     for view in views[:last]:
-        _note_change(view.changes, view)
+        _record_change(view.changes, view)
 
 
 def _require_current(view: View, what: str) -> None:
@@ -178,14 +186,14 @@ def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
     """Return True if a view and ``shape_array[index]`` share no element; None means all elements."""
     if view.index is None or index is None:
         return False
-    view_slices, changed_slices = (_slices_of_index(shape, one_index) for one_index in (view.index, index))
+    view_slices, changed_slices = (_find_slices(shape, one_index) for one_index in (view.index, index))
     for (a, b, s), (c, d, t) in zip(zip(*view_slices), zip(*changed_slices)):
         if max(a, c) >= min(b, d) or (s == t and (a - c) % s):
             return True
     return False
 
 
-def _slices_of_index(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
+def _find_slices(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
     """Return first indices, indices after the last ones, and steps of an index, one of each per dim."""
     indexing = _indexing()
     entries = [indexing.check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]

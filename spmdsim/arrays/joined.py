@@ -7,7 +7,7 @@ blocks. The gradient takes the opposite path.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,11 @@ class JoinedPieces:
         self.axes = self.layout.dims[0]
         self.step: PartsStep = build_parts_step(self.layout, self.axes, self.shape)
 
-    def _edges(self, rank: int) -> tuple[int, list[int], list[int]]:
-        """Return the rank's number in its group, and the borders of the blocks before and after the exchange."""
+    def _find_borders(self, rank: int) -> tuple[int, list[int], list[int]]:
+        """Return a rank's number in its group, and the borders between blocks.
+
+        The first list of borders is for the blocks before the exchange, the second one for those after it. Borders count rows; block k of either list lies between borders k and k + 1.
+        """
         members = self.layout.mesh.group(rank, *self.axes)
         blocks = [self.layout.bounds(self.shape, member)[0] for member in members]
         ends = [*(start for start, _ in blocks), self.shape[0]]
@@ -50,32 +53,29 @@ class JoinedPieces:
     ) -> list[Any]:
         """Exchange rows; return the new blocks of the owned ranks.
 
+        Ranks outside of the mesh keep their arrays. Nothing is exchanged if the blocks are balanced already.
+
         Args:
             arrays: the blocks of the owned ranks.
             dtype: the element type.
             provenance_number: the provenance number of the tensor that has the rows.
-            back: move from balanced blocks to blocks of the original lengths.
+            back: True to move from balanced blocks to blocks of the original lengths.
         """
         ranks = self.world.ranks
         mesh = self.layout.mesh
-        if not self.axes or all(a == b for a, b in zip(*self._edges(mesh.rank_at(0))[1:])):
+        if not self.axes or all(a == b for a, b in zip(*self._find_borders(mesh.rank_at(0))[1:])):
             return list(arrays)
         outgoing: list[Parts | None] = []
         for rank, array in zip(ranks, arrays):
             if rank not in mesh:
                 outgoing.append(None)
                 continue
-            me, pieces, blocks = self._edges(rank)
+            me, pieces, blocks = self._find_borders(rank)
             old_borders, new_borders = (blocks, pieces) if back else (pieces, blocks)
             width = int(np.prod(array.shape[1:], dtype=int))
-            sent = [
-                _common(old_borders[me], old_borders[me + 1], new_borders[k], new_borders[k + 1])
-                for k in range(len(self.lengths))
-            ]
-            received = [
-                _common(old_borders[k], old_borders[k + 1], new_borders[me], new_borders[me + 1])
-                for k in range(len(self.lengths))
-            ]
+            old, new = list(pairwise(old_borders)), list(pairwise(new_borders))
+            sent = [_intersect_ranges(*old[me], *block) for block in new]
+            received = [_intersect_ranges(*block, *new[me]) for block in old]
             parts = [array[a - old_borders[me] : b - old_borders[me]].ravel() for a, b in sent]
             outgoing.append(Parts(parts, [(b - a) * width for a, b in received]))
         self.world.call_provenance = provenance_number
@@ -83,22 +83,25 @@ class JoinedPieces:
             received_parts = self.world.run_parts(self.step, dtype, outgoing)
         finally:
             self.world.call_provenance = 0
-        return [
-            array
-            if parts is None
-            else np.concatenate(parts).reshape(self._rows(rank, back), *array.shape[1:])
-            for rank, parts, array in zip(ranks, received_parts, arrays)
-        ]
+        moved = list(arrays)
+        for k, (rank, parts) in enumerate(zip(ranks, received_parts)):
+            if parts is not None:
+                shape = (self._count_rows(rank, back), *arrays[k].shape[1:])
+                moved[k] = np.concatenate(parts).reshape(shape)
+        return moved
 
-    def _rows(self, rank: int, back: bool) -> int:
+    def _count_rows(self, rank: int, back: bool) -> int:
         """Return the number of a rank's rows after the exchange."""
-        me, pieces, blocks = self._edges(rank)
+        me, pieces, blocks = self._find_borders(rank)
         ends = pieces if back else blocks
         return ends[me + 1] - ends[me]
 
 
-def _common(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
-    """Return the overlap of ranges ``start..stop`` and ``first..last``; an empty one has equal ends."""
+def _intersect_ranges(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
+    """Return the overlap of the ranges ``start..stop`` and ``first..last``.
+
+    An empty overlap has equal ends.
+    """
     a, b = max(start, first), min(stop, last)
     return a, max(a, b)
 
@@ -126,7 +129,7 @@ class JoinedNode(Node):
         self.pieces, self.put, self.provenance_number = pieces, put, provenance_number
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradient of the operand."""
+        """Return the gradient of the operand: its rows at their old positions, zeros elsewhere."""
         operand = self.meta
         with recorder.operator("select.backward"):
             dy = reduce_gradients(gradients[0], self.pieces.layout)
@@ -135,22 +138,14 @@ class JoinedNode(Node):
             )
             shards = self.pieces.move(dy.stored_shards, dy.dtype, provenance_number, back=True)
             put_back = [self.put(k, shard) for k, shard in enumerate(shards)]
-        return [
-            [
-                type(dy)(
-                    self.world,
-                    operand.with_layout(operand.layout.reduced),
-                    put_back,
-                    provenance_number=provenance_number,
-                )
-            ]
-        ]
+        meta = operand.with_layout(operand.layout.reduced)
+        return [[type(dy)(self.world, meta, put_back, provenance_number=provenance_number)]]
 
 
 def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], provenance_number: int) -> list[int]:
-    """Return the number of rows of each shard of the first dim, on all ranks. Collective.
+    """Return the number of rows of each block of the first dim, on all ranks.
 
-    Replicas count once. The communication is one small all_gather.
+    All ranks must call it. Replicas count once. The communication is one small all_gather.
 
     Args:
         world: the world whose ranks own the shards.

@@ -30,6 +30,12 @@ Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     """Return the operands of an operator as tensors of one world.
 
+    Numbers and arrays become replicated tensors.
+
+    Args:
+        name: the operator, for error messages.
+        values: tensors, numbers, arrays and parameters.
+
     Raises:
         NoTensorError: If no operand is a tensor, so that the world is unknown.
     """
@@ -38,7 +44,7 @@ def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
 
 
 def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
-    """Convert operands as :func:`operands`, but give Python numbers NumPy's types.
+    """Return operands as :func:`operands` does, but give Python numbers NumPy's types.
 
     These are int64, float64, complex128 and bool. Elementwise operators promote Python numbers to the type of the
     other operand instead.
@@ -63,12 +69,16 @@ def normalise_dim(dim: int, ndim: int) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return a boolean parameter unchanged.
+    """Return a parameter that must be True or False as a bool; 0 and 1 are accepted.
 
     Other values are refused, because they probably belong to another parameter of NumPy's function.
 
+    Args:
+        name: the parameter, for the message.
+        value: its value.
+
     Raises:
-        UsageTypeError: If the value is no bool.
+        UsageTypeError: If the value is neither.
 
     >>> flag("keepdims", 1)
     True

@@ -30,10 +30,10 @@ Index = tuple[slice, ...]
 Transform = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
-def _mix(bits: np.ndarray, scratch: np.ndarray) -> None:
-    """Apply a bijection of 32-bit integers, in place.
+def _mix_bits(bits: np.ndarray, scratch: np.ndarray) -> None:
+    """Replace 32-bit integers by mixed ones, in place.
 
-    Every input bit influences every output bit. Shifts and factors come from the hash-prospector project.
+    Different integers give different results. Every input bit influences every output bit. Shifts and factors come from the hash-prospector project.
 
     Args:
         bits: the integers, uint32.
@@ -47,19 +47,19 @@ def _mix(bits: np.ndarray, scratch: np.ndarray) -> None:
     np.bitwise_xor(bits, scratch, out=bits)
 
 
-def _scalar_mix(value: int) -> int:
-    """Apply :func:`_mix` to one integer, of which the lower 32 bits count."""
+def _mix_integer(value: int) -> int:
+    """Return the lower 32 bits of one integer, mixed by `_mix_bits`."""
     word = np.array([value & 0xFFFFFFFF], _U32)
-    _mix(word, np.empty_like(word))
+    _mix_bits(word, np.empty_like(word))
     return int(word[0])
 
 
-def _keys(seed: int, high: int, stream: int) -> tuple[int, int]:
+def _derive_keys(seed: int, high: int, stream: int) -> tuple[int, int]:
     """Return two 32-bit keys derived from the seed, the stream and the upper half of the index."""
-    a = _scalar_mix((seed ^ 0x9E3779B9) & 0xFFFFFFFF)
-    a = _scalar_mix(a + ((seed >> 32) & 0xFFFFFFFF))
-    a = _scalar_mix(a + high * 0x85EBCA6B + stream * 0xC2B2AE35)
-    return a, _scalar_mix(a + 0x27D4EB2F)
+    a = _mix_integer((seed ^ 0x9E3779B9) & 0xFFFFFFFF)
+    a = _mix_integer(a + ((seed >> 32) & 0xFFFFFFFF))
+    a = _mix_integer(a + high * 0x85EBCA6B + stream * 0xC2B2AE35)
+    return a, _mix_integer(a + 0x27D4EB2F)
 
 
 class _Bits:
@@ -84,14 +84,14 @@ class _Bits:
             self.fill(index[split:], out[split:])
             return
         if high not in self._key_pairs:
-            self._key_pairs[high] = _keys(self.seed, high, self.stream)
+            self._key_pairs[high] = _derive_keys(self.seed, high, self.stream)
         first, second = self._key_pairs[high]
         scratch = self.scratch[: index.size]
         np.copyto(out, index, casting="unsafe")  # the lower half
         np.bitwise_xor(out, _U32(first), out=out)
-        _mix(out, scratch)
+        _mix_bits(out, scratch)
         np.add(out, _U32(second), out=out)
-        _mix(out, scratch)
+        _mix_bits(out, scratch)
 
 
 def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
@@ -111,7 +111,7 @@ def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.nda
     while inner > 0 and run * len(spans[inner - 1]) <= CHUNK:
         inner -= 1
         run *= len(spans[inner])
-    block = _offsets(spans[inner:], strides[inner:])
+    block = _list_element_numbers(spans[inner:], strides[inner:])
     if inner == 0:
         yield block, slice(0, run)
         return
@@ -130,7 +130,7 @@ def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.nda
             position += numbers.size
 
 
-def _offsets(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
+def _list_element_numbers(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
     """Return the element numbers of a box, in row-major order, from a range and a stride per dim."""
     total = np.zeros(1, np.uint64)
     for span, stride in zip(spans, strides):
@@ -139,7 +139,7 @@ def _offsets(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
     return total
 
 
-def _block(
+def _draw_block(
     index: Index, shape: Sequence[int], dtype: np.dtype, seed: int, transform: Transform
 ) -> np.ndarray:
     """Return a block of random numbers; ``transform`` turns two words of bits per element into a number.
@@ -165,7 +165,7 @@ def _block(
     return out
 
 
-def _to_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+def _write_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """Write numbers in [0, 1) to ``out``: 24 random bits for float32, 53 for float64."""
     if out.dtype == np.float32:
         np.multiply(a >> _U32(8), np.float32(2.0**-24), out=out)
@@ -175,8 +175,14 @@ def _to_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     out *= 2.0**-53
 
 
-def _to_normal(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """Write normal numbers to ``out`` by the transform of Box and Muller, one from two uniform numbers."""
+def _write_normal(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """Write normal numbers to ``out`` by the transform of Box and Muller.
+
+    Args:
+        a: 32 random bits per number, which give its size.
+        b: 32 random bits per number, which give an angle.
+        out: the result, float32 or float64.
+    """
     kind = out.dtype.type
     np.add(a, kind(0.5), out=out, dtype=out.dtype, casting="unsafe")
     np.multiply(out, kind(2.0**-32), out=out)
@@ -203,7 +209,7 @@ def normal_block(index: Index, shape: Sequence[int], dtype: Any = np.float32, se
     >>> bool((whole[1:3, 2:6] == part).all())
     True
     """
-    return _block(index, shape, np.dtype(dtype), seed, _to_normal)
+    return _draw_block(index, shape, np.dtype(dtype), seed, _write_normal)
 
 
 def uniform_block(index: Index, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
@@ -218,10 +224,10 @@ def uniform_block(index: Index, shape: Sequence[int], dtype: Any = np.float32, s
     >>> uniform_block((slice(0, 2), slice(1, 3)), (4, 6)).shape
     (2, 2)
     """
-    return _block(index, shape, np.dtype(dtype), seed, _to_uniform)
+    return _draw_block(index, shape, np.dtype(dtype), seed, _write_uniform)
 
 
-def _source(
+def _make_source(
     block: Callable[..., np.ndarray],
     finish: Callable[[np.ndarray], np.ndarray],
     words: str,
@@ -229,7 +235,9 @@ def _source(
     dtype: Any,
     seed: int,
 ) -> tuple[Described, dict[str, Any]]:
-    """Return a function of an index that draws a block, and a dict of the tensor's shape and type.
+    """Return a function that draws the block at an index, and a dict of shape and type.
+
+    The dict has the keyword arguments ``shape`` and ``dtype`` of `Tensor.from_global`.
 
     Args:
         block: :func:`normal_block` or :func:`uniform_block`.
@@ -292,7 +300,7 @@ def normal(
         return block
 
     words = f"normal numbers, mean {mean}, std {std}"
-    source, shape_and_type = _source(normal_block, finish, words, shape, dtype, seed)
+    source, shape_and_type = _make_source(normal_block, finish, words, shape, dtype, seed)
     return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **shape_and_type)
 
 
@@ -334,5 +342,5 @@ def uniform(
         return np.asarray(block * kind(high - low) + kind(low), block.dtype)
 
     words = f"uniform numbers from {low} to {high}"
-    source, shape_and_type = _source(uniform_block, finish, words, shape, dtype, seed)
+    source, shape_and_type = _make_source(uniform_block, finish, words, shape, dtype, seed)
     return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **shape_and_type)

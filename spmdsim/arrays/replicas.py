@@ -69,12 +69,12 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     finally:
         world.call_provenance = 0
     for number, (tensor_name, tensor) in enumerate(named):
-        groups = _replica_groups(tensor)
+        groups = _list_replica_groups(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
             difference = first_difference(tensor.stored_shards, world.gather_objects, groups)
             if difference is not None:
                 raise WorldError(_describe_difference(tensor_name, tensor, *difference))
-    copies = sum(len(group) - 1 for _, t in named for group in _replica_groups(t))
+    copies = sum(len(group) - 1 for _, t in named for group in _list_replica_groups(t))
     return Verdict(
         "ok",
         0.0,
@@ -85,7 +85,11 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
 
 
 def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
-    """Yield the name and the value of all tensors in nested containers, parameters and modules.
+    """Yield name and value of all tensors in nested containers, parameters and modules.
+
+    Args:
+        values: tensors, parameters, modules, mappings and iterables of these.
+        name: the name of tensors that have none; a key of a mapping replaces it.
 
     Raises:
         UsageTypeError: If a value is no tensor.
@@ -108,7 +112,7 @@ def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tens
             raise UsageTypeError(f"check_replicas() takes tensors, but got a {type(item).__name__}")
 
 
-def _replica_groups(tensor: Tensor) -> list[tuple[int, ...]]:
+def _list_replica_groups(tensor: Tensor) -> list[tuple[int, ...]]:
     """Return the groups of ranks that own equal shards, without groups of one rank."""
     layout = tensor.layout
     groups = dict.fromkeys(layout.replica_ranks(rank) for rank in layout.mesh.rank_list)
@@ -137,7 +141,7 @@ def _describe_difference(
 
 
 def _unify_nan(flat: np.ndarray) -> np.ndarray:
-    """Return the numbers with all nan replaced by one nan."""
+    """Return an array in which all nan have equal bits; an array without nan is returned itself."""
     if flat.dtype.kind in "iub":
         return flat
     odd = flat != flat
@@ -151,12 +155,17 @@ def _unify_nan(flat: np.ndarray) -> np.ndarray:
 def first_difference(
     arrays: Sequence[np.ndarray], gather: Gather, groups: Sequence[Sequence[int]]
 ) -> tuple[int, list[tuple[list[int], Any]]] | None:
-    """Return the flat index of the first element that differs, and pairs of ranks and value, or None.
+    """Return the first element that differs between replicas, and its values.
+
+    All ranks must call it.
 
     Args:
         arrays: the arrays of the owned ranks, of equal shape within a group.
         gather: returns all ranks' values from a list of the owned ranks' values.
         groups: groups of ranks whose arrays must be equal; only the first group that differs is reported.
+
+    Returns:
+        The row-major index of the element, and pairs of ranks and their value as text. None if no element differs.
     """
     flats = [np.ravel(array) for array in arrays]
     start, range_size, groups_to_search = 0, None, list(groups)
@@ -212,6 +221,12 @@ class Copies(Watcher):
     def look(self, tensor: Tensor, what: str) -> None:
         """Compare a tensor's replicas by checksums, of samples if they are large.
 
+        Nothing is compared in worlds that do not watch values.
+
+        Args:
+            tensor: the tensor.
+            what: its use, for the message if it has no name.
+
         Raises:
             WorldError: If replicas differ.
         """
@@ -235,7 +250,7 @@ class Copies(Watcher):
 
     def _look_at_all(self, tensor: Tensor, what: str) -> None:
         """Compare replicas in a process that owns all ranks; replicas that share one array are equal."""
-        for group in _replica_groups(tensor):
+        for group in _list_replica_groups(tensor):
             arrays = {id(tensor.stored_shards[rank]): tensor.stored_shards[rank] for rank in group}
             if len(arrays) > 1 and len({sample_checksum(array, self.turn) for array in arrays.values()}) > 1:
                 difference = first_difference(tensor.stored_shards, tensor.world.gather_objects, [group])
@@ -257,7 +272,9 @@ def raise_source_difference(
     array: np.ndarray,
     is_global: bool,
 ) -> None:
-    """Raise WorldError with the first difference between the sources of a tensor on the ranks of a group.
+    """Raise WorldError with the first difference between the sources of a tensor.
+
+    All ranks of the group must call it. It returns if it finds no difference.
 
     Args:
         world: the world of the ranks.

@@ -71,7 +71,10 @@ def unit_roundoff(dtype: Any) -> float:
 
 
 def to_wider_type(array: np.ndarray) -> np.ndarray:
-    """Convert an array to the type of the truth: float64, longdouble for float64; exact types stay."""
+    """Return an array in the type of the truth: float64, or longdouble for float64.
+
+    Complex types become complex128 or clongdouble. Exact types stay.
+    """
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":
         return array.astype(np.float64)
@@ -132,10 +135,10 @@ class Measured:
 
     @classmethod
     def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own_type: Any = None) -> Measured:
-        """Create a measurement from the truth and the runs.
+        """Return a measurement from the truth and the runs.
 
         Args:
-            truth: the result in the wider type; None: the unchanged run.
+            truth: the result in the wider type; None: that of the unchanged run.
             runs: the results of the runs in the program's type, the unchanged one first.
             dtype: the type of the result.
             own_type: the coarsest type of the operands; None: ``dtype``.
@@ -170,11 +173,11 @@ class Measured:
 
 
 def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
-    """Return the rounding errors per element: their own, and the response to two units in the last place.
+    """Return the rounding error of each element: its own, and its response to moved operands.
 
     Args:
         true: the true result.
-        runs: the results in the program's type, the unchanged one first.
+        runs: the results in the program's type: the unchanged one, then pairs with operands moved by `MOVES` units.
         u: the unit roundoff of this type; 0 for exact types.
     """
     if not u:
@@ -236,18 +239,23 @@ def runs_of_process(world: World | None) -> range:
 
 
 def gather_runs(world: World | None, done: dict[int, T]) -> list[T]:
-    """Return the results of all processes' runs, in the order of their numbers."""
+    """Return the results of all runs in the order of their numbers.
+
+    The processes of a world exchange them: all must call it.
+
+    Args:
+        world: the world; None: this process has done all runs.
+        done: the results of this process's runs by number.
+    """
     if world is not None and len(world.ranks) == 1:
-        done = {
-            number: value
-            for results_of_rank in world.gather_objects([done], "check")
-            for number, value in results_of_rank.items()
-        }
+        results_of_ranks, done = world.gather_objects([done], "check"), {}
+        for results in results_of_ranks:
+            done |= results
     return [done[number] for number in range(1 + RUNS)]
 
 
 def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
-    """Return ``run(number)`` for every number, each computed on one process.
+    """Return ``run(number)`` for every number from 0 to ``RUNS``, each computed on one process.
 
     An error on one process is raised on all.
     """
@@ -283,7 +291,10 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def _to_exact_type(array: np.ndarray) -> np.ndarray:
-    """Convert an array to a type in which differences are exact enough."""
+    """Return an array in a type in which differences are exact enough: float64 for most.
+
+    Integers of 64 bits become int64, or Python ints if differences might overflow.
+    """
     if array.dtype in (np.longdouble, np.clongdouble):
         return array
     if array.dtype.kind == "c":

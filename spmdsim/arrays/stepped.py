@@ -46,7 +46,10 @@ class SteppedRule(BoundRule):
         return tuple(self.op.steps(self, strategy, tuple(inputs), **dict(self.params)))
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return the layouts of the results; only reductions that pass through the operator are pending."""
+        """Return the layouts of the results.
+
+        They have no pending reductions but those that pass through the operator.
+        """
         passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
         return tuple(layout.with_partial(passed) for layout in super().output_layouts(strategy))
 
@@ -109,7 +112,19 @@ class SteppedOp(Op):
     def compute(
         self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: list[Any]
     ) -> list[list[Any]]:
-        """Run the local functions of all owned ranks from step to step; return the results' arrays."""
+        """Run the local functions of all owned ranks from step to step.
+
+        A local function is a generator: it yields the operand of a step (one collective) and is sent the result.
+
+        Args:
+            recipe: the facts of the call.
+            world: the world.
+            params: the parameters of the call.
+            lists: one list per operand, with the shard of each owned rank.
+
+        Returns:
+            One list per result, with the shard of each owned rank.
+        """
         if not world.has_data:
             for step, dtype in recipe.prepared:
                 _run_step(step, dtype, world, [None] * len(world.ranks))
@@ -118,11 +133,11 @@ class SteppedOp(Op):
             recipe.forward(*recipe.context_arguments(rank), *arrays, **params) if active else None
             for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
         ]
-        yielded = [None if generator is None else _advance(generator, None) for generator in generators]
+        yielded = [None if generator is None else _resume(generator, None) for generator in generators]
         for step, dtype in recipe.prepared:
             received = _run_step(step, dtype, world, yielded)
             yielded = [
-                None if generator is None else _advance(generator, value)
+                None if generator is None else _resume(generator, value)
                 for generator, value in zip(generators, received)
             ]
         results = [
@@ -132,10 +147,10 @@ class SteppedOp(Op):
 
 
 def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded | None]) -> list[Any]:
-    """Run one step on the values that local functions yielded: arrays, or lists of parts if ragged.
+    """Run one step on yielded values; return the result of each owned rank.
 
     Args:
-        step: the step; ``step.ragged`` is True for parts of any length.
+        step: the step; ``step.ragged`` is True for lists of parts of any length.
         dtype: the element type.
         world: the world.
         yielded: the value of each owned rank, or None for ranks outside of the mesh.
@@ -162,7 +177,7 @@ class _Yielded:
         self.value = value
 
 
-def _advance(generator: Way, received: Any) -> _Yielded:
+def _resume(generator: Way, received: Any) -> _Yielded:
     """Resume a local function with the result of a step; return the value it yields or returns."""
     try:
         return _Yielded(generator.send(received))
@@ -178,7 +193,7 @@ class OwnedRows(ShardedOp):
     """A lookup that sends each rank the rows it needs, directly in the layout ``out_strategy``."""
 
     def substitute_op(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
-        """Return the operator that exchanges rows, or the plain operator if every rank has the whole table."""
+        """Return the operator that exchanges rows; the plain one if all ranks have all rows."""
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:
             return self.op
@@ -194,7 +209,10 @@ class RowsNode(OpNode):
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradient of the table; the plain operator's gradient if every rank has the whole result."""
+        """Return None for the ids, and the gradient of the table.
+
+        If every rank has the whole result, the gradient needs no step and is that of the plain operator.
+        """
         recipe: Any = self.recipe
         step, dy = recipe.prepared.returning, dys[0]
         if step is None:

@@ -195,7 +195,10 @@ class PartView(View):
 
 
 def item(base: Any, index: Any, result: R) -> R:
-    """Mark ``result``, which is ``base[index]``, as a view if NumPy would return one; return it."""
+    """Mark ``result``, which is ``base[index]``, as a view if NumPy would return one; return it.
+
+    NumPy does for an index of integers, slices, None and ``...``.
+    """
     kind = type(index)
     basic = _BASIC.issuperset(map(type, index)) if kind is tuple else kind in _BASIC
     if basic and result is not base and base.has_views:
@@ -225,9 +228,10 @@ def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -
     order = "C" if order in ("A", "K") else order
     if base._view is not None or order == "F":
         turn = slice(None, None, -1 if order == "F" else 1)
-        shape, strides = base.shape[turn], _model(base.shape, base._view).strides[turn]
+        shape, strides = base.shape[turn], _model_array(base.shape, base._view).strides[turn]
         if contiguous and any(
-            n != 1 and stride != packed for n, stride, packed in zip(shape, strides, _packed(shape))
+            n != 1 and stride != packed
+            for n, stride, packed in zip(shape, strides, _compute_packed_strides(shape))
         ):
             return result
         if merged_strides(shape, strides, result.shape[turn]) is None:
@@ -253,18 +257,21 @@ def turned(base: Any, result: R, forward: Callable[[Any], Any], back: Callable[[
 def component(base: Any, result: R, name: str) -> R:
     """Mark the real or imaginary part of a tensor as a view; return it.
 
-    The imaginary part of real numbers is read-only.
+    The imaginary part of real numbers refuses new values. The real part of real numbers is a view of all elements.
+
+    Args:
+        base: the tensor.
+        result: the part.
+        name: "real" or "imag".
     """
     if base.dtype.kind == "c":
         if base.has_views:
             result._view = PartView(base, name)
         return result
     unchanged = lambda x: x  # noqa: E731
-    return (
-        turned(base, result, unchanged, unchanged)
-        if name == "real"
-        else read_only(base, result, "the imaginary part")
-    )
+    if name == "imag":
+        return read_only(base, result, "the imaginary part")
+    return turned(base, result, unchanged, unchanged)
 
 
 def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
@@ -286,14 +293,21 @@ def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R
     return turned(base, result, lambda base: base, refuse)
 
 
-def _model(shape: tuple[int, ...], view: View | None) -> np.ndarray:
-    """Return an array of bytes with the strides of NumPy's array; its elements must not be read."""
+def _model_array(shape: tuple[int, ...], view: View | None) -> np.ndarray:
+    """Return an array with the strides that NumPy's array would have.
+
+    It has one byte per element; its elements must not be read.
+
+    Args:
+        shape: the shape of the tensor.
+        view: its link to its base; None if it is no view.
+    """
     if view is None or view.depth > MOST_PARENTS:
-        return np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, _packed(shape))
-    return view.model(_model(view.base_shape, view.parent))
+        return np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, _compute_packed_strides(shape))
+    return view.model(_model_array(view.base_shape, view.parent))
 
 
-def _packed(shape: Sequence[int]) -> tuple[int, ...]:
+def _compute_packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a contiguous array of bytes in this shape."""
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
@@ -313,7 +327,7 @@ def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int
     ((12, 6, 1), None)
     """
     if 0 in old:
-        return _packed(new)
+        return _compute_packed_strides(new)
     dims = [(n, s) for n, s in zip(old, strides) if n != 1]
     result: list[int] = []
     first = 0
@@ -331,6 +345,6 @@ def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int
                 group *= dims[last][0]
         if any(dims[k][1] != dims[k + 1][0] * dims[k + 1][1] for k in range(first, last)):
             return None
-        result += [dims[last][1] * stride for stride in _packed(sizes)]
+        result += [dims[last][1] * stride for stride in _compute_packed_strides(sizes)]
         first = last + 1
     return tuple(result)
