@@ -145,7 +145,7 @@ def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = N
     Args:
         x: the tensor.
         dtype: the element type, or its name. A conversion from complex to real numbers drops the imaginary part.
-        copy: False to return ``x`` itself if it has this type already.
+        copy: False to return ``x`` itself if it has this type already; True to return a new tensor object.
         device: ``"cpu"`` or None.
 
     Raises:
@@ -173,7 +173,11 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 @explained
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Return True if elements of one type, or of a tensor, can become another type without loss.
+    """Return True if elements of one type can become another type without loss.
+
+    Args:
+        from_: an element type, its name, or a tensor.
+        to: an element type or its name.
 
     >>> can_cast("int8", "int16"), can_cast("float64", "float32")
     (True, False)
@@ -187,6 +191,8 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 @explained
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     """Return the type to which tensors, element types and numbers are promoted.
+
+    A Python number has no type of its own: it only adds a kind of numbers, such as "complex".
 
     >>> result_type("int8", "uint8"), result_type("float32", 2.5)
     (dtype('int16'), dtype('float32'))

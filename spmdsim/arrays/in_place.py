@@ -39,14 +39,6 @@ def detach_current(x: Any) -> Any:
     return copy
 
 
-def without_base(x: Any) -> Any:
-    """Return the tensor without a history, as a view of no other one."""
-    detached = x.detach()
-    if detached is not x or x._view is None:
-        return detached
-    return type(x).from_tensor(x)
-
-
 def _is_leaf(x: PlainTensor) -> bool:
     """Return True if a tensor requires a gradient and no operator computed it."""
     return x.requires_grad and x.node is None

@@ -158,7 +158,7 @@ class Outcome:
         } | self._injection_entries()
 
     def _injection_entries(self) -> dict[str, Any]:
-        """Return the entries of an injected fault; empty without one."""
+        """Return the entries of `to_dict` about the injected fault; {} without one."""
         if self.injection is None:
             return {}
         verdict, has_effect = self.verdict, self.injection.injection_place is not None
@@ -177,11 +177,17 @@ class Outcome:
 def run_case(case: Case, world: World, verbose: bool = False, inject: str | None = None) -> Outcome:
     """Run a case and judge it; all ranks must call it, and all return equal outcomes.
 
+    The case runs twice: on the data, traced and timed, and on small integers, for which any difference from the
+    reference is an error.
+
     Args:
         case: the case.
         world: the world.
-        verbose: also list the bounds of all shards.
+        verbose: True to list the bounds of all shards, too.
         inject: kind of fault to inject, or None.
+
+    Raises:
+        InputError: If the kind of fault is unknown.
     """
     injection = None if inject is None else find(case, world, inject)
     runner = Runner(world, injection)
@@ -224,7 +230,7 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
 
 
 def _judge_whole_numbers(case: Case, runner: Runner) -> Verdict:
-    """Run the case again on integers whose sums are exact in every order; return the verdict.
+    """Return the verdict of a second run on integers, whose sums are exact in every order.
 
     Any difference from the reference is an error.
     """
@@ -243,22 +249,33 @@ def _check_coverage(operand: Tensor) -> Verdict | None:
 
 
 def predict(case: Case, size: int) -> tuple[int, ...]:
-    """Predict the bytes that each rank receives, by running the program with shapes only."""
+    """Return the bytes that each rank should receive in a case, without data.
+
+    The program runs in a world of shapes only; bytes of looked-up rows follow from the ids.
+
+    Args:
+        case: the case.
+        size: the number of ranks.
+    """
     with record() as trace:
         program = case.build(ShapeOnly(size), case.inputs)
         program.run(*program.operands)
-    return tuple(
-        sum(
-            _predict_bytes(event, rank, program.ids)
-            for event in trace.collectives
-            if rank in event.step.dst.mesh
-        )
-        for rank in range(size)
-    )
+    nbytes = [0] * size
+    for event in trace.collectives:
+        for rank in event.step.dst.mesh.rank_list:
+            nbytes[rank] += _predict_bytes(event, rank, program.ids)
+    return tuple(nbytes)
 
 
 def _predict_bytes(event: CollectiveEvent, rank: int, ids: Block | None) -> int:
-    """Return the bytes that a rank receives in a step; for rows, they depend on its ids."""
+    """Return the bytes that a rank receives in a step.
+
+    Args:
+        event: the traced step.
+        rank: the rank.
+        ids: function of an index that returns ids, on which the bytes of a step of rows depend; None if there are
+            none.
+    """
     step, itemsize = event.step, parse_dtype(event.dtype).itemsize
     if ids is None or not isinstance(step, RowStep):
         return step.nbytes(rank, itemsize)

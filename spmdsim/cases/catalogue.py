@@ -64,7 +64,7 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
 def layout_case(
     x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs, op: str = "matmul"
 ) -> Case:
-    """Return the product of operands in given layouts.
+    """Return the case of a product of operands in these layouts.
 
     Args:
         x: layout of the left operand.
@@ -176,7 +176,14 @@ def _lookup_case(
 ) -> Case:
     """Return the case of an embedding in these layouts.
 
-    ``owned`` makes ranks exchange the rows they own; by default they reduce rows and zeros.
+    Args:
+        label: description of the strategy.
+        mesh: the mesh.
+        ids: layout of the ids.
+        table: layout of the table.
+        out: layout of the result.
+        inputs: the data.
+        owned: True if ranks exchange the rows that they own; False if they reduce rows and zeros.
     """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -192,7 +199,15 @@ def _lookup_case(
 
 
 def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
-    """Return the case in which every rank's shard ends in a zero row, which other ranks' ids select."""
+    """Return the case in which every rank's shard ends in a zero row, which other ranks' ids select.
+
+    Args:
+        mesh: the mesh.
+        ids: layout of the ids.
+        layout: layout of the table.
+        out: layout of the result.
+        inputs: the data.
+    """
     parts = mesh.axis_size(mesh.axes[-1])
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -281,7 +296,17 @@ def _linear_case(
 
 
 def _chain_case(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
-    """Return the chain column-parallel, ReLU, row-parallel; its split intermediate is never gathered."""
+    """Return the case of a column-parallel layer, ReLU and a row-parallel layer.
+
+    The split array between the layers is never gathered.
+
+    Args:
+        x: layout of input and result.
+        column: layout of the first weight.
+        bias: layout of its bias.
+        row: layout of the second weight.
+        inputs: the data.
+    """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
         """Create the operands and the reference."""

@@ -161,13 +161,21 @@ class Injection:
         return self.fault.phrase.format(rank=rank, other=other_rank, place=self.injection_place.text)
 
 
-def _resize(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _fit_shape(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return the array in a shape; its elements are repeated or cut off if necessary."""
     return array if array.shape == shape else np.resize(array, shape)
 
 
 def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return the array with its middle element changed by :data:`ULPS` units in the last place."""
+    """Return a copy with its middle element changed by :data:`ULPS` units in the last place.
+
+    An integer is increased by this number. An array without elements is returned unchanged.
+
+    Args:
+        own_array: the array.
+        _: the array of another rank; not used.
+        dtype: the element type in which the units count; the array may be wider.
+    """
     if not own_array.size:
         return own_array
     array = np.array(own_array.astype(dtype), order="C")
@@ -199,11 +207,11 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "root", "a rank's data is taken from the wrong rank", _CONTRIBUTION,
-            lambda array, other_array, _: _resize(other_array, array.shape), "rank {rank} has rank {other}'s {place}",
+            lambda array, other_array, _: _fit_shape(other_array, array.shape), "rank {rank} has rank {other}'s {place}",
         ),
         Fault(
             "swap", "two ranks have each other's shard", _POSITION,
-            lambda array, other_array, _: _resize(other_array, array.shape),
+            lambda array, other_array, _: _fit_shape(other_array, array.shape),
             "ranks {rank} and {other} have each other's {place}", both=True,
         ),
         Fault(
@@ -219,7 +227,11 @@ FAULTS: dict[str, Fault] = {
 
 
 def fault(name: str) -> Fault:
-    """Return a kind of fault by name. InputError: it is unknown."""
+    """Return a kind of fault by its name.
+
+    Raises:
+        InputError: If the name is unknown.
+    """
     if name not in FAULTS:
         raise unknown(f"no fault is called {name!r}", name, FAULTS)
     return FAULTS[name]
@@ -252,9 +264,14 @@ class Runner:
         return self._tensor("result", 0, result.detach().to(result.layout.reduced))
 
     def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
-        """Record an operand or the result as a place; inject the fault if it is the chosen place.
+        """Record a tensor as a place for a fault; return it, with the fault if it is hit.
 
-        Ids and biases (fewer than 2 dims) are returned unchanged.
+        Ids and biases (fewer than 2 dims) are no places. Without an injection nothing is recorded.
+
+        Args:
+            site: "operand" or "result".
+            number: the number of the operand; 0 for the result.
+            tensor: the operand or the result.
         """
         if self.injection is None or tensor.ndim < 2:  # ids and biases stay unchanged
             return tensor
@@ -263,7 +280,15 @@ class Runner:
         return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
 
     def _record_place(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
-        """Record a place of a step where a fault can be injected; inject the fault if it is the chosen place."""
+        """Record a step as a place for a fault; return its arrays, with the fault if it is hit.
+
+        Steps without communication are no places.
+
+        Args:
+            site: "before" or "after" the step.
+            step: the step, one collective between two layouts.
+            shards: one array per rank of this process.
+        """
         if step.collective in LOCAL_STEPS:
             return shards
         number = sum(recorded_place.site == site for recorded_place in self.places)
@@ -274,7 +299,13 @@ class Runner:
         return self._pass_shards(InjectionPlace(site, number, text), shards, shards[0].dtype)
 
     def _pass_shards(self, current: InjectionPlace, shards: list[Any], dtype: np.dtype) -> list[Any]:
-        """Record a place; return one array per rank, with the fault if it is the chosen place."""
+        """Record a place; return one array per rank, with the fault if this is the chosen place.
+
+        Args:
+            current: the place.
+            shards: one array per rank of this process.
+            dtype: the element type.
+        """
         self.places.append(current)
         assert self.injection is not None
         if current != self.injection.injection_place:
@@ -304,9 +335,17 @@ class Runner:
 
 
 def find(case: Case, world: World, name: str) -> Injection:
-    """Find a place where a kind of fault changes the result of a case.
+    """Return a fault at the first place where it changes the result of a case.
 
     All ranks must call it; all return equal values. If no place changes the result, the injection has none.
+
+    Args:
+        case: the case.
+        world: the world that runs the trials.
+        name: the kind of fault.
+
+    Raises:
+        InputError: If the kind of fault is unknown.
     """
     kind, inputs = fault(name), ExactInputs(case.inputs)
     intact = Runner(world, Injection(kind))
@@ -322,9 +361,15 @@ def find(case: Case, world: World, name: str) -> Injection:
 
 
 def _choose_ranks(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
-    """Return the first rank, from the middle on, whose array the fault changes, and the rank after it.
+    """Return the rank that a fault hits, and the rank after it.
 
-    Returns the middle rank and the rank after it if the fault changes no array.
+    The first is the first rank, from the middle on, whose array the fault changes; the middle rank if it changes
+    none.
+
+    Args:
+        kind: the kind of fault.
+        everybody: the arrays of all ranks.
+        dtype: the element type.
     """
     size = len(everybody)
     pairs = [(rank % size, (rank + 1) % size) for rank in range(size // 2, size // 2 + size)]

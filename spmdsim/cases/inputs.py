@@ -39,7 +39,11 @@ class Source:
         return self.read(index)
 
     def crop(self, shape: tuple[int, ...]) -> Source:
-        """Return the leading block of a shape. InputError: the source is smaller."""
+        """Return the leading block of a shape.
+
+        Raises:
+            InputError: If the source is smaller, or has another number of dims.
+        """
         if len(shape) != len(self.shape) or any(n > m for n, m in zip(shape, self.shape)):
             raise InputError(f"{self.name} has shape {self.shape}, which does not hold a block of {shape}")
         return Source(self.name, shape, self.dtype, self.read)
@@ -50,9 +54,15 @@ class Source:
 
 
 def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
-    """Return the array in a file as a matrix; trailing dims of images are joined to one row each.
+    """Return the array in a file as a matrix; further dims of images are joined to one row each.
 
-    ``what`` names the array in errors. InputError: the array has fewer than 2 dims.
+    Args:
+        path: the file, in a format of `open_array`.
+        what: names the array in errors.
+        dtype: the element type if the file cannot name it.
+
+    Raises:
+        InputError: If the array has fewer than 2 dims, or the file cannot be read.
     """
     array = open_array(path, dtype=dtype)
     if len(array.shape) < 2:
@@ -91,7 +101,7 @@ def project_text() -> Path:
 
 
 def _transpose(source: Source, columns: int) -> Source:
-    """Return the first ``columns`` rows as the columns of a weight."""
+    """Return a weight whose columns are the first ``columns`` rows of a source."""
 
     def read_block(index: Index) -> np.ndarray:
         return np.ascontiguousarray(source.read((index[1], index[0])).T)
@@ -100,10 +110,16 @@ def _transpose(source: Source, columns: int) -> Source:
     return Source(name, (source.shape[1], columns), source.dtype, read_block)
 
 
-def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
-    """Return a source of random numbers by seed and index.
+def _make_random_source(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
+    """Return a source of random numbers, which depend on the seed and their index.
 
     Floats are normally distributed; integer types get numbers from 0 to 9.
+
+    Args:
+        name: its description.
+        shape: its shape.
+        dtype: its element type.
+        seed: the seed.
     """
 
     def read_block(index: Index) -> np.ndarray:
@@ -153,7 +169,7 @@ class Inputs:
             return from_file(self._x, "--x", self._dtype)
         if self._shape is not None and self._w is None:
             m, k, _ = self._shape
-            return _numbers("random numbers", (m, k), self._dtype or np.dtype(np.float32), 1)
+            return _make_random_source("random numbers", (m, k), self._dtype or np.dtype(np.float32), 1)
         return digits()
 
     @cached_property
@@ -168,7 +184,9 @@ class Inputs:
         if self._w is not None:
             operand = from_file(self._w, "--w", self._dtype)
         elif self._shape is not None and self._x is None:
-            operand = _numbers("random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2)
+            operand = _make_random_source(
+                "random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2
+            )
         else:
             operand = _transpose(self._raw_x, min(DEFAULT_COLUMNS, self._raw_x.shape[0]))
         operand = operand if self._shape is None else operand.crop(self._shape[1:])
@@ -182,12 +200,12 @@ class Inputs:
     @cached_property
     def bias(self) -> Source:
         """The bias: one number per column of w."""
-        return _numbers("random numbers", (self.w.shape[1],), self.dtype, 3)
+        return _make_random_source("random numbers", (self.w.shape[1],), self.dtype, 3)
 
     @cached_property
     def w2(self) -> Source:
         """The second weight of a chain, whose columns are as many as those of x."""
-        return _numbers("random numbers", (self.w.shape[1], self.x.shape[1]), self.dtype, 4)
+        return _make_random_source("random numbers", (self.w.shape[1], self.x.shape[1]), self.dtype, 4)
 
     @cached_property
     def ids(self) -> Source:
@@ -208,11 +226,15 @@ class Inputs:
     @cached_property
     def table(self) -> Source:
         """The embedding table: one row per byte value."""
-        return _numbers("random numbers", (VOCABULARY, DEFAULT_WIDTH), self.dtype, 5)
+        return _make_random_source("random numbers", (VOCABULARY, DEFAULT_WIDTH), self.dtype, 5)
 
 
 def parse_dtype(name: str) -> np.dtype:
-    """Parse the name of an element type. InputError: it is no type of numbers."""
+    """Return the element type of a name.
+
+    Raises:
+        InputError: If it is no type of numbers.
+    """
     dtype = element_type(name)
     if dtype.kind not in "fciu" and dtype.name != "bfloat16":
         raise InputError(f"operators compute in numbers, not in {name!r}")
@@ -231,12 +253,12 @@ MOST_HALF = 126
 def _whole_number_source(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
     """Return a cached property: a source of integers in the shape of source ``name`` of the data.
 
-    See `ExactInputs._numbers` for the other arguments.
+    See `ExactInputs._make_integer_source` for the other arguments.
     """
 
     def source(self: ExactInputs) -> Source:
         data: Source = getattr(self.data, name)
-        return self._numbers(data.shape, seed, most, sparse)
+        return self._make_integer_source(data.shape, seed, most, sparse)
 
     return cached_property(source)
 
@@ -279,7 +301,7 @@ class ExactInputs(Inputs):
 
         return Source("whole numbers", data.shape, data.dtype, read_block)
 
-    def _numbers(self, shape: tuple[int, ...], seed: int, most: int, sparse: bool) -> Source:
+    def _make_integer_source(self, shape: tuple[int, ...], seed: int, most: int, sparse: bool) -> Source:
         """Return a source of integers up to ``most`` in absolute value.
 
         Args:
@@ -292,9 +314,12 @@ class ExactInputs(Inputs):
         stride = -(-shape[0] // longest) if sparse and dtype.kind not in "iu" else 1
 
         def read_block(index: Index) -> np.ndarray:
-            block = _small_integers(normal_block(index, shape, np.float64, seed), most)
+            """Return the integers at an index."""
+            block = _to_small_integers(normal_block(index, shape, np.float64, seed), most)
             if dtype.kind == "c":
-                block = block + 1j * _small_integers(normal_block(index, shape, np.float64, seed + 100), most)
+                block = block + 1j * _to_small_integers(
+                    normal_block(index, shape, np.float64, seed + 100), most
+                )
             if stride > 1:
                 rows, columns = (np.arange(s.start, s.stop) for s in index)
                 block = np.where((rows[:, None] + columns) % stride == 0, block, 0)
@@ -303,7 +328,7 @@ class ExactInputs(Inputs):
         return Source("whole numbers", shape, dtype, read_block)
 
 
-def _small_integers(normal: np.ndarray, most: int) -> np.ndarray:
+def _to_small_integers(normal: np.ndarray, most: int) -> np.ndarray:
     """Return +-1 or +-most for normal numbers: ``most`` where the absolute value is over 0.7."""
     size = np.where(np.abs(normal) > 0.7, most, 1)
     return np.where(normal < 0, -size, size)

@@ -53,10 +53,13 @@ class Images:
 
 
 def load(path: str | None) -> Images:
-    """Load the images of a folder with MNIST's files; without a folder, handwritten digits.
+    """Return the images of a folder with MNIST's files; without a folder, handwritten digits.
 
-    ``path`` None reads the folder from the variable ``DATA_PATH``. InputError: files are missing or a label is over
-    9.
+    Args:
+        path: the folder; None: the folder that the variable ``DATA_PATH`` names, or none.
+
+    Raises:
+        InputError: If files are missing or do not fit, or a label is over 9.
     """
     folder = path or os.environ.get("DATA_PATH")
     if not folder:
@@ -69,9 +72,13 @@ def load(path: str | None) -> Images:
 
 
 def mnist(folder: Path) -> Images:
-    """Load ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not.
+    """Return the images and labels of MNIST's training files, gzipped or not.
 
-    They are in ``folder`` or its ``train/``. InputError: files are missing or do not fit.
+    Args:
+        folder: the folder of the files; they may also be in its ``train/``.
+
+    Raises:
+        InputError: If files are missing or do not fit.
     """
     images = open_array(find(folder, "train-images", "idx3-ubyte"))
     labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
@@ -82,15 +89,21 @@ def mnist(folder: Path) -> Images:
         )
 
     side = slice(0, SIDE)
-    pixels = _pixels(folder.name, images.shape[0], lambda rows: images.read((rows, side, side)))
+    pixels = _make_pixel_source(folder.name, images.shape[0], lambda rows: images.read((rows, side, side)))
     classes = Source("labels", labels.shape, np.dtype(np.int64), lambda i: labels.read(i).astype(np.int64))
     return Images(f"MNIST in {folder}", pixels, classes)
 
 
 def find(folder: Path, name: str, kind: str) -> Path:
-    """Find one of MNIST's files, gzipped or not, in a folder or its ``train/``.
+    """Return the path of one of MNIST's files, gzipped or not, in a folder or its ``train/``.
 
-    InputError: it does not exist. The name and the kind are joined by ``-`` or ``.``.
+    Args:
+        folder: the folder.
+        name: the first part of the file's name, such as "train-images".
+        kind: its second part, such as "idx3-ubyte", after ``-`` or ``.``.
+
+    Raises:
+        InputError: If the file does not exist.
     """
     for directory, separator, suffix in itertools.product((folder, folder / "train"), "-.", ("", ".gz")):
         if (path := directory / f"{name}{separator}{kind}{suffix}").is_file():
@@ -101,7 +114,7 @@ def find(folder: Path, name: str, kind: str) -> Path:
 Rows = Callable[[slice], np.ndarray]
 
 
-def _pixels(name: str, count: int, images: Rows) -> Source:
+def _make_pixel_source(name: str, count: int, images: Rows) -> Source:
     """Return images of bytes as rows of normalised numbers."""
 
     def read_block(index: tuple[slice, ...]) -> np.ndarray:
@@ -117,7 +130,7 @@ def enlarged_digits() -> Images:
     images, labels_of, count = small_digits()
     labels = Source("labels", (count,), np.dtype(np.int64), lambda index: labels_of(index[0]))
     name = "handwritten digits of 8 x 8 pixels, enlarged to 28 x 28"
-    return Images(name, _pixels("digits", count, images), labels)
+    return Images(name, _make_pixel_source("digits", count, images), labels)
 
 
 def small_digits() -> tuple[Rows, Rows, int]:
@@ -147,7 +160,10 @@ WIDTHS = (784, 512, 512, 10)
 
 
 def factor_ranks(ranks: int, count: int) -> tuple[int, ...]:
-    """Factor a number of ranks into ``count`` axes, the smallest primes first, like the tutorial's 8.
+    """Return the sizes of ``count`` axes whose product is a number of ranks.
+
+    The smallest primes come first, as in the tutorial's 8 = 2 * 4. If there are too few primes, the first axes have
+    size 1.
 
     >>> factor_ranks(8, 2), factor_ranks(8, 3), factor_ranks(12, 2), factor_ranks(7, 2), factor_ranks(1, 3)
     ((2, 4), (2, 2, 2), (2, 6), (1, 7), (1, 1, 1))
@@ -164,14 +180,21 @@ def factor_ranks(ranks: int, count: int) -> tuple[int, ...]:
 
 
 def simple_cuts(ranks: int) -> list[Any]:
-    """Return the tutorial's cuts for matmul1, relu1, matmul2, relu2 and data-parallel matmul3."""
+    """Return the tutorial's strategies of five operators: matmul1, relu1, matmul2, relu2, matmul3.
+
+    A strategy has one tuple per operand with the number of blocks of each dim. The last product is data parallel.
+    """
     rows, inner = factor_ranks(ranks, 2)
     first = ((rows, inner), (inner, 1))
     return [first, ((inner, 1),), ((1, ranks), (ranks, 1)), ((ranks, 1),), ((ranks, 1), (1, 1))]
 
 
 def advanced_layouts(ranks: int) -> list[Any]:
-    """Return layouts on two device matrices, (2, 2, 2) and (8,) on 8 ranks; two axes split one dim."""
+    """Return strategies by layouts on two meshes, in which two axes split one dim.
+
+    On 8 ranks the device matrices (meshes) are (2, 2, 2) and (8,). The last three strategies count blocks, as in
+    `simple_cuts`.
+    """
     cube, line = Mesh(factor_ranks(ranks, 3), ("dp", "sp", "mp")), Mesh((ranks,), ("tp",))
     return [
         (cube("mp", ("sp", "dp")), cube(("sp", "dp"), None)),
@@ -316,7 +339,18 @@ class StepwiseReference:
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
-        """Train one step from these weights; return the true loss before it, on all ranks."""
+        """Train one step from the ranks' weights, in all runs of this process.
+
+        All ranks must call it.
+
+        Args:
+            weights: the weights of the ranks before the step.
+            x: the rows of the batch.
+            labels: their classes.
+
+        Returns:
+            The true loss before the step, computed in float64.
+        """
         for number, losses in self.losses.items():
             salt = 4 * len(losses)
             before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
@@ -328,18 +362,18 @@ class StepwiseReference:
         return float(self.world.gather_objects(own_losses[:1] * len(self.world.ranks))[0])
 
     def measure_rounding(self) -> tuple[Measured, list[Measured]]:
-        """Return all losses and the last weights with true values and allowed rounding; all ranks must call."""
+        """Return the losses of all steps and the last weights, with true values and allowed rounding.
+
+        All ranks must call it.
+
+        Returns:
+            The measured losses, and one measured array per weight.
+        """
         parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
         (losses, changes), *repetitions = gather_runs(self.world, parts)
-        weights = [
-            Measured.of(
-                first + change,
-                [first + repetition[1][i] for repetition in repetitions],
-                first.dtype,
-                self.dtype,
-            )
-            for i, (first, change) in enumerate(zip(self.first, changes))
-        ]
-        return Measured.of(
-            losses, [repetition[0] for repetition in repetitions], np.float64, self.dtype
-        ), weights
+        losses_of_runs = [losses_of_run for losses_of_run, _ in repetitions]
+        weights = []
+        for i, (first, change) in enumerate(zip(self.first, changes)):
+            weights_of_runs = [first + changes_of_run[i] for _, changes_of_run in repetitions]
+            weights.append(Measured.of(first + change, weights_of_runs, first.dtype, self.dtype))
+        return Measured.of(losses, losses_of_runs, np.float64, self.dtype), weights

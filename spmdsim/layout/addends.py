@@ -69,7 +69,7 @@ class PartialReduction:
         return {"reduction": self.op, "axes": list(self.axes), "addends": self.count}
 
     def number(self, rank: int) -> int:
-        """Return the number of the contribution that a rank owns, from 1."""
+        """Return the number of the contribution that a rank owns, from 1, along the partial axes."""
         mesh = self.layout.mesh
         coords, number = dict(zip(mesh.axes, mesh.coords(rank))), 0
         for axis in self.axes:

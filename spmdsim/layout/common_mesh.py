@@ -36,8 +36,9 @@ class CommonMesh(NamedTuple):
 def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     """Return the coarsest mesh on which layouts of both meshes can be written, or None.
 
-    Axes of size 1 are dropped.
-    An axis that ``a`` or ``b`` also has keeps its name; the factors of an axis ``x`` are named ``x.0``, ``x.1``.
+    There is none if the meshes have different ranks, or their cuts do not divide each other. Axes of size 1 are
+    dropped. An axis that ``a`` or ``b`` also has keeps its name; the factors of an axis ``x`` are named ``x.0``,
+    ``x.1``.
 
     >>> both = common_mesh(Mesh((8,), ("x",)), Mesh((2, 4), ("a", "b")))
     >>> print(both.mesh, both.first)
@@ -50,7 +51,7 @@ def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     cuts = sorted({1, *accumulate(a.shape, mul), *accumulate(b.shape, mul)})
     if any(high % low for low, high in pairwise(cuts)):
         return None
-    factor_tables = [_factors_of_axes(mesh, cuts) for mesh in (a, b)]
+    factor_tables = [_map_axes_to_factors(mesh, cuts) for mesh in (a, b)]
     names: dict[int, str] = {}
     for table in factor_tables:
         for axis, factors in table.items():
@@ -71,14 +72,21 @@ def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     return CommonMesh(mesh, first, second)
 
 
-def _factors_of_axes(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
-    """Map each axis to the indices of its factors; factor ``k`` is ``cuts[k + 1] / cuts[k]``."""
+def _map_axes_to_factors(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
+    """Return the numbers of each axis' factors; factor ``k`` is ``cuts[k + 1] / cuts[k]``."""
     ends = pairwise([1, *accumulate(mesh.shape, mul)])
     return {axis: range(cuts.index(low), cuts.index(high)) for axis, (low, high) in zip(mesh.axes, ends)}
 
 
 def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] | None:
-    """Write two layouts of a tensor of this shape on one mesh; return None if that is not possible.
+    """Return two layouts of a tensor of this shape, written on their common mesh.
+
+    The result is None if the meshes have no common mesh, or a block would have other bounds there.
+
+    Args:
+        a: a layout.
+        b: a layout, on any mesh.
+        shape: the shape of the tensor.
 
     >>> x = Mesh((8,), ("x",))("x")
     >>> y = Mesh((2, 4), ("a", "b"))("b")
@@ -90,15 +98,21 @@ def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] 
     both = common_mesh(a.mesh, b.mesh)
     if both is None:
         return None
-    pairs = [(a, _rewrite(a, both.mesh, both.first)), (b, _rewrite(b, both.mesh, both.second))]
+    pairs = [(a, _replace_axes(a, both.mesh, both.first)), (b, _replace_axes(b, both.mesh, both.second))]
     for layout, refined in pairs:
         if not all(same_cuts(*dim) for dim in zip(shape, split_sizes(layout), split_sizes(refined))):
             return None
     return pairs[0][1], pairs[1][1]
 
 
-def _rewrite(layout: Layout, mesh: Mesh, factors: Factors) -> Layout:
-    """Return the layout on ``mesh``, with each axis replaced by its factors."""
+def _replace_axes(layout: Layout, mesh: Mesh, factors: Factors) -> Layout:
+    """Return the layout on ``mesh``, with each axis replaced by its factors.
+
+    Args:
+        layout: the layout.
+        mesh: the common mesh.
+        factors: the axes of the common mesh for each axis of the layout's mesh.
+    """
     dims = [[factor for axis in entry for factor in factors[axis]] for entry in layout.dims]
     return Layout(mesh, dims, [(factor, op) for axis, op in layout.partial for factor in factors[axis]])
 

@@ -31,7 +31,7 @@ COMMON = (
 
 
 def element_type(dtype: Any) -> np.dtype:
-    """Convert a type or its name to a numpy dtype; names of ``ml_dtypes`` are accepted, too.
+    """Return the numpy dtype of a type or its name; names of ``ml_dtypes`` are accepted, too.
 
     Raises:
         InputError: If no type has this name, or it is bfloat16 and the package ml_dtypes is missing.
@@ -44,7 +44,7 @@ def element_type(dtype: Any) -> np.dtype:
         return resolved
     except (TypeError, ValueError, SyntaxError):  # numpy reads a text with a comma as Python does
         extension = (
-            _extension_type("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
+            _find_extension_type("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
         )
     if extension is None:
         raise unknown(f"no element type is called {dtype!r}", str(dtype), COMMON, listed="some are")
@@ -52,8 +52,12 @@ def element_type(dtype: Any) -> np.dtype:
     return kind
 
 
-def _extension_type(name: str) -> Any:
-    """Return the class of a type of ``ml_dtypes``, or None if the type or the package is missing."""
+def _find_extension_type(name: str) -> Any:
+    """Return the class of a type of ``ml_dtypes``; None if the type or the package is missing.
+
+    Raises:
+        InputError: If the package is missing and the name is bfloat16.
+    """
     try:
         import ml_dtypes
     except ImportError:
@@ -91,14 +95,14 @@ def why_no_number(dtype: np.dtype) -> str | None:
 
 
 def number_type(dtype: Any, what: str) -> np.dtype:
-    """Convert a type or its name to a type of tensors, in this machine's byte order, which MPI requires.
+    """Return a type of tensors, in this machine's byte order, which MPI requires.
 
     Args:
         dtype: the type or its name.
         what: first words of the error, such as "the array has".
 
     Raises:
-        InputError: If its elements are neither numbers nor truth values.
+        InputError: If the name is unknown, or elements are neither numbers nor truth values.
     """
     kind = element_type(dtype)
     problem = why_no_number(kind)
@@ -182,7 +186,11 @@ def safetensors_dtype(name: str, path: Any) -> np.dtype:
 
 
 def safetensors_name(dtype: np.dtype) -> str:
-    """Return the name of an element type in safetensors files; raise InputError if it has none."""
+    """Return the name of an element type in safetensors files.
+
+    Raises:
+        InputError: If the files do not support the type.
+    """
     if dtype.name == "bfloat16":
         return "BF16"
     for name, code in _SAFETENSORS.items():

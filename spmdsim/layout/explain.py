@@ -149,14 +149,17 @@ class Derivation:
         return Table(columns, rows, title, (0,), self._dropped_note())
 
     def _compute_table(self) -> Table:
-        """Return the table of step three, with the addends of a partial layout."""
+        """Return the table of step three: digits times strides, shard number and replicas.
+
+        A partial layout gets a column with the addend of each rank. Notes name dropped columns and all strides.
+        """
         reduction = partial_reduction(self.layout)
         shared = "shard" if reduction is None else reduction.noun
         columns: tuple[str, ...]
         rows: list[tuple[str, ...]]
         columns = ("rank", "digits * strides", "shard number", f"ranks with the same {shared}")
         rows = [
-            (str(row.rank), self._sum_text(row), str(row.shard_number), ranks_text(row.replicas))
+            (str(row.rank), self._format_sum(row), str(row.shard_number), ranks_text(row.replicas))
             for row in self.rows
         ]
         if reduction is not None:
@@ -166,7 +169,8 @@ class Derivation:
         notes += () if reduction is None else (reduction.sentence,)
         return Table(columns, rows, "compute the shard numbers", (0, 2), (*notes, *map(str, self.strides)))
 
-    def _sum_text(self, row: RankDerivation) -> str:
+    def _format_sum(self, row: RankDerivation) -> str:
+        """Return the sum of a row's digits times strides, as text."""
         products = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))
         return " + ".join(products) or "nothing is split"
 
@@ -195,7 +199,13 @@ class RankShard:
 
 
 def rank_shard(layout: Layout, shape: Sequence[int] | None, rank: int) -> RankShard:
-    """Return the shard of one rank; without a ``shape`` it has a number, but no bounds."""
+    """Return the shard of one rank.
+
+    Args:
+        layout: the layout.
+        shape: the shape of the tensor; None: the shard has a number, but no bounds.
+        rank: the rank.
+    """
     bounds = () if shape is None else layout.bounds(shape, rank)
     number, replicas = layout.shard_index(rank), layout.replica_ranks(rank)
     return RankShard(rank, layout.mesh.coords(rank), number, bounds, replicas)

@@ -65,7 +65,9 @@ def _owned_ranges(owners: dict[str, np.ndarray], size: int) -> dict[tuple[int, .
 
 
 def owner_coordinates(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
-    """Return, for each axis, the coordinate of the owner of each of ``size`` elements of a dimension.
+    """Return, for each axis, the coordinates of the owners of a dimension's elements.
+
+    The blocks are balanced: the first ones are longer by one element if the size is no multiple of their number.
 
     Args:
         size: number of elements.

@@ -86,10 +86,15 @@ class Window:
         return range(low, max(low, high), step) if low < high else range(0)
 
     def _extend_by_mirror(self, low: int, high: int, n: int) -> tuple[int, int]:
-        """Return ``(low, high)`` extended by the mirror images of the elements outside of ``0 .. n-1``."""
-        edge = int(
-            self.mirror == "reflect"
-        )  # "reflect" mirrors at the outermost element and does not repeat it
+        """Return a range extended by the mirror images of its elements outside of the dim.
+
+        Args:
+            low: first element of the range, below 0 if the range begins outside.
+            high: the element behind the last one, above ``n`` if the range ends outside.
+            n: size of the dimension.
+        """
+        # "reflect" mirrors at the outermost element and does not repeat it.
+        edge = int(self.mirror == "reflect")
         first = min(low, 2 * n - high - edge) if high > n else low
         last = max(high, edge - low) if low < 0 else high
         return first, last
@@ -108,6 +113,22 @@ class Window:
         before = min(max(0, -low), high - low)
         read = len(range(max(low, 0), min(high, n))) if self.mirror else len(self.reads(start, stop, n))
         return before, high - low - before - read
+
+    def largest_read(self, n: int, parts: int) -> int:
+        """Return an upper limit of the elements that one block of positions reads.
+
+        The limit is exact for one or two blocks, and for windows that wrap.
+
+        Args:
+            n: size of the dimension.
+            parts: number of balanced blocks of the positions.
+        """
+        if self.wrap or parts < 3:
+            return max(len(self.reads(*ends, n)) for ends in _find_end_blocks(self.size, parts))
+        positions = largest_block(self.size, parts)
+        if self.spread > 1:
+            return min(n, -(-positions // self.spread))
+        return min(n, (positions - 1) * (self.stride // self.step) + self.width)
 
     def positions_reading(self, start: int, stop: int) -> tuple[int, int]:
         """Return ``(first, last + 1)`` of the positions that read an element of ``start .. stop-1``.
@@ -134,7 +155,7 @@ class Window:
         return first, max(first, min(high, self.size))
 
 
-def _end_blocks(size: int, parts: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _find_end_blocks(size: int, parts: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return ``(start, stop)`` of the first and of the last of ``parts`` balanced blocks."""
     return (0, largest_block(size, parts)), (size - size // parts, size)
 
@@ -177,7 +198,10 @@ class Windowed(Layout):
         return f"{self.base.placement_text()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
 
     def reads(self, shape: Sequence[int], rank: int) -> tuple[range, ...]:
-        """Return, for each dimension, the elements that ``rank`` owns."""
+        """Return, for each dimension, the elements that ``rank`` owns, as a range.
+
+        A range of a wrapping window may begin below 0 or end beyond the size.
+        """
         counts = [n if window is None else window.size for n, window in zip(shape, self.windows)]
         return tuple(
             range(start, stop) if window is None else window.reads(start, stop, n)
@@ -185,22 +209,22 @@ class Windowed(Layout):
         )
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
-        """Return, for each dimension, ``(low, low + count)`` of the elements that ``rank`` owns."""
+        """Return, for each dimension, ``(low, low + count)`` of the elements that ``rank`` owns.
+
+        ``low`` is the smallest element, 0 if there is none; ``count`` is the number of elements, which need not be
+        neighbours.
+        """
         first = (min(elements.start, elements[-1]) if elements else 0 for elements in self.reads(shape, rank))
         return tuple((low, low + len(elements)) for low, elements in zip(first, self.reads(shape, rank)))
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return, for each dimension, the largest size of a shard."""
+        """Return, for each dimension, the largest size of a shard, or an upper limit of it.
+
+        The limit is used for three blocks or more of windows that do not wrap, because only the sizes of blocks are
+        computed then.
+        """
         return tuple(
-            largest_block(n, parts)
-            if window is None
-            else max(len(window.reads(*ends, n)) for ends in _end_blocks(window.size, parts))
-            if window.wrap or parts < 3
-            else min(n, -(-largest_block(window.size, parts) // window.spread))
-            if window.spread > 1
-            else min(
-                n, (largest_block(window.size, parts) - 1) * (window.stride // window.step) + window.width
-            )
+            largest_block(n, parts) if window is None else window.largest_read(n, parts)
             for n, window, parts in zip(shape, self.windows, self.cuts)
         )
 

@@ -39,6 +39,7 @@ def flatten(
 
     Raises:
         UsageTypeError: If an element is not an integer.
+        LayoutError: If a list is empty or lists of one level differ in length; of class ``error``.
 
     >>> flatten([[2, 0], [1, 3]], "ranks")
     ((2, 2), (2, 0, 1, 3))
@@ -74,7 +75,10 @@ def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
 
 
 def split_entries(text: str) -> list[str]:
-    """Split a text at the commas that are outside of brackets; raise InputError if brackets do not match.
+    """Return the parts of a text between the commas that are outside of brackets.
+
+    Raises:
+        InputError: If brackets do not match.
 
     >>> split_entries("mp,(sp,dp), None")
     ['mp', '(sp,dp)', 'None']
@@ -212,6 +216,14 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
 
     Sizes are separated by commas, spaces or x. A rank order can follow after ``@`` or ``on ranks``.
 
+    Args:
+        text: the mesh.
+        ranks: the ranks in mesh order, as numbers or text; a rank order in ``text`` replaces them.
+
+    Raises:
+        InputError: If the text is none of these forms; the message suggests the nearest one.
+        LayoutError: If sizes, axes and ranks do not fit each other.
+
     >>> parse_mesh("dp=2 tp=4"), parse_mesh("2x4").axes, parse_mesh("[[0,1],[3,2]]").ranks
     (Mesh((2, 4), ('dp', 'tp')), ('d0', 'd1'), (0, 1, 3, 2))
     """
@@ -270,7 +282,7 @@ def parse_layout(
     >>> parse_layout("[dp, -, sum pending over tp] over dp=2 tp=4") == mesh("dp", None, partial="tp")
     True
     """
-    body, mesh = _body_and_mesh(text.strip(), mesh)
+    body, mesh = _split_body_and_mesh(text.strip(), mesh)
     partial: dict[str, str] = {}
     match = _PARTIAL.search(body)
     if match:
@@ -278,7 +290,7 @@ def parse_layout(
         for item in match["axes"].split(","):
             axis, _, op = item.strip().partition(":")
             partial[axis] = op or "sum"
-    layout = _own_dims(parse_entries(body, ndim), mesh)
+    layout = _parse_own_dims(parse_entries(body, ndim), mesh)
     if layout is None and others is None:
         raise LayoutError(f"a layout must have one entry per dim with axes of the mesh {mesh}, got {body!r}")
     if layout is None:
@@ -286,8 +298,14 @@ def parse_layout(
     return Layout(mesh, layout.dims, {**dict(layout.partial), **partial})
 
 
-def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
-    """Return the text of the dimensions and the mesh that ``text`` names, else ``mesh``."""
+def _split_body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
+    """Return the text of the dimensions, and the mesh that ``text`` names, else ``mesh``.
+
+    A mesh is named in front of a colon or after ``over``.
+
+    Raises:
+        InputError: If the text names no mesh and ``mesh`` is None.
+    """
     over = re.match(r"(?P<dims>.*\S)\s+over\s+(?P<mesh>\w+=\d.*|one rank)$", text)
     if over and not _PARTIAL_ENTRY.match(over["dims"]):
         return over["dims"], parse_mesh(over["mesh"].replace("one rank", "1"))
@@ -303,8 +321,12 @@ def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
     return text, mesh
 
 
-def _own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
-    """Return the layout if every entry is an axis, several axes or a word for "not split"; else None."""
+def _parse_own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
+    """Return the layout of entries in this package's own notation, or None.
+
+    It is None if an entry is neither an axis, nor several axes, nor a word for "not split" (:data:`NOT_SPLIT`), nor a
+    pending reduction; or if all entries are integers.
+    """
     words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
     if words and all(isinstance(word, int) for word in words):
         return None
@@ -320,20 +342,26 @@ def parse_entries(text: str, ndim: int | None) -> list[Any]:
     """Parse one entry per dimension: a name, an integer, or a tuple of them.
 
     Outer brackets are dropped if they are square, if they have brackets inside, or if ``ndim`` entries are inside.
+
+    Args:
+        text: the entries, between commas.
+        ndim: number of dimensions; None if it is unknown.
+
+    Raises:
+        InputError: If brackets do not match.
     """
     body = text.strip()
     entries = split_entries(body)
     if _is_wrapped(body):
         inner_entries = split_entries(body[1:-1])
-        if (
-            body[0] == "["
-            or any(_is_wrapped(e) for e in inner_entries)
-            or (ndim not in (None, 1) and len(inner_entries) == ndim)
-        ):
+        has_one_entry_per_dim = ndim not in (None, 1) and len(inner_entries) == ndim
+        if body[0] == "[" or has_one_entry_per_dim or any(map(_is_wrapped, inner_entries)):
             entries = inner_entries
     if entries == [""]:
         return []
-    return [tuple(map(_word, split_entries(e[1:-1]))) if _is_wrapped(e) else _word(e) for e in entries]
+    return [
+        tuple(map(_parse_word, split_entries(e[1:-1]))) if _is_wrapped(e) else _parse_word(e) for e in entries
+    ]
 
 
 def dim_entry(entry: Any) -> Any:
@@ -349,7 +377,7 @@ def _is_wrapped(text: str) -> bool:
     return text[:1] in ("(", "[") and text[-1:] in (")", "]") and min(depths[:-1], default=1) > 0
 
 
-def _word(text: str) -> str | int:
+def _parse_word(text: str) -> str | int:
     """Return an entry without blanks and quotes, as an integer if it is one."""
     word = text.strip().strip("'\"")
     return int(word) if re.fullmatch(r"-?\d+", word) else word

@@ -258,7 +258,8 @@ class Optimiser(SavedState, Pictured):
             values: its shards, one per owned rank.
             gradients: the gradients of the shards.
         """
-        self._increment_count(parameter)
+        # The number that this update of the parameter has; steps without gradient are not counted.
+        self.count = self.counts.get(id(parameter), 0) + 1
         stored_dtype = values[0].dtype
         dtype = accumulator("sum", stored_dtype)
         is_widened = dtype is not stored_dtype
@@ -280,13 +281,6 @@ class Optimiser(SavedState, Pictured):
         self.counts[id(parameter)] = self.count
         shards = [updates[key][0] for key in keys]
         return in_type(shards, stored_dtype) if is_widened else shards
-
-    def _increment_count(self, parameter: Parameter) -> None:
-        """Set `count` to the number that this update of the parameter has: 1 for the first update.
-
-        Steps in which the parameter has no gradient are not counted.
-        """
-        self.count = self.counts.get(id(parameter), 0) + 1
 
     def numbers(self) -> list[Real]:
         """Return the numbers that an update depends on, such as the rate.

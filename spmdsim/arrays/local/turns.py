@@ -379,8 +379,8 @@ class LocalBound(BoundRule):
         used_axes: set[str] = set()
         for used_layout in (*self.places, *self.leaves):
             used_axes |= {*used_layout.split_axes, *used_layout.partial_axes}
-        pending = used_axes - {*layout.split_axes}
-        return layout.with_partial([(axis, "sum") for axis in layout.mesh.axes if axis in pending])
+        summed_axes = used_axes - {*layout.split_axes}
+        return layout.with_partial([(axis, "sum") for axis in layout.mesh.axes if axis in summed_axes])
 
     def flops_of(self, sizes: Mapping[str, int]) -> int:
         """Return the number of floating-point operations of one rank.
