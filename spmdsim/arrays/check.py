@@ -261,31 +261,33 @@ def _compare_shard(
     if truth.shape != sizes:
         raise InputError(f"the reference gave a block of shape {truth.shape} for one of {sizes}")
     error = difference(shard.reshape(sizes), truth)
+    start = tuple(low for low, _ in bounds)
+    summary = _summarise_errors(tensor.dtype, truth, measured, error)
+    return _Piece(rank, start, shard.reshape(sizes), truth, measured, error, summary)
+
+
+def _summarise_errors(
+    dtype: np.dtype, truth: np.ndarray, measured: Measured | None, error: np.ndarray
+) -> _Summary:
+    """Return the facts of one shard that all ranks need.
+
+    Args:
+        dtype: the element type of the tensor.
+        truth: the reference.
+        measured: the reference with measured rounding, or None.
+        error: absolute differences.
+    """
     values = np.abs(truth)
+    finite = np.isfinite(values)
     # What is not finite must be met exactly and says nothing about the size of rounding errors.
-    scale = (
-        values.max(initial=0, where=np.isfinite(values)) if is_rounded(truth.dtype) else values.max(initial=0)
-    )
+    scale = values.max(initial=0, where=finite) if is_rounded(truth.dtype) else values.max(initial=0)
     # A float of 16 bits is rounded once to its own size; only what is beyond that says what is usual around it.
-    one_rounding = (
-        unit_roundoff(tensor.dtype) * np.where(np.isfinite(values), values, 0)
-        if is_half(tensor.dtype)
-        else 0.0
-    )
+    one_rounding = unit_roundoff(dtype) * np.where(finite, values, 0) if is_half(dtype) else 0.0
     beyond = np.maximum(error - one_rounding, 0.0).astype(np.float64)
     bulk = float(np.quantile(beyond, 0.9, method="lower")) if error.size else math.nan
     single = float(measured.spread.max(initial=0.0)) if measured is not None else math.nan
     own_type = None if measured is None else measured.own_type
-    start = tuple(low for low, _ in bounds)
-    return _Piece(
-        rank,
-        start,
-        shard.reshape(sizes),
-        truth,
-        measured,
-        error,
-        _Summary(float(scale), bulk, single, own_type),
-    )
+    return _Summary(float(scale), bulk, single, own_type)
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,10 @@ def _remove_unlocked(folder: Path, name: str) -> None:
     """Remove the remains of a save and its marker file, if no process has locked the marker.
 
     A marker of another machine must also be older than one day, because its lock may not be visible here.
+
+    Args:
+        folder: the folder of the checkpoint.
+        name: the name of the save's subfolder.
     """
     marker = folder / f"{name}{SAVING}"
     descriptor = os.open(marker, os.O_RDWR)

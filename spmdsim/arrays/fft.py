@@ -501,7 +501,15 @@ def irfft2(
 def _create_frequencies(
     values: np.ndarray, layout: Target, dtype: DTypeLike | None, world: World | None, device: Any
 ) -> Tensor:
-    """Return frequencies as a tensor; without a layout they are replicated over the world."""
+    """Return frequencies as a tensor; without a layout they are replicated over the world.
+
+    Args:
+        values: the frequencies.
+        layout: the layout; None: replicated over the world.
+        dtype: element type; None: float64.
+        world: the world; None: :func:`spmdsim.world`.
+        device: None or "cpu".
+    """
     check_device(device)
     if layout is None:
         world = current() if world is None else world

@@ -138,6 +138,10 @@ def make_empty_block(index: Index, dtype: np.dtype) -> np.ndarray:
 def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
     """Return a block unchanged, after a check of its bytes if it is boolean.
 
+    Args:
+        path: the file, for the message.
+        block: elements that were read from it.
+
     Raises:
         InputError: If it is boolean and has bytes other than 0 and 1, which NumPy would accept.
     """
@@ -149,7 +153,14 @@ def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
 
 
 def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, byte_count: int) -> None:
-    """Raise InputError unless an array of this shape and type has exactly ``byte_count`` bytes."""
+    """Raise InputError unless an array of this shape and type has exactly ``byte_count`` bytes.
+
+    Args:
+        path: the file, for the message.
+        shape: the shape in the file's header.
+        dtype: the element type in the file's header.
+        byte_count: the number of bytes in the file.
+    """
     needs = math.prod(shape) * dtype.itemsize
     if byte_count != needs:
         word = "cut short" if byte_count < needs else "too long"
@@ -164,6 +175,11 @@ def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None
 
     Elements must be bools, integers, floats (also bfloat16) or complex numbers. A shape has up to 32 sizes, all
     integers of at least 0, and its bytes must be addressable.
+
+    Args:
+        path: the file, for the message.
+        shape: the shape in the file's header.
+        dtype: the element type in the file's header.
     """
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise InputError(f"{str(path)!r} holds elements of type {dtype}; save numbers")
@@ -235,7 +251,16 @@ def require_end(stream: IO[bytes], path: Path) -> None:
 
 
 def read_exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
-    """Read ``count`` bytes; raise InputError if the stream has fewer."""
+    """Return the next ``count`` bytes of a stream.
+
+    Args:
+        stream: the stream.
+        count: the number of bytes.
+        path: the file, for the message.
+
+    Raises:
+        InputError: If the stream has fewer bytes.
+    """
     data = stream.read(count)
     if len(data) != count:
         raise InputError(

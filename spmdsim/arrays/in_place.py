@@ -166,7 +166,12 @@ def _write_back(x: Any, value: Any, what: str) -> None:
 
 
 def _require_current(view: View, what: str) -> None:
-    """Raise UsageTypeError if elements of the view have changed in the base since the view was taken."""
+    """Raise UsageTypeError if elements of a view have changed in the base since it was taken.
+
+    Args:
+        view: the view.
+        what: the operation, for the message.
+    """
     if not all(_are_disjoint(view.base_shape, view, index) for index in view.changes[view.seen :]):
         raise UsageTypeError(
             f"{what} in place: the tensor is a view of one that has got other values since, and still has the old ones; take "
@@ -175,7 +180,13 @@ def _require_current(view: View, what: str) -> None:
 
 
 def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
-    """Return True if a view and ``shape_array[index]`` share no element; None means all elements."""
+    """Return True if a view and a change of its base share no element.
+
+    Args:
+        shape: the shape of the base.
+        view: the view.
+        index: the index of the changed elements; None: all or unknown ones, which are never disjoint.
+    """
     if view.index is None or index is None:
         return False
     view_slices, changed_slices = (_find_slices(shape, one_index) for one_index in (view.index, index))

@@ -64,7 +64,13 @@ def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Ten
 
 
 def _check_layouts(path: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
-    """Raise InputError if ``layouts`` is None or names an array that the model does not have."""
+    """Raise InputError if ``layouts`` is None or names an array that the model does not have.
+
+    Args:
+        path: the model, for the message.
+        arrays: its arrays by name.
+        layouts: a layout by name, or a function of name and shape.
+    """
     if layouts is None:
         names = ", ".join([*arrays][:3])
         raise InputError(

@@ -131,7 +131,12 @@ def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.nda
 
 
 def _list_element_numbers(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
-    """Return the element numbers of a box, in row-major order, from a range and a stride per dim."""
+    """Return the element numbers of a box, in row-major order.
+
+    Args:
+        spans: the indices of the box per dim.
+        strides: the distance of two numbers per dim.
+    """
     total = np.zeros(1, np.uint64)
     for span, stride in zip(spans, strides):
         offsets = np.arange(span.start, span.stop, dtype=np.uint64) * np.uint64(stride)
@@ -166,7 +171,13 @@ def _draw_block(
 
 
 def _write_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """Write numbers in [0, 1) to ``out``: 24 random bits for float32, 53 for float64."""
+    """Write numbers in [0, 1) to ``out``: 24 random bits for float32, 53 for float64.
+
+    Args:
+        a: 32 random bits per number.
+        b: 32 more random bits per number, used for float64 only.
+        out: the result, float32 or float64.
+    """
     if out.dtype == np.float32:
         np.multiply(a >> _U32(8), np.float32(2.0**-24), out=out)
         return

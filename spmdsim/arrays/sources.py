@@ -257,6 +257,11 @@ def redistribute_reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
 
     The elements keep their row-major order.
 
+    Args:
+        tensor: the tensor.
+        layout: the layout of the result.
+        shape: the shape of the result.
+
     Raises:
         UsageTypeError: If ``layout`` is no layout.
         LayoutError: If the shape has another number of elements.

@@ -98,7 +98,13 @@ class SteppedOp(Op):
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """Bind the rule to shapes, parameters and types; without types the steps are not known."""
+        """Return the rule with its sizes, and with the steps that the operator declares.
+
+        Args:
+            shapes: the shapes of the operands.
+            params: the parameters of the call.
+            dtypes: the types of the operands; None: the steps are not known.
+        """
         bound = super().bind(shapes, params, dtypes)
         if dtypes is None:
             return bound

@@ -190,6 +190,10 @@ def _explain_missing(kind: type, name: str) -> str:
 
     It suggests the function of `spmdsim.ops` with this name, or `local` and `full` for an attribute of NumPy's
     arrays, or else the nearest attribute. Names with two underscores get no suggestion.
+
+    Args:
+        kind: the class.
+        name: the attribute.
     """
     missing = f"{kind.__name__!r} object has no attribute {name!r}"
     if name.startswith("__"):

@@ -198,6 +198,11 @@ def item(base: Any, index: Any, result: R) -> R:
     """Mark ``result``, which is ``base[index]``, as a view if NumPy would return one; return it.
 
     NumPy does for an index of integers, slices, None and ``...``.
+
+    Args:
+        base: the tensor.
+        index: the index.
+        result: the selected elements.
     """
     kind = type(index)
     basic = _BASIC.issuperset(map(type, index)) if kind is tuple else kind in _BASIC

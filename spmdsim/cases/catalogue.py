@@ -92,7 +92,12 @@ def _create_operands(world: World, *operands: tuple[Source, Layout]) -> tuple[Te
 
 
 def _describe_strategy(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
-    """Return the description of a strategy: kinds of splits, collective, and axes per factor."""
+    """Return the description of a strategy: kinds of splits, collective, and axes per factor.
+
+    Args:
+        axes: the mesh axes that split each factor of a product: m, k and n.
+        scatter: True if the sum over ``k`` is scattered over the rows.
+    """
     names = {"m": "row", "n": "column", "k": "contraction"}
     kinds = [names[f] for f in FACTORS if axes[f]]
     text = " x ".join(kinds) or "replicated"
@@ -119,6 +124,10 @@ class Product:
 
 def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
     """Parse ``"m:dp k:tp >m"``.
+
+    Args:
+        text: the strategy.
+        mesh: the mesh whose axes it names.
 
     Returns:
         The factor of each mesh axis (``-`` for none), and True if ``>m`` scatters the sum.

@@ -115,7 +115,13 @@ Rows = Callable[[slice], np.ndarray]
 
 
 def _make_pixel_source(name: str, count: int, images: Rows) -> Source:
-    """Return images of bytes as rows of normalised numbers."""
+    """Return a source of images as rows of normalised numbers.
+
+    Args:
+        name: its description.
+        count: the number of images.
+        images: returns the bytes of the images of a slice.
+    """
 
     def read_block(index: tuple[slice, ...]) -> np.ndarray:
         rows, columns = index
@@ -296,7 +302,12 @@ class Reference:
         self.rate = weights[0].dtype.type(rate)
 
     def step(self, x: np.ndarray, labels: np.ndarray) -> float:
-        """Train one step on a batch; return the loss before it."""
+        """Train one step on a batch; return the loss before it.
+
+        Args:
+            x: the rows of the batch.
+            labels: their classes.
+        """
         w1, w2, w3 = self.weights
         a1 = x @ w1
         h1 = np.maximum(a1, 0)

@@ -175,6 +175,10 @@ def resolve_nameless(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
 def safetensors_dtype(name: str, path: Any) -> np.dtype:
     """Return the element type that a safetensors file calls ``name``.
 
+    Args:
+        name: the name in the file.
+        path: the file, for the message.
+
     Raises:
         InputError: If the name is unknown; the message names ``path``.
     """

@@ -58,9 +58,14 @@ class Window:
         return self.stride if self.width == 1 else 1
 
     def reads(self, start: int, stop: int, n: int) -> range:
-        """Return the elements that positions ``start .. stop-1`` read of a dimension of size ``n``.
+        """Return the elements that positions ``start .. stop-1`` read of a dimension.
 
         If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
+
+        Args:
+            start: the first position.
+            stop: the position behind the last one.
+            n: the size of the dimension.
 
         >>> Window(6, -1, 3).reads(0, 3, 6), Window(4, 2).reads(0, 2, 6), Window(6, -1, wrap=True).reads(0, 3, 6)
         (range(0, 4), range(2, 4), range(-1, 2))
@@ -100,9 +105,14 @@ class Window:
         return first, last
 
     def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
-        """Return how many elements positions ``start .. stop-1`` reach outside of a dimension of size ``n``.
+        """Return how many elements some positions reach outside of a dimension.
 
         The first count is before element 0, the second after the last element.
+
+        Args:
+            start: the first position.
+            stop: the position behind the last one.
+            n: the size of the dimension.
 
         >>> Window(6, -1, 3).beyond(0, 3, 6), Window(6, -1, 3).beyond(3, 6, 6)
         ((1, 0), (0, 1))
@@ -136,6 +146,10 @@ class Window:
         If no position reads them, both numbers are equal. For mirrored windows the range can have more positions; with
         ``spread``, positions between the readers may read nothing. ``wrap`` is ignored: shift ``start`` and ``stop`` by
         the size of the dimension, and call it again.
+
+        Args:
+            start: the first element.
+            stop: the element behind the last one.
 
         >>> Window(6, -1, 3).positions_reading(2, 3)
         (1, 4)

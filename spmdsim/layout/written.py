@@ -98,7 +98,11 @@ def split_entries(text: str) -> list[str]:
 
 
 def parse_ints(text: str, what: str) -> tuple[int, ...]:
-    """Parse integers such as ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``; ``what`` names them in the error.
+    """Parse integers such as ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``.
+
+    Args:
+        text: the integers.
+        what: names them in the error.
 
     >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
     ((2, 4), (32, 784), ())
@@ -302,6 +306,10 @@ def _split_body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
     """Return the text of the dimensions, and the mesh that ``text`` names, else ``mesh``.
 
     A mesh is named in front of a colon or after ``over``.
+
+    Args:
+        text: a layout.
+        mesh: its mesh if the text names none; may be None.
 
     Raises:
         InputError: If the text names no mesh and ``mesh`` is None.

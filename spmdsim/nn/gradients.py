@@ -322,6 +322,10 @@ def _arrange_by_receiver(shard: np.ndarray, merge: Merge) -> np.ndarray:
 
     A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension. Other
     collectives give one row with all elements.
+
+    Args:
+        shard: the shard of one rank.
+        merge: the collective: its kind, its dimension and the number of its ranks.
     """
     if merge.dim is None or merge.collective == "all_gather":
         return shard.reshape(1, -1)
@@ -335,6 +339,13 @@ def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tup
 
     After an all_gather, ``flat`` has one section of equal size per gathered rank. The elements ``start:stop`` of all
     sections are joined along the gathered dimension. For other collectives the shard is ``flat[start:stop]``.
+
+    Args:
+        merge: the collective.
+        flat: the flat result of one rank.
+        start: index of the tensor's first element.
+        stop: the index behind its last element.
+        shape: the shape of the shard.
     """
     if merge.collective != "all_gather" or merge.dim is None:
         return flat[start:stop].reshape(shape)

@@ -270,6 +270,10 @@ def check_weight(weight: object, classes: int) -> None:
     """Raise InputError unless ``weight`` is None or has shape ``(classes,)``.
 
     Anything without a shape, such as a number or a text, is refused, too.
+
+    Args:
+        weight: the argument of a loss.
+        classes: the number of classes.
     """
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
         actual = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
@@ -325,6 +329,10 @@ def reduce_weighted_losses(losses: Tensor, counts: Tensor, reduction: str, least
 
 def _move_classes_last(x: Tensor, target: Tensor) -> Tensor:
     """Return ``x`` with the classes, dimension 1 or the only one, moved to the end.
+
+    Args:
+        x: logits or logarithms of probabilities, ``[batch, c, ...]`` or ``[c]``.
+        target: labels ``[batch, ...]``.
 
     Raises:
         InputError: If ``target`` does not have one label per row, that is the result's shape without its last

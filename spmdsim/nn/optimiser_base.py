@@ -333,6 +333,11 @@ def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[li
     A block has at most ``CACHED`` bytes over all operands, if the arrays are contiguous; else the arrays form one
     block. A complex number is updated as two real ones, as torch does. Every view has at least one dimension, because
     numpy's functions return scalars for arrays of shape ().
+
+    Args:
+        out: the array for the new value.
+        arrays: the old value, the gradient, then the old and the new arrays of the state. All have the shape of
+            ``out``.
     """
     value, views = arrays[0], [out, *arrays]
     if value.dtype.kind == "c":

@@ -65,6 +65,12 @@ class SGD(Optimiser):
 
         ``state`` has the old velocity and the array for the new velocity, or nothing if there was never a momentum.
         The formula is in the docstring of the class; `count` is the number of this update.
+
+        Args:
+            out: the array to fill.
+            value: the old elements.
+            gradient: their gradients.
+            state: the velocities.
         """
         kind = value.dtype.type
         if self.weight_decay:
@@ -137,6 +143,12 @@ class Adam(Optimiser):
 
         ``state`` has the old first and second moment, then the arrays for the new ones. With ``amsgrad`` each half
         has the largest second moment as its third array. The bias corrections use `count`, the number of this update.
+
+        Args:
+            out: the array to fill.
+            value: the old elements.
+            gradient: their gradients.
+            state: the moments.
         """
         kind = value.dtype.type
         if self.weight_decay and not self.decoupled:

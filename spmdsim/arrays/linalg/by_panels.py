@@ -45,7 +45,13 @@ def list_panels(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tu
 
 
 def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
-    """Return one all-gather of columns per panel, or () if rows are not split."""
+    """Return one all-gather of columns per panel, or () if rows are not split.
+
+    Args:
+        bound: the rule with its sizes.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of the operand.
+    """
     size, mesh = bound.sizes["n"], strategy.mesh
     axes, panels = list_panels(strategy, size)
     if not axes:

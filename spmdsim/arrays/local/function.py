@@ -124,6 +124,10 @@ class LocalFunction(Pictured):
 
         It is the one of ``in_layouts``, or the operand's own without pending reductions.
 
+        Args:
+            tensors: the operands of the call, in order.
+            structure: their nesting in the arguments of the call.
+
         Raises:
             RuleError: If ``in_layouts`` does not have the nesting of the call, or layouts are on different meshes.
             LayoutError: If a layout has another number of dims than its operand, or pending reductions.
@@ -313,6 +317,10 @@ class LocalFunction(Pictured):
     def _read_global_shapes(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
         """Return the global shape of each result that the argument ``shape`` states, or None.
 
+        Args:
+            moved: the operands; a function ``shape`` gets their global shapes.
+            leaves: the layouts of the results.
+
         Raises:
             RuleError: If the number of shapes is not that of results.
             LayoutError: If a shape has another number of dims than its layout.
@@ -434,6 +442,10 @@ def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
     """Return a weighted sum of a block and the sum of its magnitudes.
 
     Both are 0 if the layout ``leaf`` gives no other rank a replica of the block.
+
+    Args:
+        block: a rank's shard of a result.
+        leaf: the layout of the result.
     """
     if all(
         leaf.mesh.axis_size(axis) == 1

@@ -180,6 +180,10 @@ def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
     The mode is None for ``"none"``. A number is the mode "constant" with this number; else the number is ``constant``
     for ``"constant"`` and 0 for other modes.
 
+    Args:
+        boundary: a number or a key of :data:`MODES`.
+        constant: the number for ``"constant"``.
+
     Raises:
         RuleError: If the boundary is unknown.
     """
@@ -405,6 +409,13 @@ def _trim_result(
     name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame
 ) -> np.ndarray:
     """Return the result without the added elements.
+
+    Args:
+        name: the function, for the message.
+        context: the operator call as this rank sees it.
+        result: the array that the function returned.
+        extended: the shape of the enlarged block.
+        frame: the surroundings of the block.
 
     Raises:
         RuleError: If the result is not as large as the enlarged block.

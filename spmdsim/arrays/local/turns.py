@@ -160,6 +160,10 @@ class Turns:
     def meet(self, rank: int, call: TurnCall) -> Any:
         """Wait until all ranks of the group have called; return this rank's shard of the result.
 
+        Args:
+            rank: the rank whose function calls.
+            call: the collective and the rank's operand.
+
         Raises:
             Stopped: If the function of another rank failed.
         """
@@ -291,7 +295,17 @@ def _merge_events() -> Iterator[None]:
 
 
 def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
-    """Run functions of this process's ranks, which may call collectives; return the results by rank."""
+    """Run functions of this process's ranks, which may call collectives.
+
+    Args:
+        world: the world of the ranks.
+        mesh: the mesh whose axes the functions may name.
+        name: the operator, for error messages.
+        bodies: the function of each rank, without arguments.
+
+    Returns:
+        The results by rank.
+    """
     turns = Turns(world, name) if len(world.ranks) > 1 else None
 
     def with_calling_rank(rank: int, body: Body) -> Body:
@@ -327,9 +341,15 @@ def get_calling_rank(what: str) -> CallingRank:
 
 @contextmanager
 def explain_failures(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
-    """Convert an error of the user's function to a RuleError with the rank and the shards' shapes.
+    """Return a context that converts errors of the user's function to RuleError.
 
-    The library's own errors are raised again with the function's name.
+    The message names the rank and the shards' shapes. The library's own errors are raised again with the function's
+    name.
+
+    Args:
+        name: the function.
+        rank: the rank that runs it.
+        arrays: the shards that it got.
     """
     try:
         yield
@@ -374,6 +394,10 @@ class LocalBound(BoundRule):
 
         Sums are pending along all axes that split or leave partial any operand or result, and do not split this
         operand.
+
+        Args:
+            strategy: the strategy; there is only one.
+            operand: the number of the operand.
         """
         layout = self.places[operand]
         used_axes: set[str] = set()

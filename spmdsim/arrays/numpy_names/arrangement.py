@@ -49,7 +49,16 @@ def _map_each(tensors: Sequence[Tensor], function: Any) -> Any:
 
 
 def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
-    """Move a dimension before another one."""
+    """Move a dimension before another one, as ``numpy.rollaxis``.
+
+    Args:
+        a: the tensor.
+        axis: the dimension to move.
+        start: the dimension before which it is put; the number of dimensions: behind all.
+
+    Raises:
+        RuleError: If ``start`` is out of range.
+    """
     axis = normalise_along_dim("rollaxis", a, axis)
     if not -a.ndim <= start <= a.ndim:
         raise RuleError(
@@ -199,6 +208,11 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
     """Split a dim into equal parts, or at given positions.
 
+    Args:
+        ary: the tensor.
+        indices_or_sections: the number of parts, or the first index of each part but the first.
+        axis: the dim.
+
     Raises:
         RuleError: If a number of parts does not divide the dim.
     """
@@ -246,7 +260,12 @@ def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any
 
 
 def diag(v: Tensor, k: int = 0) -> Tensor:
-    """Return the diagonal of a matrix, or a matrix with a vector as its diagonal, split as the vector."""
+    """Return the diagonal of a matrix, or a matrix that has a vector as its diagonal.
+
+    Args:
+        v: a matrix or a vector.
+        k: the number of the diagonal to the right of the main one; negative: to the left.
+    """
     if v.ndim == 2:
         return linalg.diagonal(v, offset=k)
     if v.ndim != 1:
@@ -293,6 +312,11 @@ def block(arrays: Any) -> Tensor:
 
 def _collect_leaves(name: str, nested: Any, leaves: list[Any]) -> int:
     """Append the items of nested lists to ``leaves``; return the depth of the nesting.
+
+    Args:
+        name: the function, for error messages.
+        nested: a tensor or nested lists of tensors.
+        leaves: the list that is extended.
 
     Raises:
         RuleError: If lists are empty or have different depths.

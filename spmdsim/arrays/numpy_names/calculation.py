@@ -224,7 +224,13 @@ def polyval(p: Operand, x: Operand) -> Tensor:
 
 
 def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
-    """Fit a polynomial by least squares; the coefficient of the highest power comes first."""
+    """Fit a polynomial by least squares; the coefficient of the highest power comes first.
+
+    Args:
+        x: the positions, a vector.
+        y: the values, a vector or a matrix with one column per polynomial.
+        deg: the degree.
+    """
     points, values = map(_to_floats, array_operands("np.polyfit", (x, y)))
     columns = vander(points, int(deg) + 1)
     scale = linalg.norm(columns, axis=0)
@@ -275,7 +281,16 @@ def _to_floats(x: Tensor) -> Tensor:
 
 
 def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
-    """Return the gradient along a dim; raise RuleError for fewer than two elements."""
+    """Return the slopes along one dim.
+
+    Args:
+        f: the values, floats.
+        d: the dim.
+        step: the distance of neighbours.
+
+    Raises:
+        RuleError: If the dim has fewer than two elements.
+    """
     if f.shape[d] < 2:
         raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
     inside = ops.divide(ops.subtract(_slice_along(f, d, 2, None), _slice_along(f, d, 0, -2)), 2 * step)

@@ -20,7 +20,15 @@ from spmdsim.layout.element_type import check_ordered, promote_types
 def isclose(
     a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Return True where two elements differ by at most ``atol`` plus ``rtol`` times the second one."""
+    """Return True where elements differ by at most ``atol + rtol * abs(b)``.
+
+    Args:
+        a: the first operand.
+        b: the second operand.
+        rtol: allowed difference as a part of the second element's absolute value.
+        atol: allowed difference in addition.
+        equal_nan: True if two nan are close.
+    """
     left, right = (
         x if x.dtype.kind in "fcV" else ops.cast(x, np.float64) for x in operands("np.isclose", (a, b))
     )

@@ -46,7 +46,16 @@ def extract(condition: Operand, arr: Operand) -> Tensor:
 
 
 def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None = None) -> Tensor:
-    """Return the slices along a dimension for which a condition is true; None: entries of all."""
+    """Return the entries along a dimension for which a condition is true.
+
+    Args:
+        condition: truth values that all ranks have. Entries behind its end are left out.
+        a: the tensor.
+        axis: the dimension; None: flatten the tensor first.
+
+    Raises:
+        UsageTypeError: If the condition is a tensor.
+    """
     if isinstance(condition, Tensor):
         raise UsageTypeError(
             "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"

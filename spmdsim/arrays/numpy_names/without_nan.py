@@ -145,7 +145,15 @@ def _mean(x: Tensor, axis: Axis, keepdims: bool, is_valid: Tensor) -> Tensor:
 
 
 def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, is_valid: Tensor) -> Tensor:
-    """Compute the variance of the entries where a mask is True; nan if there are not more than ``ddof``."""
+    """Compute the variance of the entries where a mask is True.
+
+    Args:
+        x: the tensor.
+        axis: one dim or several; None: all.
+        ddof: the number subtracted from the count. The variance is nan if there are not more entries.
+        keepdims: keep reduced dims with size 1.
+        is_valid: the mask.
+    """
     exact = to_sum_type(x) if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
     deviations = ops.where(is_valid, ops.subtract(exact, _mean(exact, axis, True, is_valid)), 0)
     squares = ops.sum(
@@ -258,7 +266,13 @@ def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between)
 
 
 def _interpolate(below: Tensor, above: Tensor, fraction: Tensor) -> Tensor:
-    """Interpolate linearly, from the nearer entry as NumPy does."""
+    """Interpolate linearly, from the nearer entry as NumPy does.
+
+    Args:
+        below: the lower entries.
+        above: the upper entries.
+        fraction: the distance from the lower entry as a part of the whole distance.
+    """
     is_nearer_above = ops.greater_equal(fraction, 0.5)  # then from the other end, as numpy does it
     offset = ops.multiply(
         ops.subtract(above, below), ops.where(is_nearer_above, ops.subtract(fraction, 1), fraction)
@@ -283,7 +297,14 @@ def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def nan_to_num(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """Replace nan and infinities by numbers; by default infinities by the largest ones of the type."""
+    """Replace nan and infinities by numbers.
+
+    Args:
+        x: the tensor.
+        nan: the number for nan.
+        posinf: the number for inf; None: the largest number of the type.
+        neginf: the number for -inf; None: the smallest number of the type.
+    """
     if x.dtype.kind == "c":
         parts = (nan_to_num(component, nan, posinf, neginf) for component in (ops.real(x), ops.imag(x)))
         return ops.add(next(parts), ops.multiply(next(parts), 1j))

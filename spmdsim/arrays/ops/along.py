@@ -36,6 +36,12 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
     """Return the exchanges of `_put_forward` with their types; () if the dim is not split.
 
     They serve, in order: counts, positions, values.
+
+    Args:
+        bound: the rule with its sizes.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of the operands.
+        dim: the dimension.
     """
     axes = find_split_axes(strategy)
     if not axes:
@@ -133,6 +139,12 @@ def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
 
     Raises InputError if an id is out of range.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: this rank's block.
+        ids: positions along ``dim`` in the whole tensor.
+        dim: the dimension.
     """
     if x.shape[dim] == context.size("v"):
         return np.take_along_axis(

@@ -78,7 +78,13 @@ def _name_factors(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> 
 
 
 def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of a window read, and the sizes of the window's cut dims by factor name."""
+    """Return the rule of a window read, and the sizes of the window's cut dims by name.
+
+    Args:
+        shape: the shape of the tensor.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+    """
     tensor, window = _name_factors(shape, start, stop)
     window_dims = [name for name in window if name[0] == "w"]
     sizes = {name: b - a for name, a, b in zip(window, start, stop) if name[0] == "w"}
@@ -221,7 +227,16 @@ def _write_window(context: Context, x: Array, value: Array, start: Shape, stop: 
 def _write_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    """Return the gradients by the tensor, 0 inside the window, and by the value."""
+    """Return the gradients by the tensor, 0 inside the window, and by the value.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of this rank's block of the result.
+        operands: this rank's block and the whole value.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+        step: distance of two indices per dim.
+    """
     block_slices, window_slices = _find_overlap(context, start, stop, step)
     x_gradient, value_gradient = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
     x_gradient[block_slices] = 0
@@ -447,7 +462,13 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
 
 
 def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
-    """Return ``x`` with the value of number ``numbers`` at each element; negative numbers change nothing."""
+    """Return ``x`` with other values at the elements that have a number.
+
+    Args:
+        x: the tensor.
+        numbers: per element the row-major number of its value; negative: the element stays.
+        value: the values; a single one counts for all numbers.
+    """
     is_set = greater_equal(numbers, 0)
     if value.size == 1:
         return where(is_set, reshape(value, ()), x)
@@ -460,6 +481,10 @@ def _get_mask(index: Any, x: Tensor) -> Tensor | None:
     """Return the mask if an index is one boolean array of the first dims, else None.
 
     The mask is shaped to broadcast with ``x``.
+
+    Args:
+        index: the index of an assignment.
+        x: the tensor.
 
     Raises:
         OutOfRange: If the mask does not have the sizes of the first dims.

@@ -39,7 +39,13 @@ def _multiply_matrices(a: Array, b: Array) -> Array:
 
 
 def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: bool = False) -> Rule:
-    """Return the rule of a matrix product: rows ``m``, contraction ``k``, columns ``n``, batch dims.
+    """Return the rule of a matrix product: rows ``m``, contraction ``k``, columns ``n``, batch.
+
+    Args:
+        a: the shape of the first operand.
+        b: the shape of the second operand.
+        transpose_a: True if the first operand has the dims ``k m``.
+        transpose_b: True if the second operand has the dims ``n k``.
 
     Raises:
         RuleError: If an operand has no dimension.

@@ -113,7 +113,15 @@ def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -
 
 
 def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) -> tuple[Array]:
-    """Return the gradient of a sum: ``dy`` repeated over the reduced dimensions."""
+    """Return the gradient of a sum: ``dy`` repeated over the reduced dimensions.
+
+    Args:
+        dy: the gradient of the sum.
+        operands: the summed block.
+        _y: the sum; not used.
+        dims: the reduced dimensions.
+        keepdims: True if ``dy`` has them with size 1.
+    """
     shape = operands[0].shape
     repeated = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
     gradient = empty(shape, dy.dtype)

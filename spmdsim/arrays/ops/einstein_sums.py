@@ -263,6 +263,10 @@ def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...
 def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
     """Return term and tensor without letters that occur twice; their diagonals become last dims.
 
+    Args:
+        term: the letters of the tensor's dims; "." for several.
+        x: the tensor.
+
     Raises:
         RuleError: If two dims of one letter differ in size.
     """

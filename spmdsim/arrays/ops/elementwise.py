@@ -309,6 +309,11 @@ def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
 
     Two Python numbers are returned unchanged if the condition is boolean: NumPy then promotes them as without a
     tensor.
+
+    Args:
+        a: the value where the condition holds: an array or a number.
+        b: the value where it does not.
+        condition: the condition.
     """
     numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
     if all(numbers) and condition.dtype.kind == "b":  # beside which they meet as they would alone

@@ -83,6 +83,10 @@ def check_entry(entry: Any) -> Any:
 def expand_dots(parts: list[Any], ndim: int) -> list[Any]:
     """Replace ``...`` by full slices, so that there is one entry per dim; None inserts a dim.
 
+    Args:
+        parts: the entries of an index.
+        ndim: the number of dims of the tensor.
+
     Raises:
         OutOfRange: If there are more entries than dims.
         RuleError: If there are several ``...``.

@@ -28,6 +28,11 @@ LOOKED_UP = "v"
 def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
     """Return the rule of ``gather``: the ids' dims replace the dim that is looked up.
 
+    Args:
+        x: the shape of the tensor.
+        ids: the shape of the ids.
+        dim: the dim that is looked up.
+
     Raises:
         OutOfRange: If the dim is out of range.
     """
@@ -46,6 +51,12 @@ def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
 
     Raises InputError if an id is out of range.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: this rank's block.
+        ids: positions along ``dim`` in the whole tensor.
+        dim: the dimension.
     """
     check_ids(ids, context.size(LOOKED_UP), description=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
@@ -111,7 +122,14 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
 
 
 def _look_up_rows(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
-    """Return the rows that this rank owns; zeros for rows of other ranks and for the padding id."""
+    """Return the rows that this rank owns; zeros for rows of other ranks and for the padding id.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        ids: row numbers in the whole table.
+        table: this rank's rows.
+        padding: the padding id, or None.
+    """
     ids = check_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
     out = empty((*ids.shape, table.shape[1]), table.dtype)

@@ -175,6 +175,13 @@ def _format_norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str
 def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int = -1) -> Rule:
     """Return the rule of ``layer_norm``.
 
+    Args:
+        x: the shape of the tensor.
+        scale: the shape of the factors.
+        shift: the shape of the added numbers.
+        epsilon: not used.
+        begin: the first normalised dim; may be negative.
+
     Raises:
         RuleError: If ``begin`` is out of range, or ``scale`` has fewer dims than are normalised or more than ``x``.
     """

@@ -233,6 +233,13 @@ def _topk_forward(
     If the dim is not split, the generator returns at once. Otherwise it yields twice: the values, then the indices of
     this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back those of all ranks as
     ``[ranks, k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: this rank's block.
+        dim: the dimension.
+        k: the number of entries.
+        largest: True for the largest entries in descending order, False for the smallest in ascending order.
     """
     rows, start = to_rows(x, dim), context.bounds(ALONG)[0]
     order = _sort_positions(rows, min(k, rows.shape[1]), largest)
@@ -306,7 +313,16 @@ _place_op = Op(
 def _topk_adjoint(
     dys: Sequence[Tensor | None], operands: Tensors, results: Tensors, dim: int, k: int, largest: bool
 ) -> tuple[Tensor | None]:
-    """Return the gradient of ``topk``: gradients of values at the positions of these values, 0 elsewhere."""
+    """Return the gradient of ``topk``: that of each value at its position, 0 elsewhere.
+
+    Args:
+        dys: the gradients of values (or None) and indices.
+        operands: the operand.
+        results: values and indices.
+        dim: the dimension.
+        k: the number of entries; not used.
+        largest: not used.
+    """
     (dy, _), (x,) = dys, operands
     if dy is None:
         return (None,)

@@ -66,7 +66,12 @@ def make_along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **ru
 
 
 def normalise_along_dim(name: str, x: Tensor, dim: Dim) -> int:
-    """Return a dimension as a non-negative number; None is allowed only if the tensor has one dimension.
+    """Return a dimension as a non-negative number.
+
+    Args:
+        name: the function that the user called, for error messages.
+        x: the tensor.
+        dim: the dimension; negative ones count from the end; None: the only one.
 
     Raises:
         RuleError: If ``dim`` is None and ``x`` has not exactly one dimension.
@@ -112,7 +117,14 @@ _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.mini
 
 
 def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    """Return the exclusive scan of the ranks' totals, or () if the dimension is not split."""
+    """Return the exclusive scan of the ranks' totals, or () if the dimension is not split.
+
+    Args:
+        bound: the rule with its sizes.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of the operand.
+        params: the parameters of `_scan_block`.
+    """
     axes = find_split_axes(strategy)
     if not axes:
         return ()
@@ -155,6 +167,14 @@ def _adjoint(
     """Return the gradient of a running sum or product by its operand.
 
     It is a running sum in the opposite direction. For products it is exact at factors of 0, too.
+
+    Args:
+        dys: the gradient of the result.
+        operands: the operand.
+        results: the result.
+        dim: the dimension.
+        op: "sum" or "prod".
+        backward: True if the running function starts at the last element.
     """
     back = {"dim": dim, "op": "sum", "backward": not backward}
     if op == "sum":

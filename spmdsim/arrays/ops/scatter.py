@@ -28,7 +28,15 @@ LINEAR = ("add", "subtract", "set")
 
 
 def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
-    """Return the rule of a scatter into ``dim``; owners of the dim's blocks need all ids and values."""
+    """Return the rule of a scatter into ``dim``, for which ids and values must not be split.
+
+    Args:
+        x: the shape of the tensor.
+        ids: the shape of the ids.
+        values: the shape of the values.
+        dim: the dim of the positions.
+        kind: one of :data:`KINDS`.
+    """
     names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
     table = " ".join("v" if k == dim else name for k, name in enumerate(names))

@@ -46,6 +46,10 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     Each rank selects from its own block. One small gather exchanges the counts, and one exchange forms balanced
     blocks. Gradients go back to the positions of the entries.
 
+    Args:
+        x: the tensor.
+        mask: a bool tensor in the shape of the first dims of ``x``.
+
     Raises:
         OutOfRange: If the mask does not have the sizes of the first dims.
         WorldError: If the world has no values.
@@ -145,7 +149,7 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
         reduction is a logical or.
 
     Raises:
-        RuleError: If the element types have no common type.
+        UsageTypeError: If neither is a tensor.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

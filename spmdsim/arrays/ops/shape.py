@@ -38,10 +38,14 @@ def make_moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") ->
 
 
 def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of a reshape and the sizes of its factors, from which both shapes are composed.
+    """Return the rule of a reshape and the sizes of the factors that compose both shapes.
 
     Dims are factorised at each other's boundaries as far as sizes divide. Where they do not, the common leading
     factor can be split; the remaining factors must not be split.
+
+    Args:
+        shape: the old shape.
+        new_shape: the new shape, with an equal number of elements.
 
     >>> reshape_rule((6, 4), (2, 3, 4))[0].text
     '(f0 f1) f2 -> f0 f1 f2'
@@ -231,6 +235,10 @@ def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
 
     It is needed if ``x`` is a vector whose blocks end within rows of the new shape. With it, the elements move
     between neighbours, and nothing is gathered. None is also returned if the vector is not split or is partial.
+
+    Args:
+        x: a vector.
+        shape: the new shape.
     """
     old_layout, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
@@ -401,7 +409,12 @@ def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
 
 
 def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of ``broadcast_to``, and the sizes of the result's dims by factor name."""
+    """Return the rule of ``broadcast_to``, and the sizes of the result's dims by name.
+
+    Args:
+        old: the shape of the operand.
+        shape: the shape of the result.
+    """
     extra = len(shape) - len(old)
     right = [f"d{i}" for i in range(len(shape))]
     left = ["1" if n == 1 else right[i + extra] for i, n in enumerate(old)]

@@ -198,7 +198,15 @@ def pad(
 
 
 def _check_fits(value: Any, dtype: np.dtype) -> None:
-    """Raise RuleError if an element type cannot represent a number: int out of range, or complex in real."""
+    """Raise RuleError if an element type cannot represent a number.
+
+    That is an int out of range of an integer type, or a complex number and a real type. Values that are no numbers
+    pass.
+
+    Args:
+        value: the number with which ``pad`` fills.
+        dtype: the element type of the tensor.
+    """
     number = isinstance(value, (int, float, complex, np.generic))
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     far = number and limits is not None and np.isreal(value) and not limits.min <= value <= limits.max

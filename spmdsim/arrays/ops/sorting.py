@@ -295,7 +295,12 @@ def _sort_block(
 
 
 def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
-    """Return sorted rows and their order; the order is None unless ``numbered``."""
+    """Return sorted rows and the positions from which their entries came.
+
+    Args:
+        rows: ``[b, n]``.
+        numbered: False to return None instead of the positions.
+    """
     keys = to_comparable(rows)
     if not numbered and keys is rows:
         result = empty(rows.shape, rows.dtype)  # numpy's sort would copy into fresh pages

@@ -231,7 +231,17 @@ def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
 
 
 def _transform_as_matrix(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
-    """Transform a split dim as a matrix; ``rfft`` keeps the first half of the result."""
+    """Return a tensor that is transformed along a split dim, as a matrix.
+
+    The size of the dim must have two factors (see :func:`factors`). A "rfft" keeps the first half of the result.
+
+    Args:
+        kind: "fft", "ifft" or "rfft".
+        x: the tensor.
+        n: the number of points, the size of the dim.
+        dim: the dim.
+        norm: the norm of the transform.
+    """
     kind_of_steps = "ifft" if kind == "ifft" else "fft"
     y = four_steps(lambda y, at: transform(kind_of_steps, y, None, at, norm), x, dim, kind_of_steps == "ifft")
     if kind != "rfft":

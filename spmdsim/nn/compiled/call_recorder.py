@@ -217,6 +217,11 @@ class CallRecorder(recorder.Trace):
     def moving(self, world: Any, step: Step, shards: list[Any]) -> tuple[list[Any]] | None:
         """Run and record one step of a redistribution.
 
+        Args:
+            world: the world that runs the step.
+            step: the step, one collective between two layouts.
+            shards: the shards of the owned ranks.
+
         Returns:
             A tuple with one item, the new shards. None if the caller must run the step itself, because it belongs to
             an entry that is recorded now or to another thread.
