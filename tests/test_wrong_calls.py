@@ -329,10 +329,13 @@ def test_operators_of_elements_name_their_operands(x: Tensor) -> None:
     for call, said in (
         (lambda: ops.exp(X=1), "exp has no argument 'X'; did you mean 'x'? it takes x"),
         (lambda: ops.exp(x=x), "exp takes 'x' by its place, not by its name; it is called as exp(x, /)"),
-        (lambda: ops.exp(), "exp: argument 'x' is missing; it is called as exp(x, /)"),
+        (lambda: ops.exp(), "exp: argument 'x' is missing (the tensor); it is called as exp(x, /)"),
         (lambda: ops.relu(x, x), "relu takes at most 1 argument by their place, got 2"),
         (lambda: ops.add(x, B=x), "add has no argument 'B'; did you mean 'b'? it takes a, b"),
-        (lambda: ops.add(x), "add: argument 'b' is missing; it is called as add(a, b, /)"),
+        (
+            lambda: ops.add(x),
+            "add: argument 'b' is missing (a tensor, an array or a number); it is called as add(a, b, /)",
+        ),
         (lambda: ops.less(b=x), "less takes 'b' by its place, not by its name"),
         (lambda: spmdsim.array_api.sqrt(x, out=x), "sqrt has no argument 'out'; it takes x"),
     ):

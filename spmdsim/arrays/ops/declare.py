@@ -392,7 +392,7 @@ def _compose_docstring(op: Op, two: bool, function: Callable[..., Any], says: st
     """
     shapes = "Operands may have any shapes that broadcast" if two else "The operand may have any shape"
     operands = (
-        "a: a tensor, an array or a number.\n    b: as ``a``; at least one of both is a tensor."
+        "a: a tensor, an array or a number.\n    b: a tensor, an array or a number; one of both is a tensor."
         if two
         else "x: the tensor."
     )
