@@ -173,9 +173,9 @@ def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callabl
 
 
 def _explain_arguments(value: Any, name: str) -> Any:
-    """Return a dialect's function or class with errors for wrong arguments; other values stay. See `explained`.
+    """Return a dialect's function or class with errors that explain wrong arguments; see `explained`.
 
-    Functions and classes that explain their arguments already stay, too.
+    Values of other packages, and functions and classes that have such errors already, stay.
     """
     if not getattr(value, "__module__", "").startswith(PREFIX):
         return value

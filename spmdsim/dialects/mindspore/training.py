@@ -58,14 +58,7 @@ def value_and_grad(
 
     def both(*inputs: Any) -> tuple[Any, Any]:
         """Run ``fn`` and the backward pass; return the result and the gradients."""
-        arguments = list(inputs)
-        for k in positions:
-            if not -len(arguments) <= k < len(arguments):
-                raise InputError(
-                    f"grad_position is {grad_position}, but there {'is' if len(arguments) == 1 else 'are'} "
-                    f"{many(len(arguments), 'input')}"
-                )
-            arguments[k] = _make_leaf(arguments[k])
+        arguments = _replace_by_leaves(inputs, positions)
         for parameter in wanted:
             if parameter.tensor is not None:
                 parameter.tensor.grad = None
@@ -87,6 +80,22 @@ def value_and_grad(
         return result, first if weights is None else (first, second)
 
     return partial(call_outermost, both)
+
+
+def _replace_by_leaves(inputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """Return the inputs with those at the given positions as tensors that collect gradients.
+
+    Raises InputError if a position is out of range.
+    """
+    arguments = list(inputs)
+    for k in positions:
+        if not -len(arguments) <= k < len(arguments):
+            raise InputError(
+                f"grad_position is {k}, but there {'is' if len(arguments) == 1 else 'are'} "
+                f"{many(len(arguments), 'input')}"
+            )
+        arguments[k] = _make_leaf(arguments[k])
+    return arguments
 
 
 def grad(

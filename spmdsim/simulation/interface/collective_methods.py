@@ -278,7 +278,8 @@ def _elements_per_rank(self: Any, vector: MessageBuffer) -> int:
         raise ValueError(
             f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, got {vector.elements}"
         )
-    return vector.elements // self.size
+    count: int = vector.elements // self.size
+    return count
 
 
 def Reduce_scatter(
