@@ -5,9 +5,10 @@ mpirun -n 8 python lab1.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 1 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# Eight ranks stand in a mesh, a grid with named axes. A layout says for each dim of a tensor along
-# which axes of the mesh it is cut. An axis that no dim names holds copies. Every rank derives from
-# the layout alone which piece of the tensor is its own.
+# Eight ranks form a mesh: a grid with named axes. A layout states for each dim of a tensor which
+# axes of the mesh split it. The block of the tensor that a rank owns is its shard. Ranks along an
+# axis that splits no dim own equal shards, called replicas. Every rank derives its shard from the
+# layout alone.
 
 from spmdsim import Mesh
 
@@ -16,18 +17,18 @@ mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0 to 3 in the first row, 4 to 7 in th
 #     from spmdsim import show
 #
 #     show(mesh("dp", "tp"), (4, 8))     # rows over dp, columns over tp
-#     show(mesh(None, "tp"), (4, 8))     # columns over tp; the rows of the mesh hold copies
+#     show(mesh(None, "tp"), (4, 8))     # columns over tp; the rows of the mesh own replicas
 #     show(mesh(("dp", "tp"), None), (8, 3))  # rows over both axes, dp first
 
-# ## Say it as a layout
+# ## Write layouts
 #
 # *layouts, 3 points*
 #
 # Return three layouts of a matrix on the given mesh, which has axes `dp` and `tp`:
 #
-# 1. rows over `tp`, and copies along `dp`;
-# 2. columns over `dp`, rows over `tp`;
-# 3. columns over all ranks, such that neighbours in a row of the mesh (along `tp`) have
+# 1. rows split over `tp`, and replicas along `dp`;
+# 2. columns split over `dp`, and rows over `tp`;
+# 3. columns split over all ranks, such that neighbours in a row of the mesh (along `tp`) own
 #    neighbouring columns.
 
 
@@ -35,25 +36,25 @@ def layouts(mesh):
     raise NotImplementedError
 
 
-# ## Cut what does not divide
+# ## Split a dim unevenly
 #
 # *block, 3 points*
 #
-# `size` elements are cut into `parts` blocks, in order. Blocks differ by one element at most, and
-# the longer ones come first. Return `(start, stop)` of block number `index`.
+# `size` elements are split into `parts` blocks, in order. The sizes of blocks differ by at most one
+# element, and the longer blocks come first. Return `(start, stop)` of block number `index`.
 
 
 def block(size, parts, index):
     raise NotImplementedError
 
 
-# ## Who has this element?
+# ## Which ranks own this element?
 #
 # *owners, 2 points*
 #
-# Return the set of all ranks that hold the element at `place` of a matrix with this shape and
-# layout. `layout.bounds(shape, rank)` gives `((row_start, row_stop), (column_start, column_stop))`,
-# `layout.mesh.rank_list` all ranks.
+# Return the set of all ranks that own the element at index `place` of a matrix with this shape and
+# layout. `layout.bounds(shape, rank)` is `((row_start, row_stop), (column_start, column_stop))`.
+# `layout.mesh.rank_list` has all ranks.
 
 
 def owners(layout, shape, place):
@@ -64,7 +65,7 @@ def owners(layout, shape, place):
 #
 # *most_bytes, 2 points*
 #
-# Return the bytes of the largest piece that any rank holds, for elements of `itemsize` bytes.
+# Return the bytes of the largest shard of any rank, for elements of `itemsize` bytes.
 
 
 def most_bytes(layout, shape, itemsize):

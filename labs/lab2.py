@@ -5,16 +5,17 @@ mpirun -n 8 python lab2.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 2 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# A collective is a promise about what all ranks have at its end. An algorithm keeps it by messages,
-# in rounds: in each round a rank sends at most one message and receives at most one. You write a
-# generator of `(rank, size)`; each `yield` is a round, a list of what this rank does in it:
+# A collective defines what all ranks own at its end. An algorithm reaches this by messages, in
+# rounds. In each round a rank sends at most one message and receives at most one. You write a
+# generator function of `(rank, size)`. Each `yield` is a round: a list of what this rank does in
+# it.
 #
-# - `send(peer, chunk)`: send a chunk of the vector;
-# - `recv(peer, chunk)`: receive one, which replaces the own one;
-# - `recv_reduce(peer, chunk)`: receive one and add it to the own one.
+# - `send(peer, chunk)`: send a chunk of the vector.
+# - `recv(peer, chunk)`: receive a chunk, which replaces this rank's chunk.
+# - `recv_reduce(peer, chunk)`: receive a chunk and add it to this rank's chunk.
 #
-# Chunks are numbered from 0, and the vector is cut evenly into as many as you use. A round may be
-# an empty list.
+# Chunks are numbered from 0. The vector is split evenly into as many chunks as you use. A round may
+# be an empty list.
 
 from spmdsim.collectives import recv, recv_reduce, send
 
@@ -27,9 +28,9 @@ from spmdsim.collectives import recv, recv_reduce, send
 #
 # *broadcast, 3 points*
 #
-# At the beginning rank 0 has the vector, at the end all ranks have it. Use as few rounds as
-# possible: who has it, helps. A point for a right broadcast, one for the fewest rounds on 2, 4 and
-# 8 ranks, one for the fewest on 3, 5, 6 and 7.
+# At the start rank 0 owns the vector. At the end all ranks own it. Use as few rounds as possible: a
+# rank that has received the vector can send it, too. You get a point for a right broadcast, a point
+# for the fewest rounds on 2, 4 and 8 ranks, and a point for the fewest on 3, 5, 6 and 7.
 
 
 def broadcast(rank, size):
@@ -40,21 +41,22 @@ def broadcast(rank, size):
 #
 # *all_reduce, 3 points*
 #
-# Every rank has a vector, at the end all have the sum. Cut it into `size` chunks; in each round
-# every rank sends one to its right neighbour and gets one from the left. A point if it is right,
-# two if no rank sends more bytes than the bound, `2 (size - 1) / size` of the vector.
+# Every rank owns a vector. At the end all ranks own the sum of these vectors. Split the vector into
+# `size` chunks. In each round every rank sends a chunk to its right neighbour and receives one from
+# the left. You get a point if the sum is right, and two points if no rank sends more bytes than the
+# lower bound, `2 (size - 1) / size` of the vector.
 
 
 def all_reduce(rank, size):
     raise NotImplementedError
 
 
-# ## What it takes
+# ## The time of a ring
 #
 # *ring_seconds, 2 points*
 #
-# A message of `b` bytes takes `alpha + beta * b` seconds; additions are free. Return how long the
-# ring takes for vectors of `nbytes`.
+# A message of `b` bytes takes `alpha + beta * b` seconds, and additions take no time. Return the
+# seconds of the ring for vectors of `nbytes` bytes.
 
 
 def ring_seconds(size, nbytes, alpha, beta):
@@ -65,9 +67,9 @@ def ring_seconds(size, nbytes, alpha, beta):
 #
 # *two_halves, 2 points*
 #
-# `y` is a tensor whose sum is still pending over the axis `r` of eight ranks: every rank has an
-# addend. Return it whole on every rank, by a reduce_scatter and an all_gather instead of an
-# all_reduce. `y.to(layout)` brings a tensor into a layout.
+# `y` is a tensor whose sum is pending over the axis `r` of eight ranks: every rank owns an addend.
+# Return the finished tensor, replicated on every rank. Use a reduce_scatter and an all_gather
+# instead of an all_reduce. `y.to(layout)` redistributes a tensor to a layout.
 
 
 def two_halves(y):

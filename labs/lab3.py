@@ -5,9 +5,9 @@ mpirun -n 8 python lab3.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 3 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# `Z = X W` with `X` of `m x k` and `W` of `k x n`. Each rank multiplies the pieces it has. Whoever
-# splits `m` or `n` gets pieces of `Z`; whoever splits `k` gets addends of all of `Z`, a sum that is
-# pending until a collective finishes it.
+# This lab is about the product `Z = X W`, with `X` of `m x k` and `W` of `k x n`. Each rank
+# multiplies its shards. If `m` or `n` is split, the results are blocks of `Z`. If `k` is split,
+# each result is an addend of the complete `Z`: the sum is pending until a collective finishes it.
 
 from spmdsim import Mesh, Tensor, matmul, record
 
@@ -19,15 +19,15 @@ mesh = Mesh((2, 4), ("dp", "tp"))
 #     w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("tp", None))
 #     with record() as trace:
 #         y = matmul(x, w)
-#     print(y, trace.counts())  # nothing was sent; P(sum) says what is missing
+#     print(y, trace.counts())  # no message was sent; P(sum) is the pending sum
 
 # ## A product without a message
 #
 # *no_communication, 3 points*
 #
-# Return layouts of `X` and `W` on the given mesh with axes `dp` and `tp`, with which the product
-# needs no communication at all and every rank computes a different piece of a finished `Z`. A third
-# point if no rank holds more of `X` and `W` together than it must. On the given mesh of 2 x 4, `X`
+# Return layouts of `X` and `W` on the given mesh with axes `dp` and `tp`. With them the product
+# needs no communication, and every rank computes a different block of a finished `Z`. You get the
+# third point if the shards of `X` and `W` together are as small as possible. The mesh is 2 x 4, `X`
 # is 32 x 16 and `W` is 16 x 32.
 
 
@@ -39,22 +39,22 @@ def no_communication(mesh):
 #
 # *contraction, 2 points*
 #
-# `x` is split along `k`, its columns, and `w` along `k`, its rows, over the axis `r` of eight
-# ranks. Return their product with its rows split over `r`; no rank may receive more than is needed.
+# The axis `r` of eight ranks splits `k`: the columns of `x` and the rows of `w`. Return their
+# product with its rows split over `r`. No rank may receive more bytes than necessary.
 
 
 def contraction(x, w):
     raise NotImplementedError
 
 
-# ## What a grid moves
+# ## The words that a rank receives
 #
 # *words, 2 points*
 #
-# On a grid of `pm x pk x pn` ranks, `m`, `k` and `n` are split along its three axes. `X`, `W` and
-# `Z` start and end evenly spread over all ranks, so a rank has `1/p` of each: it receives the rest
-# of its block of `X`, the rest of its block of `W`, and the addends of its share of `Z`. Return the
-# words that a rank receives.
+# On a grid of `pm x pk x pn` ranks, `m`, `k` and `n` are split along its three axes. Before and
+# after the product, `X`, `W` and `Z` are evenly split over all `p` ranks, so a rank owns `1/p` of
+# each. A rank receives the missing elements of its block of `X`, those of its block of `W`, and the
+# addends of its share of `Z`. Return the number of words (elements) that a rank receives.
 
 
 def words(m, k, n, grid):
@@ -66,8 +66,8 @@ def words(m, k, n, grid):
 #
 # *best_grid, 3 points*
 #
-# Return the grid `(pm, pk, pn)` of exactly `ranks` ranks on which a rank receives fewest words, for
-# matrices of any shape: long and flat, flat and long, or cubes. Any of several best ones will do.
+# Return the grid `(pm, pk, pn)` of exactly `ranks` ranks on which a rank receives the fewest words.
+# The matrices can have any shape. If several grids are best, return any of them.
 
 
 def best_grid(m, k, n, ranks):

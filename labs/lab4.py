@@ -5,9 +5,9 @@ mpirun -n 8 python lab4.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 4 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# A transformer's layers are products with weights `W` of `inputs x outputs`: `y = x W + b`.
-# Megatron splits `W` over the axis `tp`, by columns or by rows. A layer has no communication of its
-# own: layouts decide what is sent.
+# The layers of a transformer are products with weights `W` of `inputs x outputs`: `y = x W + b`.
+# Megatron splits `W` over the axis `tp`, by columns or by rows. The layouts alone decide what is
+# sent.
 
 from spmdsim import Mesh, Tensor, matmul, ops
 
@@ -21,14 +21,14 @@ mesh = Mesh((8,), ("tp",))
 #     table = Tensor.from_global(np.eye(8, 4, dtype=np.float32), mesh("tp", None))
 #     with record() as trace:
 #         rows = embedding(ids, table)
-#     print(rows, trace.counts())  # each rank looks up what it has, and has zeros for the rest
+#     print(rows, trace.counts())  # each rank looks up the ids of its shard; other ids give zeros
 
 # ## By columns
 #
 # *column, 2 points*
 #
-# Return the layouts of `x` (`batch x inputs`), `W` (`inputs x outputs`) and `b` (`outputs`), such
-# that every rank holds an eighth of `W` and of `b`, and `x W + b` needs no communication.
+# Return the layouts of `x` (`batch x inputs`), `W` (`inputs x outputs`) and `b` (`outputs`). Every
+# rank owns an eighth of `W` and of `b`, and `x W + b` needs no communication.
 
 
 def column(mesh):
@@ -39,8 +39,8 @@ def column(mesh):
 #
 # *row, 2 points*
 #
-# Now `W` is split by rows. Return the layouts of `x` and `W`, such that every rank holds an eighth
-# of each, and the product sends nothing and leaves a sum pending over `tp`.
+# Now `W` is split by rows. Return the layouts of `x` and `W`. Every rank owns an eighth of each.
+# The product sends nothing and leaves a sum pending over `tp`.
 
 
 def row(mesh):
@@ -51,9 +51,9 @@ def row(mesh):
 #
 # *mlp, 3 points*
 #
-# `x` is whole on every rank; the weights come as arrays of numpy. Return `relu(x W1 + b1) W2` whole
-# on every rank. A point for the values, one for each rank holding an eighth of `W1` and `W2`, one
-# for a single all_reduce and nothing else.
+# `x` is replicated on every rank. The weights are NumPy arrays. Return `relu(x W1 + b1) W2`,
+# replicated on every rank. You get a point for the values, a point if each rank owns an eighth of
+# `W1` and `W2`, and a point if the only collective is one all_reduce.
 
 
 def mlp(x, w1, b1, w2):
@@ -65,9 +65,10 @@ def mlp(x, w1, b1, w2):
 #
 # *loss, 3 points*
 #
-# `h` (`tokens x width`) is whole on every rank, `table` (`words x width`) is split by rows over
-# `tp`, and `labels` are ids of words. Logits are `h table^T`. Return `ops.cross_entropy(logits,
-# labels)`. A point for the value, two if nobody receives more than a few numbers per token.
+# `h` (`tokens x width`) is replicated on every rank. `table` (`words x width`) is split by rows
+# over `tp`. `labels` are ids of words. The logits are `h table^T`. Return
+# `ops.cross_entropy(logits, labels)`. You get a point for the value, and two points if each rank
+# receives only a few numbers per token.
 
 
 def loss(h, table, labels):

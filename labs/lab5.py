@@ -5,9 +5,15 @@ mpirun -n 8 python lab5.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 5 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# Per axis of the mesh a matrix is in one of four states: `S(0)`, rows split; `S(1)`, columns split;
-# `B`, copies (broadcast); `P`, every rank has an addend of all of it (partial sum). Axes do not
-# know of one another: on a mesh of two axes a tensor has a pair of states, one per axis.
+# On each axis of the mesh a matrix has one of four states:
+#
+# - `S(0)`: the axis splits its rows.
+# - `S(1)`: the axis splits its columns.
+# - `B` (broadcast): the ranks along the axis own replicas.
+# - `P` (partial sum): each rank along the axis owns an addend of the matrix.
+#
+# The states of different axes are independent. On a mesh of two axes a matrix has a pair of states,
+# one per axis.
 
 from spmdsim import Mesh, matmul, ops
 
@@ -20,13 +26,13 @@ from spmdsim import Mesh, matmul, ops
 #     w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("b", None))   # B over a, S(0) over b
 #     print(matmul(x, w))                                                    # S(0) over a, P over b
 
-# ## What a product leaves
+# ## The state of a product
 #
 # *product, 4 points*
 #
-# `x` and `w` are states of the operands of `x @ w` over one axis, as texts `"S(0)"`, `"S(1)"`,
-# `"B"` or `"P"`. Return the state of the result, if nothing is communicated, or `None` if these two
-# do not fit together.
+# `x` and `w` are the states of the operands of `x @ w` on one axis, as texts `"S(0)"`, `"S(1)"`,
+# `"B"` or `"P"`. Return the state of the result without any communication. Return `None` if the
+# ranks cannot multiply operands with these states.
 
 
 def product(x, w):
@@ -37,33 +43,33 @@ def product(x, w):
 #
 # *product_2d, 2 points*
 #
-# The same for two axes: `x` and `w` are pairs of states, the first for axis `a`, the second for
-# `b`. Return a pair, or `None` if one of the axes does not fit.
+# Now `x` and `w` are pairs of states: the first for axis `a`, the second for axis `b`. Return the
+# pair of states of the result, or `None` if the states do not fit on one of the axes.
 
 
 def product_2d(x, w):
     raise NotImplementedError
 
 
-# ## Late is cheap
+# ## Finish a sum late
 #
 # *chain, 3 points*
 #
-# `x` (16 x 64) is split by columns and `w` (64 x 64) by rows over the axis `r` of eight ranks, and
-# `v` (64 x 8) has copies. Return `x @ w @ v` whole on every rank. A point for the value, two if no
-# rank receives more than is needed.
+# The axis `r` of eight ranks splits `x` (16 x 64) by columns and `w` (64 x 64) by rows. `v` (64 x
+# 8) is replicated. Return `x @ w @ v`, replicated on every rank. You get a point for the value, and
+# two points if no rank receives more bytes than necessary.
 
 
 def chain(x, w, v):
     raise NotImplementedError
 
 
-# ## Not everything is linear
+# ## An operator that is not linear
 #
 # *activation, 3 points*
 #
-# With the same `x` and `w`, return `relu(x @ w)` with its rows split over `r`. A point for the
-# value, one for the layout, one if no rank receives more than it must.
+# Take `x` and `w` as in `chain`. Return `relu(x @ w)` with its rows split over `r`. You get a point
+# for the value, a point for the layout, and a point if no rank receives more bytes than necessary.
 
 
 def activation(x, w):

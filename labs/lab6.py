@@ -5,9 +5,9 @@ mpirun -n 8 python lab6.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 6 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# `x.to(layout)` takes a tensor from one layout to any other. A rank has to receive what it will
-# hold and does not hold yet. That is the lower bound; `plan(...)` says how it is reached, without
-# moving anything.
+# `x.to(layout)` redistributes a tensor from its layout to another one. A rank must receive the
+# elements of its new shard that it does not own yet. Their number is the lower bound. `plan(...)`
+# returns the steps of a redistribution without sending anything.
 
 from spmdsim import Mesh, plan
 
@@ -17,13 +17,13 @@ mesh = Mesh((2, 4), ("dp", "tp"))
 #
 #     show(plan(mesh(("dp", "tp"), None), mesh(None, ("dp", "tp")), (8, 8), "float32"))
 
-# ## What has to come
+# ## The lower bound
 #
 # *to_receive, 3 points*
 #
-# Return how many elements of a matrix a rank has to receive, at least, to get from the layout `src`
-# to the layout `dst`. `layout.bounds(shape, rank)` gives `((row_start, row_stop), (column_start,
-# column_stop))`.
+# A matrix is redistributed from the layout `src` to the layout `dst`. Return the least number of
+# elements that a rank must receive. `layout.bounds(shape, rank)` is `((row_start, row_stop),
+# (column_start, column_stop))`.
 
 
 def to_receive(src, dst, shape, rank):
@@ -34,8 +34,9 @@ def to_receive(src, dst, shape, rank):
 #
 # *nearest, 2 points*
 #
-# A reader can take a tensor in any of the layouts `targets`. Return the number (from 0) of the one
-# for which the busiest rank receives fewest bytes; the first of several.
+# A reader accepts a tensor in any of the layouts `targets`. Return the index of the target for
+# which the busiest rank receives the fewest bytes. If several targets need equally few bytes,
+# return the first one.
 
 
 def nearest(src, targets, shape, dtype):
@@ -46,8 +47,8 @@ def nearest(src, targets, shape, dtype):
 #
 # *finish, 2 points*
 #
-# `y` has its rows split over `dp` and a sum pending over `tp`. Return it finished, with its rows
-# split over both axes, `dp` first. No rank may receive more than it must.
+# The rows of `y` are split over `dp`, and a sum is pending over `tp`. Return the finished tensor
+# with its rows split over both axes, `dp` first. No rank may receive more bytes than necessary.
 
 
 def finish(y):
@@ -58,9 +59,9 @@ def finish(y):
 #
 # *two_readers, 3 points*
 #
-# `x` has its rows split over the axis `r` of eight ranks. Return `(columns, whole)`: the same
-# tensor with its columns split over `r`, and whole on every rank. A point for each of the two, and
-# one if no rank receives anything twice.
+# The rows of `x` are split over the axis `r` of eight ranks. Return two tensors with the values of
+# `x`: `(columns, whole)`. The first has its columns split over `r`, and the second is replicated on
+# every rank. You get a point for each tensor, and a point if no rank receives an element twice.
 
 
 def two_readers(x):

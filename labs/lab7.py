@@ -5,9 +5,9 @@ mpirun -n 8 python lab7.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 7 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# A training step of `y = x W`: the loss is a mean over the batch, its gradient goes back to `W`,
-# and an optimiser updates `W`. Nothing of that mentions ranks: where the batch is split, the
-# gradient of `W` is a sum that is pending over the batch's axis, and layouts say who finishes it.
+# In a training step of `y = x W` the loss is a mean over the batch. An optimiser updates `W` by the
+# gradient of the loss. If an axis splits the batch, the gradient of `W` is a sum that is pending
+# over this axis. The layouts decide which collective finishes the sum.
 
 from spmdsim import Mesh
 from spmdsim.nn import Adam, sharded_over
@@ -29,21 +29,21 @@ mesh = Mesh((8,), ("dp",))
 #
 # *data_parallel, 2 points*
 #
-# Return the layouts of `x` (32 x 16) and `W` (16 x 8) for data parallelism: every rank works on
-# other rows of the batch, and the gradient of `W` is finished on all ranks by one all_reduce.
+# Return the layouts of `x` (32 x 16) and `W` (16 x 8) for data parallelism. Each rank works on
+# different rows of the batch. One all_reduce finishes the gradient of `W` on all ranks.
 
 
 def data_parallel(mesh):
     raise NotImplementedError
 
 
-# ## Weights in pieces
+# ## Split weights
 #
 # *fully_sharded, 2 points*
 #
-# Return the layouts of `x` and `W` for fully sharded training: the batch is split as before, a rank
-# keeps an eighth of `W`'s rows, which are gathered when they are used, and its eighth of the
-# finished gradient.
+# Return the layouts of `x` and `W` for fully sharded training. The batch is split as in
+# `data_parallel`. A rank owns an eighth of the rows of `W`, and the same eighth of the finished
+# gradient. The product gathers the rows of `W`.
 
 
 def fully_sharded(mesh):
@@ -54,23 +54,28 @@ def fully_sharded(mesh):
 #
 # *optimiser, 3 points*
 #
-# Return an `Adam` with this rate for these parameters, of which every rank keeps an eighth of the
-# state and updates an eighth of each parameter; the parameters themselves stay whole. A rank needs
-# no more of a gradient than the eighth that it updates: one reduce_scatter brings it there, and one
-# all_gather what was updated to all, which together are the bytes of an all_reduce.
+# Return an `Adam` with this rate for these parameters. Every rank owns an eighth of the optimiser's
+# state, and updates an eighth of each parameter. The parameters stay replicated. A rank needs only
+# the eighth of a gradient that it updates, so one reduce_scatter is enough. One all_gather then
+# sends the updated parameters to all ranks. Both together need the bytes of an all_reduce.
 
 
 def optimiser(parameters, rate):
     raise NotImplementedError
 
 
-# ## What a rank keeps
+# ## The memory of a rank
 #
 # *memory, 4 points*
 #
-# `weights` numbers are trained by Adam on `ranks` ranks, all in float32: parameters, gradients, and
-# two averages. Return the bytes that a rank keeps. At stage 0 all is whole; at stage 1 the averages
-# are split over the ranks, at stage 2 the gradients, too, and at stage 3 the parameters as well.
+# Adam trains `weights` numbers on `ranks` ranks. For each number there are four float32 values: the
+# parameter, its gradient, and two averages. Return the bytes that a rank needs.
+#
+# - At stage 0 nothing is split.
+# - At stage 1 the averages are split over the ranks.
+# - At stage 2 the gradients are split, too.
+# - At stage 3 the parameters are split, too.
+#
 # `ranks` divides `weights`.
 
 

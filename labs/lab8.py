@@ -5,9 +5,10 @@ mpirun -n 8 python lab8.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 8 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# Every operator of a network can be split in several ways, and between two operators a tensor may
-# have to move. Who takes the cheapest strategy of each operator alone pays for it in between. On a
-# chain the best choice is a shortest path.
+# A strategy states the axes that split the dims of one operator. Every operator of a network has
+# several strategies. Between two operators a tensor may need a redistribution. The cheapest
+# strategy of each operator alone can cause expensive redistributions. For a chain of operators the
+# best choice is a shortest path.
 
 from spmdsim import Mesh, search
 
@@ -21,13 +22,14 @@ mesh = Mesh((8,), ("r",))
 #
 # *cheapest, 4 points*
 #
-# `costs[i][s]` are the seconds of operator `i` in its strategy `s`, `moves[i][s][t]` those of
-# moving the tensor between operator `i` in strategy `s` and operator `i + 1` in strategy `t`.
-# Return `(seconds, states)`: the least sum, and the strategy of each operator, as a list.
+# `costs[i][s]` has the seconds of operator `i` with its strategy `s`. `moves[i][s][t]` has the
+# seconds of the redistribution between operator `i` with strategy `s` and operator `i + 1` with
+# strategy `t`. Return `(seconds, states)`: the least sum of seconds, and the list with the strategy
+# of each operator.
 #
 # Trying all combinations earns 3 of the 4 points. The last chain has 300 operators with six
-# strategies each, which are more combinations than anybody can try: there, keep only what you need
-# of the operators before.
+# strategies each: too many combinations to try. For this chain, keep only the necessary facts about
+# the operators before.
 
 
 def cheapest(costs, moves):
@@ -38,23 +40,25 @@ def cheapest(costs, moves):
 #
 # *layouts, 3 points*
 #
-# `relu(x W1) W2` is trained, with `x` of `batch x width` and both weights of `width x width`. The
-# result is wanted in whatever layout it comes out finished. Return layouts of `x`, `W1` and `W2` on
-# the mesh of one axis `r`, such that every rank does an eighth of the products and the busiest one
-# receives fewest bytes, forward and backward: once for a large batch, once for large weights.
+# The network `relu(x W1) W2` is trained, with `x` of `batch x width` and both weights of `width x
+# width`. The mesh has one axis, `r`. Return layouts of `x`, `W1` and `W2`. Every rank does an
+# eighth of the multiplications. The busiest rank receives the fewest bytes, forward and backward
+# together. The result may have any layout without a pending sum. Your function is called for a
+# large batch, and for large weights.
 
 
 def layouts(mesh, batch, width):
     raise NotImplementedError
 
 
-# ## Ask the search
+# ## Run the search
 #
 # *turning_point, 2 points*
 #
-# Return the smallest of these batches (they ascend) for which the exact search splits the batch
-# (`".0:r"`) in the operator `fc0` of the built-in program `mlp` with two layers on the mesh; `None`
-# if there is none. `hidden` is the width.
+# The built-in program `mlp` has an operator `fc0`. Search for its strategies with two layers on the
+# mesh, for each of the ascending `batches`. `hidden` is the width. Return the smallest batch for
+# which the search splits the batch of `fc0` (the strategy `".0:r"`). Return `None` if there is
+# none.
 
 
 def turning_point(mesh, hidden, batches):

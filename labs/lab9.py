@@ -5,12 +5,14 @@ mpirun -n 8 python lab9.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 9 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# Here you write what one rank does, with `comm` of mpi4py: `comm.rank`, `comm.size`,
-# `comm.send(obj, dest)`, `comm.recv(source=...)`, `comm.sendrecv(obj, dest=..., source=...)` for
-# objects, `comm.Send`, `comm.Recv`, `comm.Sendrecv` and `comm.Isend` for arrays. Programs run on
-# virtual ranks first, where no send may count on a buffer and every mistake gets a sentence; under
-# `mpirun` those that are right run on the real ones, too. If you need names such as
-# `MPI.ANY_SOURCE`, write `from mpi4py import MPI` inside of the function.
+# In this lab you write the program of one rank, with a communicator `comm` of mpi4py. It has
+# `comm.rank` and `comm.size`. For objects it has `comm.send(obj, dest)`, `comm.recv(source=...)`
+# and `comm.sendrecv(obj, dest=..., source=...)`. For arrays it has `comm.Send`, `comm.Recv`,
+# `comm.Sendrecv` and `comm.Isend`.
+#
+# Programs run on virtual ranks first. No send is buffered there, and every mistake is reported in a
+# sentence. Under `mpirun`, right programs also run on the real ranks. If you need names such as
+# `MPI.ANY_SOURCE`, write `from mpi4py import MPI` inside the function.
 
 import numpy as np
 
@@ -21,7 +23,7 @@ import numpy as np
 #         if comm.rank == 0:
 #             comm.send("hello", dest=1)
 #         elif comm.rank == 1:
-#             return comm.recv(source=2)  # nobody sends from there
+#             return comm.recv(source=2)  # rank 2 sends nothing
 #
 #
 #     try:
@@ -33,9 +35,9 @@ import numpy as np
 #
 # *ring, 3 points*
 #
-# Every rank has the number `mine`. Return the sum of all numbers on every rank. Send to the right
-# neighbour and receive from the left one only; no collectives. Two points for the sum on 1 to 8
-# ranks, one if no rank sends more than `size - 1` messages.
+# Every rank has a number `mine`. Return the sum of all numbers on every rank. Send only to the
+# right neighbour, and receive only from the left one. Collectives are not allowed. You get two
+# points for the sum on 1 to 8 ranks, and a point if no rank sends more than `size - 1` messages.
 
 
 def ring(comm, mine):
@@ -46,23 +48,23 @@ def ring(comm, mine):
 #
 # *halo, 3 points*
 #
-# `u` is a row of float64 numbers of this rank, with one cell more at each end, for a copy of the
-# neighbour's nearest number. Fill these two cells: `u[0]` from the left neighbour's last own
-# number, `u[-1]` from the right one's first. The first and the last rank leave their outer cell as
-# it is. Return `u`.
+# `u` is an array of this rank's float64 numbers, with one more cell at each end. These two cells
+# are the halo: copies of the neighbours' nearest numbers. Fill `u[0]` with the last own number of
+# the left neighbour, and `u[-1]` with the first own number of the right neighbour. The first rank
+# does not change `u[0]`, and the last rank does not change `u[-1]`. Return `u`.
 
 
 def halo(comm, u):
     raise NotImplementedError
 
 
-# ## Hunt a deadlock
+# ## Find a deadlock
 #
 # *swap, 2 points*
 #
-# Neighbours 0 and 1, 2 and 3, ... swap arrays. The program hangs on some machines, and for large
-# arrays on all. Repair it; both ranks return what they got, as an array. With an odd number of
-# ranks the last one returns its own.
+# Neighbours 0 and 1, 2 and 3, ... swap arrays. On some machines the program hangs, and with large
+# arrays it hangs on all machines. Repair it. Both ranks return the array that they receive. With an
+# odd number of ranks the last rank returns its own array.
 
 
 def swap(comm, mine):
@@ -79,10 +81,11 @@ def swap(comm, mine):
 #
 # *farm, 3 points*
 #
-# Rank 0 has a list of tasks; the other ranks have `None`. Each task is worked on by `work(task)`,
-# on a worker (not on rank 0). Rank 0 returns the results in the order of the tasks, the others
-# return `None`. Hand out a new task as soon as a worker is done: one task may take as long as all
-# others together. There may be fewer tasks than workers.
+# Rank 0 is the master and has a list of tasks. The other ranks are the workers, and their `tasks`
+# is `None`. A worker computes a task by `work(task)`; the master computes none. Rank 0 returns the
+# results in the order of the tasks, and the workers return `None`. Send a new task to a worker as
+# soon as it has finished one, because one task may take as long as all others together. There may
+# be fewer tasks than workers.
 
 
 def farm(comm, tasks, work):

@@ -61,7 +61,11 @@ class Answer:
             raise NoAnswer(NO_ANSWER) from None
 
     def _split_reply(self, data: Any) -> tuple[Any, Any, Any]:
-        """Return the items of a reply: is the function implemented, its recorded steps, its result."""
+        """Return the items of a reply: is the function implemented, its recorded steps, its result.
+
+        Raises:
+            NoAnswer: If the reply is not a list of three items.
+        """
         if isinstance(data, list) and len(data) == 3:
             return data[0], data[1], data[2]
         raise NoAnswer(NO_ANSWER)
@@ -74,14 +78,14 @@ class Answer:
 
 @contextmanager
 def run_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
-    """Run a student's program in separate processes.
+    """Yield a callable that runs one function of a student's program in another process.
 
-    Yields a callable that runs one function of the program there.
+    The processes end with the ``with`` block.
 
     Args:
         program: function that returns the names of the program.
         task: name of the student's function.
-        ranks: number of processes of a function that runs on each rank; 0 for any other function.
+        ranks: number of processes of a function that runs on each rank; 0 for any other function, which runs in one.
     """
 
     def make() -> Callable[[list[Any]], Any]:
@@ -114,7 +118,10 @@ def _block_checkers() -> None:
 
 
 def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
-    """Return the function that answers the judge's questions about a student's function, in its process."""
+    """Return a function that answers the judge's questions in the student's process.
+
+    ``function`` is the student's function.
+    """
     rounds = Rounds(function)
 
     def serve(question: list[Any]) -> Any:

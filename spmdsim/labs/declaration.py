@@ -125,7 +125,7 @@ class Lab:
         return sum(task.points for task in self.tasks)
 
     def task(self, name: str) -> LabTask:
-        """Return the task of a function.
+        """Return the task of this name.
 
         Raises:
             InputError: If the lab has no task of this name.
@@ -180,7 +180,9 @@ def lab(number: int) -> Lab:
 
 
 def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
-    """Split a text at the headings of one level; headings inside of code blocks do not count.
+    """Split a text at the headings of one level.
+
+    Headings inside code blocks do not count. Equal headings share one section.
 
     Args:
         text: the text.
@@ -210,7 +212,14 @@ def _parse_head(text: str) -> tuple[str, int, tuple[str, ...], str]:
 
 
 def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
-    """Split a text in text and code as (kind, text), in order; kinds are ``text``, ``look`` and ``code``."""
+    r"""Split a Markdown text into text and blocks of Python, as (kind, content) in order.
+
+    The kind of a block is "look" if it starts with ``python look``, else "code". All other content is "text". Empty
+    texts are left out.
+
+    >>> split_blocks("Look:\n```python look\nshow(x)\n```\n")
+    (('text', 'Look:'), ('look', 'show(x)\n'))
+    """
     parts: list[tuple[str, str]] = []
     end = 0
     for block in PARTS.finditer(text):
@@ -222,7 +231,7 @@ def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_task(heading: str, content: str) -> LabTask:
-    """Return a task from its heading and the text below it."""
+    """Return a task from its heading, such as ``block (3 points): Title``, and its text."""
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
     body, subsections = split_sections(content, "### ")
     hint_texts = re.split(r"^\d\. ", subsections["Hints"], flags=re.MULTILINE)[1:]

@@ -1,4 +1,7 @@
-"""Build the files of a lab: notebook, script, page of the instructor's guide, slides, notebook for nbgrader."""
+"""Build the files of a lab: notebook, script, page of the instructor's guide, slides, notebook for nbgrader.
+
+:func:`student_files` and :func:`teacher_files` return all files. ``of`` is the lab in all functions.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,12 @@ def _cell(kind: str, source: str, name: str, metadata: dict[str, Any] | None = N
 
 
 def _heading(task: LabTask) -> str:
+    """Return the heading of a task in Markdown, with its name and points."""
     return f"## {task.title}\n\n*{task.name}, {task.points} point{'s' * (task.points > 1)}*\n\n"
 
 
 def _goals(of: Lab) -> str:
+    """Return title, minutes, points and goals of a lab in Markdown."""
     goals = "".join(f"- {goal}\n" for goal in of.goals)
     return f"# Lab {of.number}: {of.title}\n\n{of.minutes} minutes, {of.points} points. Afterwards you can\n\n{goals}\n"
 
@@ -44,7 +49,10 @@ def notebook(of: Lab, nbgrader: bool = False) -> str:
 
 
 def _build_cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a notebook: goals, text, grader, tasks with their checks, and the sum."""
+    """Yield the cells of a notebook: goals, text, grader, tasks with their checks, and the sum.
+
+    ``nbgrader`` adds solutions and metadata, and leaves out the sum.
+    """
     check = f"from spmdsim.labs import Grader\n\ncheck = Grader({of.number}{', strict=True' * nbgrader})"
     tag = {"tags": [CHECKING]}
     yield _cell("markdown", _goals(of), "goals")
@@ -87,7 +95,10 @@ def _nbgrader_metadata(name: str, points: int = 0, **flags: bool) -> dict[str, A
 
 
 def script(of: Lab) -> str:
-    """Build the lab as a script, which runs in one process with simulated ranks, or on real ranks."""
+    """Build the lab as a Python script, which grades itself when it runs.
+
+    It runs with simulated ranks in one process, or on real ranks. Text becomes comments.
+    """
     name = f"lab{of.number}.py"
     lines = {
         f"python {name}": f"{RANKS} ranks in lock step, no MPI",
@@ -100,10 +111,11 @@ def script(of: Lab) -> str:
     for task in of.tasks:
         first, *other_parts = task.parts
         sections += [_comment(_heading(task) + first[1]), *_comment_parts(tuple(other_parts))]
-    text, follows_block = "", False
-    for piece in [*sections, _grading_lines(of)]:
-        starts_block = piece.startswith(("def ", "if "))
-        text += "\n" * (0 if not text else 3 if starts_block or follows_block else 2) + piece.strip("\n")
+    text, follows_block = sections[0], False
+    for section in [*sections[1:], _grading_lines(of)]:
+        starts_block = section.startswith(("def ", "if "))
+        blank_lines = 2 if starts_block or follows_block else 1
+        text += "\n" * (blank_lines + 1) + section.strip("\n")
         follows_block = starts_block
     return text + "\n"
 
@@ -114,12 +126,13 @@ def _grading_lines(of: Lab) -> str:
 
 
 def _comment_parts(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    """Yield text as comments and code unchanged; code to look at becomes a comment, too."""
     for kind, text in parts:
         yield text if kind == "code" else _comment(text if kind == "text" else textwrap.indent(text, "    "))
 
 
 def _comment(text: str) -> str:
-    """Return a text as wrapped comment lines."""
+    """Return a Markdown text as lines of a comment, wrapped at 98 characters."""
     blocks = [
         block for paragraph in text.strip("\n").split("\n\n") for block in (*_wrap_items(paragraph), "")
     ]
@@ -127,22 +140,23 @@ def _comment(text: str) -> str:
 
 
 def _wrap_items(paragraph: str) -> Iterator[str]:
-    """Yield a paragraph or the items of a list, wrapped at 98 characters; code and tables are not wrapped."""
+    """Yield a paragraph, or each item of a list, wrapped at 98 characters.
+
+    Code that is indented and tables are not wrapped.
+    """
     for item in re.split(r"\n(?=- |\d\. |\|)", paragraph):
         marker = re.match(r"- |\d\. |", item)
         indent = " " * len(marker[0]) if marker else ""
-        is_verbatim = item.lstrip("\n").startswith(("    ", "|"))
-        yield (
-            item
-            if is_verbatim
-            else textwrap.fill(
+        if item.lstrip("\n").startswith(("    ", "|")):  # code or a table
+            yield item
+        else:
+            yield textwrap.fill(
                 item, 98, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )
-        )
 
 
 def guide(of: Lab) -> str:
-    """Build the lab's page of the instructor's guide.
+    """Build the lab's page of the instructor's guide in Markdown.
 
     It has goals, notes, timing, solutions, hints, typical mistakes with their messages, and slides.
     """
@@ -183,7 +197,7 @@ def student_files() -> dict[str, str]:
 
 
 def teacher_files(source: Path | None = None) -> dict[str, str]:
-    """Return the text of each file for teachers by its path: guide, slides, solutions, nbgrader files.
+    """Return the text of each file for teachers by its path: guide, slides, solutions, nbgrader.
 
     Args:
         source: the source tree; None for the tree of an editable installation.
@@ -206,6 +220,7 @@ def teacher_files(source: Path | None = None) -> dict[str, str]:
 
 
 def _lab_table() -> str:
+    """Return a Markdown table of all labs with minutes, points and links."""
     rows = "".join(
         f"| {of.number} | {of.title} | {of.minutes} | {of.points} | [notebook](lab{of.number}.ipynb), [script](lab{of.number}.py) |\n"
         for of in map(lab, lab_numbers())

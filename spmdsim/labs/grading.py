@@ -1,4 +1,8 @@
-"""Grade a student's functions: run each in a child process with limits; return points, or a sentence."""
+"""Grade a student's functions: run each in a child process with limits; return points, or a sentence.
+
+Read :func:`score`, which runs a checker, :func:`score_limited`, which limits it, and :func:`grade` and :class:`Grader`,
+which scripts and notebooks call.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +65,9 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
 
 
 def _read_cells(text: str, path: Path) -> dict[str, str]:
-    """Return the source of each code cell of a notebook, by `PATH[cell N]`, without cells that grade.
+    """Return the source of each code cell of a notebook, by `PATH[cell N]`.
 
-    Magic commands become empty lines, so the numbers of lines stay.
+    Cells that grade are left out. Magic commands become empty lines, so the numbers of lines stay.
 
     Raises:
         InputError: If the text is not a notebook.
@@ -113,7 +117,7 @@ class Score:
 
 
 def score(of: Lab, task: LabTask, program: Program) -> Score:
-    """Run a checker on a student's function and return the score.
+    """Run a checker on a student's function; return the points and the first mistake.
 
     The function runs in another process; on launched ranks, or without ``os.fork``, it runs in this process.
 
@@ -123,7 +127,8 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
         program: function that returns the names of the student's program.
 
     Returns:
-        The points and the first mistake; on launched ranks the fewest points of any rank.
+        The score. On launched ranks all ranks return the fewest points of any rank. Errors of the student's program
+        give no exception, but a mistake.
 
     >>> from spmdsim.labs import lab
     >>> score(lab(1), lab(1).task("block"), dict).points
@@ -187,7 +192,10 @@ def _prepare_simulations() -> None:
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
-    """Return the lines of a student's report: title of the lab, a line per task, the sum, and a hint."""
+    """Return the lines of a student's report: the lab, a line per task, and the sum.
+
+    If a task has a mistake, the last line has the command that prints a hint.
+    """
     scores = list(scores)
     earned, most = sum(each.points for each in scores), sum(each.most for each in scores)
     lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]
@@ -198,11 +206,12 @@ def report(of: Lab, scores: Iterable[Score]) -> list[str]:
 
 
 def hints(task: LabTask, level: int) -> list[str]:
-    """Return the hints for a task up to a level, 1 to 3."""
+    """Return the hints of a task up to a level from 1 to 3, one line each."""
     return [f"hint {number}: {text}" for number, text in enumerate(task.hints[:level], 1)]
 
 
 def _print_lines(lines: Iterable[str]) -> None:
+    """Print lines on rank 0, or in the only process."""
     if is_root():
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
@@ -245,7 +254,7 @@ class Grader:
     >>> def my_bytes(layout, shape, itemsize):
     ...     return 0
     >>> check.hint("most_bytes", 1)
-    hint 1: Only the elements that a rank holds count, not the tensor's.
+    hint 1: Count the elements of one rank's shard, not the elements of the tensor.
     """
 
     def __init__(self, number: int, strict: bool = False) -> None:

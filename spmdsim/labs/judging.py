@@ -35,13 +35,19 @@ class Mistake(Exception):
 
 
 def per_rank(checker: Checker) -> Checker:
-    """Mark a checker whose student's function runs on each rank: each rank is then a process."""
+    """Mark a checker whose student's function runs on each rank, and return it.
+
+    Each rank is then a process.
+    """
     checker.is_per_rank = True  # type: ignore[attr-defined]
     return checker
 
 
 def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
-    """Run a checker; return the points that it earns, and the sentence about the first mistake or None."""
+    """Run a checker; return its number of yields, which are points, and its first mistake.
+
+    The mistake is a sentence; None if the checker comes to its end. All exceptions of the checker become sentences.
+    """
     points = 0
     try:
         for _ in checks:
@@ -61,7 +67,10 @@ def algorithm_of(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expect(holds: object, sentence: str) -> None:
-    """Raise Mistake if a condition is false; a sentence of more than 1000 characters is cut in the middle."""
+    """Raise Mistake with a sentence if a condition is false.
+
+    A sentence of more than 1000 characters is shortened to its first 200 and last 100.
+    """
     if not holds:
         raise Mistake(sentence if len(sentence) <= LONGEST else f"{sentence[:200]} ... {sentence[-100:]}")
 
@@ -78,18 +87,21 @@ def to_python(value: Any) -> Any:
 
 
 def expect_equal(value: Any, wanted: Any, call: str) -> None:
-    """Raise Mistake unless ``value`` equals ``wanted``; ``call`` is the call in the sentence.
+    """Raise Mistake unless ``value`` equals ``wanted``.
+
+    NumPy numbers equal Python numbers, and a list equals a tuple. ``call`` is the call in the sentence.
 
     >>> expect_equal(3, 4, "parts(8)")
     Traceback (most recent call last):
     spmdsim.labs.judging.Mistake: parts(8) gives 3, but it is 4
     """
     value = to_python(value)
+    comparable = tuple(value) if type(value) is list and type(wanted) is tuple else value
     try:
-        same = bool((tuple(value) if type(value) is list and type(wanted) is tuple else value) == wanted)
-    except (TypeError, ValueError):
-        same = False
-    expect(same, f"{call} gives {value!r}, but it is {wanted!r}")
+        is_equal = bool(comparable == wanted)
+    except (TypeError, ValueError):  # such as an array, whose comparison has many results
+        is_equal = False
+    expect(is_equal, f"{call} gives {value!r}, but it is {wanted!r}")
 
 
 def expect_several(values: Any, count: int, what: str, kind: type = object) -> None:
@@ -103,7 +115,9 @@ def expect_several(values: Any, count: int, what: str, kind: type = object) -> N
 
 
 def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str) -> None:
-    """Raise Mistake unless a layout gives every rank the shard of ``wanted`` and has its pending sums.
+    """Raise Mistake unless a layout gives each rank the shard of the layout ``wanted``.
+
+    Both must have equal meshes, and sums pending over equal axes.
 
     Args:
         layout: the answer.
@@ -117,13 +131,13 @@ def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str
     expect(layout.ndim == wanted.ndim, f"{what} is {layout}, {dims}")
     meshes = f"{what} is on the mesh {layout.mesh}, but it should be on {wanted.mesh}"
     expect(layout.mesh == wanted.mesh, meshes)
-    actual_pieces, wanted_pieces = Pieces(layout, shape), Pieces(wanted, shape)
+    actual_shards, wanted_shards = Pieces(layout, shape), Pieces(wanted, shape)
     for rank in wanted.mesh.rank_list:
-        actual, expected = actual_pieces.bounds(rank), wanted_pieces.bounds(rank)
-        pieces = f"holds {box_text(actual)} of {shape}, but it should hold {box_text(expected)}"
-        expect(actual == expected, f"{what} is {layout}: rank {rank} {pieces}")
-    axes, others = (", ".join(each_layout.partial_axes) or "no axis" for each_layout in (layout, wanted))
-    words = f"with sums pending over {axes}, but they should be pending over {others}"
+        actual, expected = actual_shards.bounds(rank), wanted_shards.bounds(rank)
+        difference = f"owns {box_text(actual)} of {shape}, but it should own {box_text(expected)}"
+        expect(actual == expected, f"{what} is {layout}: rank {rank} {difference}")
+    axes, wanted_axes = (", ".join(each.partial_axes) or "no axis" for each in (layout, wanted))
+    words = f"with sums pending over {axes}, but they should be pending over {wanted_axes}"
     expect(set(layout.partial_axes) == set(wanted.partial_axes), f"{what} is {layout}, {words}")
 
 
@@ -132,12 +146,15 @@ _SALT = [0]
 
 
 def draw_new_numbers() -> None:
-    """Change the numbers that :func:`numbers` returns, so that processes started before do not know them."""
+    """Draw the numbers that :func:`numbers` returns anew.
+
+    Processes that were started before do not know them.
+    """
     _SALT[0] = secrets.randbits(64)
 
 
 def numbers(*shape: int, seed: int = 1) -> np.ndarray:
-    """Return small integers as float32; their sums are exact in any order."""
+    """Return random integers from -4 to 4 as float32; their sums are exact in any order."""
     return np.random.default_rng([seed, _SALT[0]]).integers(-4, 5, shape).astype(np.float32)
 
 
@@ -154,7 +171,10 @@ def traced(call: Callable[[], Any]) -> tuple[Any, Trace]:
 
 
 def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
-    """Raise Mistake unless ``value`` is a tensor of the lab's world with the values ``wanted``."""
+    """Raise Mistake unless ``value`` is a tensor with the values ``wanted``.
+
+    Values may differ by 1e-4, absolutely or relatively. ``what`` names the tensor in the sentence.
+    """
     expect(isinstance(value, Tensor), f"{what} gives {type(value).__name__}, but a Tensor is asked for")
     expect(value.shape == wanted.shape, f"{what} has shape {value.shape}, but it should be {wanted.shape}")
     actual = value.full()
@@ -167,7 +187,7 @@ def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
 def expect_answer(
     answer: Callable[..., Any], operands: Sequence[Any], wanted: np.ndarray, layout: Layout | None, call: str
 ) -> Trace:
-    """Raise Mistake unless an answer returns a tensor with the right values and layout; return its trace.
+    """Call an answer and raise Mistake unless its tensor has the right values and layout.
 
     Args:
         answer: the student's function.
@@ -175,6 +195,9 @@ def expect_answer(
         wanted: the right values.
         layout: the right layout, or None if any layout is right.
         call: the call in the sentence.
+
+    Returns:
+        The trace of the call's operators and collectives.
     """
     value, trace = traced(lambda: answer(*operands))
     expect_tensor(value, wanted, call)
@@ -190,6 +213,7 @@ def expect_collectives(trace: Trace, wanted: dict[str, int], what: str) -> None:
 
 
 def _words(counts: dict[str, int]) -> str:
+    """Return counts of collectives as text, such as "1 all_gather", or "nothing"."""
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "nothing"
 
 

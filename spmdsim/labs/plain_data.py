@@ -37,7 +37,8 @@ def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None
     Args:
         value: numbers, texts, arrays, lists and similar, meshes, layouts, slices or dtypes.
         levels: depth of nested lists; deeper ones become their ``repr``.
-        special: encoder that is tried before the types of containers and arrays.
+        special: function that is tried first for all values except numbers, texts and None. It returns the data, or
+            None.
 
     >>> encode((1, [None, "x"]))
     ['tuple', [1, ['list', [None, 'x']]]]
@@ -70,6 +71,8 @@ def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None
 
 def decode(data: Any, special: Mapping[str, Callable[..., Any]] | None = None) -> Any:
     """Decode the data of :func:`encode`, which an untrusted process may have written.
+
+    A value that was encoded as its ``repr`` becomes an ``Other``, whose ``repr`` is that text.
 
     Args:
         data: the data.

@@ -91,7 +91,7 @@ def _build_error(name: str, text: str) -> BaseException:
     return error
 
 
-# The body of both is one line below the first, as `_place_at_line` assumes.
+# The body of these two functions is one line below the `def`, as `_place_at_line` assumes. So they have no docstrings.
 def _call_function(function: Any, args: Any, keywords: Any) -> Any:
     return function(*args, **keywords)
 
@@ -155,12 +155,9 @@ class _JudgeObjects:
                 raise AttributeError(f"{name} is not available here")
             value = getattr(subject, name) if name else subject
             if args is None:
-                is_method = callable(value) and not isinstance(value, HANDLES)
-                return (
-                    ["return", None, True, []]
-                    if is_method
-                    else ["return", self._encode_result(value), False, []]
-                )
+                if callable(value) and not isinstance(value, HANDLES):  # a method
+                    return ["return", None, True, []]
+                return ["return", self._encode_result(value), False, []]
             positional = [decode(item, decoders) for item in args]
             keywords = {str(key): decode(item, decoders) for key, item in kwargs}
             value = self._encode_result(
@@ -180,7 +177,11 @@ class _JudgeObjects:
         return data
 
     def _store_block(self, number: int, data: bytes) -> None:
-        """Store the bytes of a block; raise InputError if all blocks are too large."""
+        """Store the bytes of a block of memory, which may be new.
+
+        Raises:
+            InputError: If a new block makes all blocks larger than ``MOST_BYTES`` together.
+        """
         if number not in self._blocks:
             if len(data) + sum(block.nbytes for block in self._blocks.values()) > MOST_BYTES:
                 raise InputError(
@@ -193,7 +194,11 @@ class _JudgeObjects:
     def _view_block(
         self, number: int, offset: int, shape: list[int], strides: list[int], dtype: str
     ) -> np.ndarray:
-        """Return an array in the memory of a block."""
+        """Return an array in the memory of block ``number``.
+
+        Raises:
+            ValueError: If the element type is not a number.
+        """
         kind = np.dtype(dtype)
         if kind.kind not in f"{ELEMENTS}c":
             raise ValueError(f"an array of {dtype}")
@@ -207,19 +212,16 @@ class _JudgeObjects:
 
 
 def _look_up(name: str) -> Any:
-    """Return a name of MPI that ranks may use: a number, a handle, a class of handles or a function.
+    """Return a name of MPI that ranks may use, such as ``ANY_SOURCE``, ``SUM`` or ``Wtime``.
+
+    Numbers, handles, classes of handles and :data:`FUNCTIONS` are allowed.
 
     Raises:
-        AttributeError: If ranks may not use it.
+        AttributeError: If ranks may not use it, or MPI has no such name.
     """
     value = getattr(sys.modules["mpi4py.MPI"], name)
-    if (
-        isinstance(value, HANDLES)
-        or name in FUNCTIONS
-        or (isinstance(value, type) and issubclass(value, HANDLES))
-    ):
-        return value
-    if type(value) in (int, constants._InPlace):
+    is_handle = isinstance(value, HANDLES) or (isinstance(value, type) and issubclass(value, HANDLES))
+    if is_handle or name in FUNCTIONS or type(value) in (int, constants._InPlace):
         return value
     raise AttributeError(f"MPI.{name} is not available here")
 
@@ -228,10 +230,12 @@ def _look_up(name: str) -> Any:
 
 
 def play_rank(load: Callable[[], Callable[..., Any]]) -> Callable[[list[Any]], Any]:
-    """Return the function that answers the judge's questions in the process of a rank.
+    """Run a student's program in a rank's process; return a function that answers questions.
+
+    The judge asks the questions. Imports of mpi4py give a stand-in from now on.
 
     Args:
-        load: function that runs the student's program, with the stand-in for mpi4py, and returns the function.
+        load: function that runs the student's program and returns the function of the task.
     """
     player = _Player()
     stand_in = _StandIn(player)
@@ -257,8 +261,11 @@ class _Player:
     def serve(self, question: list[Any]) -> Any:
         """Start the function with the judge's arguments, or continue it with the result of a call.
 
+        Args:
+            question: ``["start", encoded arguments]``, or a reply of :meth:`_JudgeObjects.answer`.
+
         Returns:
-            The next call, the result or the error of the function, as data.
+            The next call as ``["call", …]``, or the end of the function as `_run` returns it.
         """
         if question[0] == "start":
             library = load_greenlet()
@@ -269,7 +276,11 @@ class _Player:
         return self._greenlet.switch(question)
 
     def _run(self, arguments: list[Any]) -> list[Any]:
-        """Run the function; return ``["done", result]`` or ``["raised", type, text, file, line]``."""
+        """Run the function with decoded arguments to its end.
+
+        Returns:
+            ``["done", result]`` or ``["raised", type, text, file, line]``.
+        """
         try:
             value = self.function(*[self._decode(argument) for argument in arguments])
             return ["done", encode(value)]
@@ -295,7 +306,17 @@ class _Player:
         return partial(self.call, target, name) if is_method else value
 
     def _exchange(self, target: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, bool]:
-        """Send a call with all changed blocks; return its result, and True if an attribute is a method."""
+        """Send a call, or look up an attribute if ``args`` is None; wait for the reply.
+
+        All changed blocks of memory are sent along, and those that come back are stored.
+
+        Returns:
+            The result, and True if an attribute is a method.
+
+        Raises:
+            RuntimeError: If no function runs, because a program uses MPI outside of it.
+            Exception: The error that the call raised in the judging process.
+        """
         if self._switch is None:
             raise RuntimeError("MPI must be used inside of the function; it has no ranks outside")
         changed = [[k, block[1].hex()] for k, block in enumerate(self._blocks) if self._has_changed(block)]
@@ -314,14 +335,18 @@ class _Player:
         return self._decode(value), is_method
 
     def _decode(self, data: Any) -> Any:
+        """Decode a value; handles become proxies of the judge's objects."""
         return decode(data, {"handle": lambda number: RemoteObject(self, ["handle", [number]])})
 
     def _encode_special(self, in_memory: bool, value: Any) -> Any:
-        """Encode handles, and arrays of calls that read or fill memory; return None for other plain data.
+        """Encode handles, and arrays of calls that read or fill memory.
 
         Args:
-            in_memory: True for a call of which the name starts with a capital letter: arrays are sent as memory.
+            in_memory: True for a call whose name starts with a capital letter: arrays are sent as memory.
             value: the argument.
+
+        Returns:
+            The encoded value, or None for other plain data.
 
         Raises:
             TypeError: If the value cannot be sent.
@@ -340,7 +365,10 @@ class _Player:
         return None
 
     def _locate(self, array: np.ndarray) -> list[Any]:
-        """Return the position of an array: number of its block, offset, shape, strides, element type."""
+        """Return an array's position: number of its block, offset, shape, strides, element type.
+
+        The block is the array that owns the memory; a new one is appended to the blocks.
+        """
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -367,7 +395,13 @@ def _memory_bytes(root: np.ndarray) -> np.ndarray:
 
 
 def _remote_error(kind: str, text: str, reason: str) -> BaseException:
-    """Return the error that a call raised in the judging process."""
+    """Return the error that a call raised in the judging process.
+
+    Args:
+        kind: name of its type, or "MPI". A type that is no built-in exception becomes RuntimeError.
+        text: its text, or the name of the error of MPI.
+        reason: the reason of an error of MPI.
+    """
     if kind == "MPI":
         return MPIError(text, reason)
     error_type = getattr(builtins, kind, None)
@@ -376,7 +410,10 @@ def _remote_error(kind: str, text: str, reason: str) -> BaseException:
 
 
 def _innermost_place(error: BaseException) -> tuple[str, int]:
-    """Return file and line of the innermost user's frame in the traceback of an error."""
+    """Return file and line of the innermost user's frame in the traceback of an error.
+
+    Frames of this file are not the user's. Without a frame return ``("?", 1)``.
+    """
     location, trace = ("?", 1), error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename != __file__:

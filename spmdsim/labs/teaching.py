@@ -56,7 +56,10 @@ def read_teacher_lab(number: int, source: Path | None = None) -> Lab:
 
 
 def _add_answers(task: LabTask, text: str) -> LabTask:
-    """Return a task with the solution and the wrong answers that a text has."""
+    """Return a task with its solution and its typical wrong answers.
+
+    ``text`` is the section of the task in the teacher's material.
+    """
     solution, sentences = split_sections(text, "### ")
     wrong = tuple(
         WrongAnswer(sentence, _join_blocks(answer, "text", " "), _join_blocks(answer, "code"))

@@ -34,18 +34,15 @@ PACKAGES = ("spmdsim.ops", "spmdsim.linalg", "spmdsim.arrays")
 
 @cache
 def list_operators() -> tuple[Op, ...]:
-    """Return all operators of the package in a fixed order; a fork of this process has the same order."""
+    """Return all operators of the imported package in a fixed order.
+
+    A fork of this process has the same order, so a number identifies an operator in both.
+    """
     operators: dict[int, Op] = {}
     for name, module in sorted(sys.modules.items()):
         if name.startswith(PACKAGES):
             for value in list(vars(module).values()):
-                op = (
-                    value
-                    if isinstance(value, Op)
-                    else vars(value).get("_op")
-                    if hasattr(value, "__dict__")
-                    else None
-                )
+                op = value if isinstance(value, Op) else getattr(value, "__dict__", {}).get("_op")
                 if isinstance(op, Op):
                     operators.setdefault(id(op), op)
     return tuple(operators.values())
@@ -65,7 +62,7 @@ class OperatorRecording(Watcher):
         self._constants: list[tuple[list[Any], Tensor]] = []
 
     def number(self, tensor: Tensor) -> int:
-        """Return the number of a tensor; a tensor that no recorded step computed becomes a constant."""
+        """Return the number of a tensor; one that no recorded step computed becomes a constant."""
         key = id(tensor.stored_shards), tensor.layout
         if key not in self._numbers:
             constant: list[Any] = ["constant"]
@@ -75,7 +72,7 @@ class OperatorRecording(Watcher):
         return self._numbers[key]
 
     def assign_number(self, tensor: Tensor) -> None:
-        """Assign the next number to a tensor."""
+        """Assign the next number to a tensor, which an argument or a recorded step gives."""
         self._numbers[id(tensor.stored_shards), tensor.layout] = len(self._numbered)
         self._numbered.append(tensor.stored_shards)
 
@@ -154,7 +151,9 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
         elif kind == "move":
             layout, shape = map(decode, facts[1:])
             tensor = tensors[facts[0]]
-            tensors.append(tensor.to(layout) if shape is None else redistribute_reshaped(tensor, layout, shape))
+            tensors.append(
+                tensor.to(layout) if shape is None else redistribute_reshaped(tensor, layout, shape)
+            )
         else:
             params, strategies = map(decode, facts[2:])
             op = list_operators()[facts[0]]
@@ -180,7 +179,7 @@ class SentArguments:
         self.described: list[list[Any]] = [[], []]
 
     def encode(self, value: Any) -> Any:
-        """Return a tensor or parameter as ``[kind, [number]]``; None for other values."""
+        """Store a tensor or parameter and return ``[kind, [number]]``; None for other values."""
         kinds: dict[str, tuple[Any, list[Any], list[Any]]] = {
             "tensor": (Tensor, self._tensors, self.described[0]),
             "parameter": (Parameter, self._parameters, self.described[1]),
@@ -198,7 +197,13 @@ class SentArguments:
         return {"tensor": tensors.__getitem__, "adam": self._build_adam}
 
     def _build_adam(self, numbers: list[int], layouts: Any, settings: Any) -> Adam:
-        """Return an Adam of some parameters with the given layouts of its state."""
+        """Return an Adam with these parameters, layouts of its state, and settings.
+
+        Args:
+            numbers: numbers of the parameters among the arguments.
+            layouts: encoded layouts of the state, one per parameter.
+            settings: encoded further arguments of Adam.
+        """
         parameters = [self._parameters[number] for number in numbers]
         layout_of = {id(parameter): layout for parameter, layout in zip(parameters, decode(layouts))}
         as_values = all(layout_of[id(parameter)] == parameter.layout for parameter in parameters)
@@ -252,6 +257,7 @@ class StandIns:
         return self._recording.finish(), data
 
     def _encode_special(self, value: Any) -> Any:
+        """Encode a tensor by its number and an Adam by its settings; return None for other values."""
         if isinstance(value, Tensor):
             return ["tensor", [self._recording.number(value)]]
         if type(value) is Adam:
@@ -259,7 +265,7 @@ class StandIns:
         return None
 
     def _describe_adam(self, adam: Adam) -> list[Any]:
-        """Return the numbers of the parameters of an optimiser, their state layouts and its settings."""
+        """Return the numbers of an optimiser's parameters, its state's layouts, and its settings."""
         number_of = {id(parameter): number for number, parameter in enumerate(self._parameters)}
         layouts = [adam.state_layout(parameter) for parameter in adam.parameters]
         settings = {name: getattr(adam, name) for name in SETTINGS}
@@ -271,10 +277,12 @@ class StandIns:
 
 
 def _make_ones(layout: Any, shape: list[int], dtype: str) -> Tensor:
+    """Return a tensor of ones; ``layout`` is encoded."""
     return Tensor.from_global(np.ones(shape, dtype), decode(layout), world(RANKS))
 
 
 def _make_parameter(layout: Any, shape: list[int], dtype: str) -> Parameter:
+    """Return a parameter of ones; ``layout`` is encoded."""
     parameter = Parameter(tuple(shape), decode(layout), dtype=dtype)
     parameter.tensor = _make_ones(layout, shape, dtype)
     return parameter

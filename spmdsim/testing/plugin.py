@@ -37,9 +37,10 @@ def under_mpi(config: pytest.Config) -> bool:
 def parametrize_counts(
     metafunc: pytest.Metafunc, fixture: str, counts: Sequence[int] = DEFAULT_COUNTS
 ) -> None:
-    """Run a test with the fixture ``fixture`` once per rank count.
+    """Run a test that uses the fixture ``fixture`` once per rank count.
 
-    The counts are those of the test's mark ``ranks``, else ``counts``.
+    The counts are those of the test's mark ``ranks``, else ``counts``. Tests that parametrize the fixture themselves
+    stay as they are.
     """
     if fixture not in metafunc.fixturenames:
         return
@@ -55,8 +56,8 @@ def parametrize_counts(
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
     """Yield a communicator of the first n ranks; skip the test on other ranks.
 
-    n is the fixture's parameter. The communicator is freed after the test. If the test failed, it is not freed, because
-    other ranks may still use it.
+    n is the fixture's parameter. With fewer ranks in the job all ranks skip. The communicator is freed after the test.
+    If the test failed, it is not freed, because other ranks may still use it.
     """
     from mpi4py import MPI
 
@@ -92,7 +93,7 @@ __all__ = ["mpi_comm"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options for the two deadlines."""
+    """Add the options ``--mpi-deadline`` and ``--mpi-deadline-failed``, in seconds."""
     group = parser.getgroup("spmdsim", "tests on many ranks")
     finished = "how long ranks that finished a test wait for the others (default 60)"
     failed = "how long a rank that failed waits for the others before it ends the job (default 3)"
@@ -110,7 +111,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Join the session of all ranks, if this process is one of several and the user asked for MPI tests."""
+    """Join the session of all ranks, if :func:`under_mpi`; declare the mark ``ranks``."""
     counts = "ranks(counts): rank counts that mpi_comm (or world) takes in this test"
     config.addinivalue_line("markers", counts)
     if not under_mpi(config):

@@ -1,4 +1,8 @@
-"""Take part in a common pytest session: exchange outcomes with a deadline, report once, end the job on a hang."""
+"""Take part in a common pytest session: exchange outcomes with a deadline, report once, end the job on a hang.
+
+:class:`RankSession` has the hooks of pytest. :class:`Agreement` exchanges outcomes between ranks. A rank that misses
+the deadline is found by a roll call: a question to which only waiting ranks answer.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +65,9 @@ class Agreement:
         self.deadline, self.deadline_failed = deadline, min(deadline, deadline_failed)
 
     def exchange_outcomes(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
-        """Exchange outcomes with all ranks and return them by rank.
+        """Exchange the outcome of a phase of a test with all ranks; return the outcomes by rank.
 
-        Aborts the job if a rank is late or at another test.
+        Abort the job if a rank does not arrive before the deadline, or is at another test or phase.
 
         Args:
             what: name of the test.
@@ -88,9 +92,9 @@ class Agreement:
         return gathered
 
     def _wait(self, request: Any, seconds: float) -> bool:
-        """Poll a request; return True when it is complete, False when the deadline is over.
+        """Wait for a request; return True when it is complete, False after ``seconds``.
 
-        Answer roll calls of other ranks between polls.
+        Answer roll calls of other ranks meanwhile.
         """
         for _ in range(SPINS):
             if request.Test():
@@ -104,14 +108,20 @@ class Agreement:
         return True
 
     def _answer_roll_calls(self, late: bool) -> None:
-        """Tell ranks that make a roll call that this rank waits, and if its deadline is over."""
+        """Answer the roll calls of other ranks: this rank waits.
+
+        ``late`` is True if its deadline is over.
+        """
         for rank in range(self.size):
             if self.comm.iprobe(source=rank, tag=ROLL_CALL):
                 self.comm.recv(source=rank, tag=ROLL_CALL)
                 self.comm.isend(late, dest=rank, tag=HERE)
 
     def _roll_call(self) -> dict[int, bool]:
-        """Return the ranks that answer within 0.5 s that they wait too, with True if their deadline is over."""
+        """Return the ranks that wait, too; the value is True if the deadline of the rank is over.
+
+        Ranks that do not answer within :data:`ROLL_CALL_SECONDS` are missing in the dict. This rank is in it.
+        """
         others = [rank for rank in range(self.size) if rank != self.rank]
         requests = [self.comm.isend(None, dest=rank, tag=ROLL_CALL) for rank in others]
         waiting = {self.rank: True}
@@ -126,7 +136,7 @@ class Agreement:
         return waiting
 
     def _abort_missing(self, what: str, phase: str, seconds: float, message: str) -> NoReturn:
-        """Abort the job because ranks are missing; the lowest late rank prints which."""
+        """Print which ranks are missing, and abort the job; only the lowest late rank prints."""
         waiting = self._roll_call()
         missing = [rank for rank in range(self.size) if rank not in waiting]
         self._print_failure(what, phase, message)
@@ -138,7 +148,10 @@ class Agreement:
         self.abort()
 
     def _abort_diverged(self, what: str, phase: str, records: list[Any], message: str) -> NoReturn:
-        """Abort the job because ranks are at different tests; the lowest rank of each group prints its test."""
+        """Print which ranks are at which test, and abort the job.
+
+        ``records`` has (test, phase, outcome) of each rank. The lowest rank of each group of equal tests prints.
+        """
         self._print_failure(what, phase, message)
         same_test = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
         if self.rank == min(same_test):
@@ -152,7 +165,7 @@ class Agreement:
             self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
 
     def abort(self, code: int = ABORTED) -> NoReturn:
-        """Abort the job with an exit code."""
+        """Abort the job with an exit code, after the output had time to be forwarded."""
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(FORWARD_SECONDS)
@@ -161,7 +174,7 @@ class Agreement:
 
 
 def _frame_words(frame: FrameType | None) -> str:
-    """Return the place of a frame as in a traceback, with up to two callers."""
+    """Return the file, line and function of a frame and of up to two callers, joined by " < "."""
     places: list[str] = []
     while frame is not None and len(places) < 3:
         code = frame.f_code
@@ -205,7 +218,10 @@ class RankSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Check that all ranks collected equal tests without errors."""
+        """Exit the session on all ranks unless all collected equal tests without errors.
+
+        If all ranks have errors, pytest reports them itself.
+        """
         ids = [item.nodeid for item in session.items]
         failed = session.testsfailed > 0
         outcomes = self.agreement.exchange_outcomes("the tests", "collection", FAILED if failed else PASSED)
@@ -217,7 +233,10 @@ class RankSession:
             self._exit_together(self._describe_difference(ids), False)
 
     def _describe_difference(self, ids: list[str]) -> str:
-        """Return how the tests that ranks collected differ."""
+        """Return a sentence about how the tests that ranks collected differ; all ranks call it.
+
+        ``ids`` are the tests of this rank.
+        """
         others = [set(text.split("\n")) for text in self.agreement.gather_texts("\n".join(ids))]
         common = set.intersection(*others)
         for rank, tests in enumerate(others):
@@ -226,11 +245,13 @@ class RankSession:
         return "the ranks have the same tests in different orders"
 
     def _exit_together(self, reason: str, has_errors: bool) -> NoReturn:
-        """Print the collection errors of all ranks on rank 0, and end the session. Collective.
+        """Print the collection errors of all ranks on rank 0, and end the session.
+
+        All ranks call it.
 
         Args:
             reason: the text of the exit.
-            has_errors: whether this rank has collection errors.
+            has_errors: True if this rank has collection errors.
 
         Raises:
             pytest.exit.Exception: Always.
@@ -259,7 +280,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Abort the job if the test exceeds its deadline."""
+        """Run a test; abort the job if it takes longer than :data:`WATCHDOG_FACTOR` deadlines."""
         watchdog = threading.Timer(self.seconds, self._abort_expired, [item.nodeid])
         watchdog.daemon = True
         watchdog.start()
@@ -271,7 +292,7 @@ class RankSession:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Agree on the outcome of a phase before any rank continues."""
+        """Exchange the outcome of a phase before any rank continues; return the common report."""
         report = yield
         outcomes = self._agree(report, report.when)
         if FAILED in outcomes:
@@ -282,7 +303,13 @@ class RankSession:
         return report
 
     def _agree(self, report: pytest.TestReport, phase: str) -> list[int]:
-        """Exchange the outcome of a phase; change the report to failed if it failed on any rank."""
+        """Exchange the outcome of a phase; change the report to failed if it failed on any rank.
+
+        A phase that this rank did not run, because it skipped the setup, counts as skipped.
+
+        Returns:
+            The outcomes by rank.
+        """
         outcome = CODES[report.outcome]
         if phase != report.when:
             outcome = SKIPPED
@@ -309,7 +336,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
-        """Set one exit code for all ranks: the worst one."""
+        """Set one exit code for all ranks: the largest one."""
         if not self.is_exiting:
             outcome = FAILED if int(exitstatus) else PASSED
             self.agreement.exchange_outcomes("the session", "end", outcome)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,16 +41,16 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
             ):
                 expected = array[tuple(slice(*ends) for ends in Pieces(wanted, (8, 8)).bounds(rank))]
                 expect(
-                    (shard == expected).all(), f"rank {rank} holds other elements than the {name} layout says"
+                    (shard == expected).all(), f"rank {rank} owns other elements than the {name} layout says"
                 )
         yield
 
 
 def block(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``block(size, parts, index)``: the ``(start, stop)`` of a block of a split dim.
+    """Check the student's ``block(size, parts, index)``: the ``(start, stop)`` of a block.
 
-    Any empty range is right for an empty block. Yield once per group of sizes: ones with few remainders, ones with
-    other uneven splits, and ones with empty blocks.
+    Any empty range is right for an empty block. Yield once per group of sizes: sizes with few remainders, sizes with
+    other uneven splits, and sizes with empty blocks.
     """
     for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
         for size, parts in cases:
@@ -79,16 +79,20 @@ def owners(answer: Callable[..., Any]) -> Iterator[None]:
     """
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
-            pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
+            bounds_of = {rank: Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list}
             for index in [(2, 5), (1, 0)] if shape == (4, 6) else np.ndindex(*shape):
-                inside = [all(i in range(*ends) for i, ends in zip(index, piece)) for piece in pieces]
-                owning = {rank for rank, holds in enumerate(inside) if holds}
+                wanted = {rank for rank, bounds in bounds_of.items() if _contains(bounds, index)}
                 value = to_python(answer(layout, shape, index))
                 value = value.tolist() if isinstance(value, np.ndarray) else value
                 if isinstance(value, (list, tuple)) and all(isinstance(item, int) for item in value):
                     value = {*value}  # any collection of ranks is accepted
-                expect_equal(value, owning, f"owners({layout}, {shape}, {index})")
+                expect_equal(value, wanted, f"owners({layout}, {shape}, {index})")
         yield
+
+
+def _contains(bounds: Iterable[tuple[int, int]], index: tuple[int, ...]) -> bool:
+    """Return True if ``bounds``, the (start, stop) of each dim, contain the element at ``index``."""
+    return all(start <= i < stop for i, (start, stop) in zip(index, bounds))
 
 
 def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
@@ -105,8 +109,8 @@ def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
     ]
     for cases in (even, uneven):
         for layout, shape, itemsize in cases:
-            pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
-            most = max(math.prod(stop - start for start, stop in piece) for piece in pieces)
+            shards = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
+            most = max(math.prod(stop - start for start, stop in bounds) for bounds in shards)
             call = f"most_bytes({layout}, {shape}, {itemsize})"
             expect_equal(answer(layout, shape, itemsize), most * itemsize, call)
         yield

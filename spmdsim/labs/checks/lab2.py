@@ -1,4 +1,4 @@
-"""Collectives and what they cost."""
+"""Checkers of lab 2, "Collectives and what they cost"."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ from spmdsim.labs.judging import (
 
 
 def _verify_algorithm(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
-    """Verify an algorithm for each number of ranks; return its facts by number of ranks."""
+    """Verify an algorithm for each number of ranks; return its facts by number of ranks.
+
+    Args:
+        answer: the student's generator function.
+        collective: name of the collective.
+        sizes: numbers of ranks.
+
+    Raises:
+        Mistake: If the algorithm is wrong for one of them.
+        NotImplementedError: If the student has written no algorithm.
+    """
     facts = {}
     for size in sizes:
         try:

@@ -1,4 +1,4 @@
-"""Matrix products on grids of ranks."""
+"""Checkers of lab 3, "Matrix products on grids of ranks"."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from spmdsim.labs.judging import (
 
 
 def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
-    """Return the elements that each rank receives in ``[m, k] @ [k, n]`` on a grid ``(pm, pk, pn)``.
+    """Return the elements that each rank receives in ``[m, k] @ [k, n]`` on a grid of ranks.
 
-    All three matrices are evenly spread over all ranks, before and after the product. The number is exact if the
-    grid divides the sizes.
+    ``grid`` is ``(pm, pk, pn)``: the numbers of ranks that split the three dimensions. All three matrices are evenly
+    split over all ranks, before and after the product. The number is exact if the grid divides the sizes.
 
     >>> grid_words(4096, 4096, 4096, (2, 2, 2))
     6291456.0
@@ -54,23 +54,24 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     expect_collectives(trace, {}, "the product")
     expect(not z.layout.partial_axes, f"Z is {z.layout}: it is not finished")
     yield
-    copies = len(z.layout.replica_ranks(0))
-    expect(copies == 1, f"Z is {z.layout}: {copies} ranks compute the same piece")
+    replicas = len(z.layout.replica_ranks(0))
+    expect(replicas == 1, f"Z is {z.layout}: {replicas} ranks compute the same block")
     yield
-    owned = max(
-        sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(layouts, (a, b)))
-        for rank in mesh.rank_list
-    )
-    least = 32 * 16 // 2 + 16 * 32 // 4
-    expect(owned <= least, f"a rank holds {owned} elements of X and W together, but {least} would do")
+
+    def count_owned(rank: int) -> int:
+        """Return the number of elements of X and W that a rank owns."""
+        return sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(layouts, (a, b)))
+
+    owned, least = max(map(count_owned, mesh.rank_list)), 32 * 16 // 2 + 16 * 32 // 4
+    expect(owned <= least, f"a rank owns {owned} elements of X and W together, but {least} would do")
     yield
 
 
 def contraction(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``contraction(x, w)``: values and layout, then the bytes.
 
-    The operands of the product are split along the inner dim. The result must be split along dim 0; the busiest rank may receive only the bytes of a reduce_scatter. Yield after
-    values and layout, and after the bytes.
+    The operands of the product are split along the inner dim. The result must be split along dim 0. The busiest rank
+    may receive only the bytes of a reduce_scatter. Yield after values and layout, and after the bytes.
     """
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 64), numbers(64, 8, seed=2)
@@ -82,9 +83,9 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def words(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check a student's ``words(m, k, n, grid)`` against the formula of :func:`grid_words`.
+    """Check the student's ``words(m, k, n, grid)`` against the formula of :func:`grid_words`.
 
-    Yields after each part that is right: first sizes that the grid divides, then other sizes.
+    Yield after sizes that the grid divides, and after other sizes.
     """
     even = (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1)))
     uneven = (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))
@@ -97,9 +98,10 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``best_grid(m, k, n, ranks)``: the grid that moves the fewest words.
+    """Check the student's ``best_grid(m, k, n, ranks)``: the grid with the fewest words.
 
-    A grid is ``(pm, pk, pn)``. It is compared with all grids of ``ranks`` ranks. Yield once for each of the three cases of the lower bound.
+    The words are those that a rank receives. A grid is ``(pm, pk, pn)``. It is compared with all grids of ``ranks``
+    ranks. Yield once for each of the three cases of the lower bound.
     """
     for cases in (
         ((4096, 64, 64, 8), (64, 64, 4096, 8)),

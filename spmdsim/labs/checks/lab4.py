@@ -1,4 +1,4 @@
-"""Column, row and vocabulary parallel layers."""
+"""Checkers of lab 4, "Column, row and vocabulary parallel layers"."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, .
 def _expect_eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
     """Raise Mistake unless rank 0 owns an eighth of a tensor."""
     owned, total = math.prod(layout.local_shape(shape, 0)), math.prod(shape)
-    words = f"{name} is {layout}: rank 0 holds {owned} of its {total} elements, not an eighth"
+    words = f"{name} is {layout}: rank 0 owns {owned} of its {total} elements, not an eighth"
     expect(owned * RANKS == total, words)
 
 
 def column(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``column(mesh)``, which returns three layouts.
 
-    They are the layouts of x, W and b of a column-parallel layer. Yield after a run of the layer, whose values must be right without communication, and after the check that each
-    rank owns an eighth of W and b.
+    They are the layouts of x, W and b of a column-parallel layer. Yield after a run of the layer, whose values must be
+    right without communication, and after the check that each rank owns an eighth of W and b.
     """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS), "b": (OUTPUTS,)}
     layouts = _layouts(answer(MESH), ("x", "W", "b"), shapes)
@@ -77,8 +77,8 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
 def row(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``row(mesh)``, which returns two layouts.
 
-    They are the layouts of x and W of a row-parallel product. Yield after a run of the product, which must be pending over tp without communication, and after the check that
-    each rank owns an eighth of x and W.
+    They are the layouts of x and W of a row-parallel product. Yield after a run of the product, which must be pending
+    over tp without communication, and after the check that each rank owns an eighth of x and W.
     """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS)}
     layouts = _layouts(answer(MESH), ("x", "W"), shapes)

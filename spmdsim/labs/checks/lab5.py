@@ -1,4 +1,4 @@
-"""Partial sums and two-dimensional SBP."""
+"""Checkers of lab 5, "Partial sums and two-dimensional SBP"."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ RULE = Rule.parse("m k, k n -> m n", linear="each")
 def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
     """Return the state of a matrix product on each axis, or None if the operands do not fit.
 
+    Operands do not fit if the product would redistribute one of them.
+
     Args:
         mesh: the mesh.
         x: state of the left operand on each axis: "S(0)", "S(1)", "B" or "P".
@@ -54,8 +56,9 @@ def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, 
 def product(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``product(x, w)`` for all 16 pairs of operand states.
 
-    It returns the state of the product on a line of ranks. The answer is None if the operands must be redistributed first. Yield after each group of pairs: accepted ones
-    without pending sums, accepted ones with them, refused ones with them, and all refused ones.
+    It returns the state of the product on a line of ranks, or None if the operands must be redistributed first. Yield
+    after each group of pairs: accepted pairs without pending sums, accepted pairs with them, refused pairs with them,
+    and all refused pairs.
     """
     fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _result_state(LINE, (x,), (w,))]
     split = [(x, w) for x, w in fitting if "P" not in (x, w)]

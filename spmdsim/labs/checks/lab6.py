@@ -1,4 +1,4 @@
-"""Redistribution and its bound."""
+"""Checkers of lab 6, "Redistribution and its bound"."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``nearest(src, targets, shape, dtype)``: the index of a target.
 
-    The target layout must be the cheapest one. The cheapest target is the first one whose plan has the busiest rank receive the fewest bytes. Yield after each of
-    two groups of layouts.
+    The right target is the first one whose plan has the busiest rank receive the fewest bytes. Yield after each of two
+    groups of layouts.
     """
     rows = MESH(("dp", "tp"), None)
     split_targets = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
@@ -94,8 +94,8 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``two_readers(x)``: the values of two tensors, then the bytes.
 
-    The first tensor must be ``x`` split along dim 1, the second one ``x`` replicated. For both tensors together, the busiest rank may not receive more than 7/8 of the bytes of the whole tensor. Yield
-    after each tensor and after the bytes.
+    The first tensor must be ``x`` split along dim 1, the second one ``x`` replicated. For both tensors together, the
+    busiest rank may not receive more than 7/8 of the bytes of the tensor. Yield after each tensor and after the bytes.
     """
     a = numbers(16, 16)
     tensors, trace = traced(lambda: answer(tensor(a, LINE("r", None))))

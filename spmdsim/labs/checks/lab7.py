@@ -30,10 +30,13 @@ MESH = Mesh((RANKS,), ("dp",))
 
 
 def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
-    """Compute the gradient of the weights ``W`` of ``x W``, with layouts for ``x`` and ``W``.
+    """Compute the gradient of the weights ``W`` of ``x W``, with layouts of ``x`` and ``W``.
 
     Returns:
         The gradient, the trace of the forward and backward pass, and the two layouts.
+
+    Raises:
+        Mistake: If ``layouts`` are not two layouts.
     """
     expect_several(layouts, 2, "two layouts", Layout)
     x, w = tensor(numbers(32, 16), layouts[0]), tensor(numbers(16, 8, seed=2), layouts[1])
@@ -79,10 +82,13 @@ def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
-    """Train two layers for two updates with an optimiser.
+    """Train two layers for two updates with the optimiser of ``make(parameters, rate)``.
 
     Returns:
         The optimiser, the trace of the second update, and the values of the parameters.
+
+    Raises:
+        Mistake: If it is no Adam.
     """
     layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
     for layer in layers:
@@ -127,16 +133,11 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
 
 def memory(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's memory formula against shard sizes; yield once per ZeRO stage (0 to 3)."""
-    stages = (
-        (),
-        (2, 3),
-        (1, 2, 3),
-        (0, 1, 2, 3),
-    )  # split kinds: parameters 0, gradients 1, two averages 2 and 3
-    for stage, split in enumerate(stages):
+    # Of the four arrays (parameters, gradients, two averages), each stage splits this number.
+    for stage, split_count in enumerate((0, 2, 3, 4)):
         for weights, ranks in ((1024, 8), (96, 4), (7, 1), (1 << 20, 64)):
             line = Mesh((ranks,), ("dp",))
-            pieces = [line("dp" if kind in split else None).local_shape((weights,), 0) for kind in range(4)]
-            wanted = sum(4 * math.prod(piece) for piece in pieces)
+            (shard_size,), (size,) = (line(axis).local_shape((weights,), 0) for axis in ("dp", None))
+            wanted = 4 * (split_count * shard_size + (4 - split_count) * size)
             expect_equal(answer(weights, ranks, stage), wanted, f"memory({weights}, {ranks}, stage={stage})")
         yield

@@ -1,4 +1,4 @@
-"""Find the strategy."""
+"""Checkers of lab 8, "Find the strategy"."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONG_CHAIN = 300
 
 
 def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
-    """Return the least sum of a chain, by the library's solver.
+    """Return the least sum of seconds of a chain of operators, by the library's solver.
 
     Args:
         costs: seconds of each strategy of each operator.
@@ -77,6 +77,7 @@ def _refuse_enumeration(answer: Callable[..., Any]) -> None:
 
 
 def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], list[Any]]) -> float:
+    """Return the seconds of a call of the student's ``cheapest`` with a chain."""
     start = perf_counter()
     answer(*chain)
     return perf_counter() - start
@@ -85,8 +86,8 @@ def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], li
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``cheapest(costs, moves)``: the least seconds, and the strategies.
 
-    The strategies are one per operator of a chain. The student's seconds must be those of the strategies. Yield after chains of two or three operators, of four, of
-    one, and after a long one, which enumeration cannot solve.
+    The strategies are one per operator of a chain, and the seconds must be those of the strategies. Yield after chains
+    of two or three operators, of four, of one, and after a long one, which enumeration cannot solve.
     """
     trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
     pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
@@ -130,10 +131,11 @@ def _run_step(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``layouts(mesh, batch, width)``: the work of each rank, then the bytes.
+    """Check the student's ``layouts(mesh, batch, width)``: each rank's work, then the bytes.
 
-    The answer has the layouts of x, W1 and W2 of the network ``relu(x W1) W2``. Yield after the check that each rank does at most an eighth of the work, for a large batch and for a large width;
-    then once per case after its bytes, which may not exceed those of data or tensor parallelism.
+    The answer has the layouts of x, W1 and W2 of the network ``relu(x W1) W2``. There are two cases: a large batch and
+    a large width. Yield after the check that each rank does at most an eighth of the work in both, and once per case
+    after its bytes, which may not exceed those of data or tensor parallelism.
     """
     replicated = MESH(None, None)
     candidates = [(MESH("r", None), replicated, replicated), (replicated, MESH(None, "r"), MESH("r", None))]
@@ -158,8 +160,8 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``turning_point(mesh, hidden, batches)``: the first split batch.
 
-    It is the first batch for which the search splits the batch dim of the first layer. The answer is None if the search splits no batch. Yield after batches with a turning point, and after batches
-    without one.
+    It is the first batch for which the search splits the batch dim of the first layer, or None if there is none. Yield
+    after batches with a turning point, and after batches without one.
     """
     for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
         strategies = (

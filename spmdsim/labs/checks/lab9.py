@@ -1,4 +1,4 @@
-"""Messages between ranks."""
+"""Checkers of lab 9, "Messages between ranks"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ Body = Callable[[Any], Any]
 
 
 def _simulate(body: Body, size: int, seed: int | None = None) -> Report:
-    """Run a program on virtual ranks whose sends are never buffered; return the report."""
+    """Run a program on ``size`` virtual ranks whose sends are never buffered; return the report.
+
+    ``seed`` selects another legal order of the ranks.
+
+    Raises:
+        Mistake: If the simulator reports an error, such as a deadlock.
+        NoAnswer: If the process of a rank gives no valid answer.
+        NotImplementedError: If the student has written no function.
+    """
     unanswered: list[NoAnswer] = []
 
     def run_rank(comm: Any) -> Any:
@@ -41,7 +49,10 @@ def _simulate(body: Body, size: int, seed: int | None = None) -> Report:
 
 
 def _run_on_launched(body: Body) -> list[Any] | None:
-    """Run a program on real ranks; return this rank's result in a list, or None without launched ranks."""
+    """Run a program on real ranks, if this process is one of a launched job.
+
+    Return this rank's result in a list; None outside of jobs.
+    """
     from spmdsim.launcher import launched  # inside, because virtual ranks share the names at the top
     from spmdsim.worlds import world
 
@@ -56,7 +67,13 @@ def _run_on_launched(body: Body) -> list[Any] | None:
 
 
 def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
-    """Check every rank's result; on real ranks only the results of this process."""
+    """Raise Mistake unless every rank's result is the wanted one.
+
+    Args:
+        values: the results of all ranks, or that of this process on real ranks.
+        wanted: the right result of each rank.
+        call: the call in the sentence.
+    """
     from spmdsim.worlds import world
 
     ranks = range(len(wanted)) if len(values) == len(wanted) else world(RANKS).ranks
@@ -67,6 +84,7 @@ def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
 
 
 def _value_text(value: Any) -> str:
+    """Return a result as text, arrays as lists."""
     return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
@@ -138,7 +156,8 @@ def _check_each(
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``swap(comm, mine)``, which exchanges arrays between neighbours.
 
-    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array. Yield after even numbers of ranks, and after odd ones.
+    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array. Yield after even
+    numbers of ranks, and after odd ones.
     """
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
 
@@ -151,9 +170,10 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
 
 @per_rank
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check results in several legal orders, then fewer tasks than workers, then that no worker idles.
+    """Check the student's ``farm(comm, tasks, work)``, which distributes tasks to workers.
 
-    The last check has one task that is longer than all others.
+    Yield after the results in several legal orders, after fewer tasks than workers, and after the check that no worker
+    idles while another one is at a long task.
     """
     by_rank_0: list[int] = []
 
@@ -194,7 +214,7 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _expect_busy(answer: Callable[..., Any]) -> None:
-    """Check that other workers do all other tasks while one worker is at the first task.
+    """Raise Mistake if free workers wait while one worker is at the first task, which is long.
 
     The first task ends after all others, or after 600 probes (50 per task), which let the other ranks run.
     """
