@@ -258,12 +258,10 @@ def apply(
     Raises:
         SpmdError: If operands, parameters or strategy do not fit the operator; the message names the operator.
     """
-    world: Any = getattr(operands[0], "world", None) if operands else None
-    for x in operands:
-        if not isinstance(x, PlainTensor) or x.world is not world:
-            operands = operands_of_one_world(op.name, operands)
-            world = operands[0].world
-            break
+    first_world = getattr(operands[0], "world", None) if operands else None
+    if not operands or any(not isinstance(x, PlainTensor) or x.world is not first_world for x in operands):
+        operands = operands_of_one_world(op.name, operands)
+    world: Any = operands[0].world
     observers, call = world.observers, (op, operands, params, strategy)
     watcher = observers.watchers[-1] if observers.watchers else None
     if watcher is not None:
@@ -311,7 +309,7 @@ def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTen
         tensor = x if isinstance(x, PlainTensor) else getattr(x, "tensor", None)
         if isinstance(tensor, PlainTensor):
             return tensor.world.operands(name, values, tensor)
-    kinds = ", ".join(type(x).__name__ for x in values)
+    kinds = ", ".join(type(x).__name__ for x in values) or "no operand"
     raise NoTensorError(
         f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
     )

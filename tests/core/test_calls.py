@@ -233,6 +233,12 @@ def test_core_takes_tensors_and_nothing_else():
         apply(Op("exp", Rule.parse("... -> ..."), np.exp), ["x"], {})
 
 
+def test_a_call_without_operands_says_what_an_operator_takes():
+    square = Op("square", Rule.parse("... -> ..."), np.square)
+    with pytest.raises(UsageTypeError, match="square takes tensors, but got no operand; make one with "):
+        square()
+
+
 def test_parts_are_reduced_in_the_order_given():
     parts = [np.array(part) for part in (1e16, 1.0, -1e16, 1.0)]
     assert fold("sum", parts) == 1 and fold("sum", [parts[k] for k in (0, 2, 1, 3)]) == 2
