@@ -53,22 +53,31 @@ def short_repr(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(parts)})"
 
 
-def _field_text(value: Any, most: int = 48) -> str:
-    """Return a field as short text; containers and long values are abbreviated."""
+#: Characters of a field in the text of a dataclass.
+LONGEST_FIELD = 48
+
+
+def _field_text(value: Any) -> str:
+    """Return a field of a dataclass as text of at most :data:`LONGEST_FIELD` characters.
+
+    Long strings are cut. Other long values are replaced by their type, containers by the number of their entries.
+    """
     if isinstance(value, (str, int, float, bool, type(None))):
         text = repr(value)
         return (
-            text if len(text) <= most else f"{text[: most - 4]}...{text[0] if isinstance(value, str) else ''}"
+            text
+            if len(text) <= LONGEST_FIELD
+            else f"{text[: LONGEST_FIELD - 4]}...{text[0] if isinstance(value, str) else ''}"
         )
     if isinstance(value, (tuple, list, dict, set, frozenset)):
         text = repr(value) if len(value) <= 4 and all(isinstance(v, (int, float, str)) for v in value) else ""
-        return text if 0 < len(text) <= most else f"<{len(value)} entries>"
+        return text if 0 < len(text) <= LONGEST_FIELD else f"<{len(value)} entries>"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"<{type(value).__name__}>"
     if is_dataclass(value) and isinstance(value, ShortRepr):
         return f"{type(value).__name__}(...)"
     text = repr(value)
-    return text if len(text) <= most else f"{type(value).__name__}(...)"
+    return text if len(text) <= LONGEST_FIELD else f"{type(value).__name__}(...)"
 
 
 def _text_of(value: Any) -> str:

@@ -90,6 +90,8 @@ def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: s
 def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
     """Return the sets of operands in which a rule is jointly linear.
 
+    Raises RuleError for another word than "none", "each" and "all".
+
     Args:
         linear: the sets, or "none", "each" (every operand by itself) or "all" (all operands together).
         count: the number of operands.
@@ -110,15 +112,25 @@ def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) 
 def fit_shapes(
     rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
-    """Return the terms of a rule fitted to shapes, and the size of each factor.
+    """Return the terms of a rule for operands of certain shapes, and the size of each factor.
 
-    The terms are those of the operands and those of the results. ``...`` is written out as factors ``.0``, ``.1``, …
-    from the right. The factors are in device-matrix order. ``sizes`` has the sizes that the shapes do not determine.
-    Raises RuleError if sizes contradict each other or one is unknown.
+    ``...`` is written out as factors ``.0``, ``.1``, … from the right. A dim of ``...`` that is broadcast has no
+    factor.
+
+    Args:
+        rule: the rule.
+        shapes: the global shape of each operand.
+        sizes: ``(factor, size)`` of the factors that the shapes do not determine.
+
+    Returns:
+        The terms of the operands, the terms of the results, and ``(factor, size)`` in the order of the device matrix.
+
+    Raises:
+        RuleError: If the number of operands or of dims does not fit, sizes contradict each other, or one is unknown.
     """
     if len(shapes) != len(rule.inputs):
-        wanted = many(len(rule.inputs), "operand")
-        raise RuleError(f"the rule '{rule}' takes {wanted}, but {many(len(shapes), 'was', 'were')} given")
+        takes = many(len(rule.inputs), "operand")
+        raise RuleError(f"the rule '{rule}' takes {takes}, but {many(len(shapes), 'was', 'were')} given")
     size_of: dict[str, int] = dict(sizes)
     terms = [_expand_ellipsis(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
@@ -157,12 +169,20 @@ def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
 
 
 def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
-    """Record the sizes of an operand's factors in ``size_of``.
+    """Add the sizes of the factors of an operand to ``size_of``, except those of compound dims.
 
-    Compound dims are left to :func:`_solve_compound`.
+    A compound dim has several factors (:func:`_solve_compound`). A dim of ``...`` with size 1 is broadcast: the size in
+    another operand counts.
 
-    A dim of ``...`` with size 1 broadcasts: the other size counts. Raises RuleError if a factor has two sizes, or a
-    dim without factors has not size 1.
+    Args:
+        term: the factors of each dim.
+        shape: the operand's global shape.
+        size_of: the sizes by factor so far, which this function extends.
+        rule: the rule, for messages.
+        operand: the number of the operand, for messages.
+
+    Raises:
+        RuleError: If a factor has two sizes, or a dim without factors has another size than 1.
     """
     for dim, size in zip(term, shape):
         if not dim and size != 1:
@@ -190,9 +210,10 @@ def _drop_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
 
 
 def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
-    """Record the size of the only unknown factor of a compound dim in ``size_of``.
+    """Add the size of the only unknown factor of each dim with several factors to ``size_of``.
 
-    Raises RuleError if several sizes are unknown, or the sizes do not multiply to that of the dim.
+    The arguments are those of :func:`_record_sizes`. Raises RuleError if several factors of a dim have no size, or the
+    sizes do not multiply to that of the dim.
     """
     for dim, size in zip(term, shape):
         unknown = [factor for factor in dim if factor not in size_of]
@@ -212,14 +233,15 @@ Axes = tuple[str, ...]
 
 
 def _in_words(axes: Axes) -> str:
+    """Return the names of axes for a message."""
     return "no axis" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes)
 
 
 def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
-    """Yield the reasons why a rule does not allow a strategy.
+    """Yield the reasons why a rule does not allow a strategy; nothing if it does.
 
-    Some factors must not be split. Factors that share a dim are split evenly, and a minor one only if the major one is
-    split completely. Each result has pending reductions of one kind.
+    Factors in ``Rule.whole`` must not be split. Factors that share a dim are split evenly, and a minor one only if the
+    major one is split completely. Each result has pending reductions of one kind.
     """
     sizes, parts = bound.sizes, strategy.parts
     for factor, axes in strategy.splits:
