@@ -122,7 +122,7 @@ def _vary_axis_order(strategy: Strategy, layouts: Sequence[Layout]) -> list[Stra
     dims = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
     for factor, axes in strategy.splits:
-        orders = {}
+        orders: dict[tuple[str, ...], None] = {}
         for entry in dims:
             first_axes = [axis for axis in entry if axis in axes]
             orders[(*first_axes, *(axis for axis in axes if axis not in first_axes))] = None
