@@ -264,7 +264,7 @@ def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
         return _parse_sbp(args, shape)
     if args.shard:
         cuts = _parse_cuts(args)
-        layout = from_cuts(cuts, args.n or math.prod(cuts), args.repeat or "right")
+        layout: Layout = from_cuts(cuts, args.n or math.prod(cuts), args.repeat or "right")
     else:
         text = args.tensor_map if args.device_matrix else args.dims
         if text is None:

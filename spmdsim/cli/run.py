@@ -46,7 +46,7 @@ _PRODUCT_OPTIONS = "--every --mesh --strategy --layout --shape --dtype --x --w -
 MOST_ELEMENTS = 1 << 40
 """Most elements of a matrix of random numbers."""
 
-SHORT = ("operator", "mesh", "strategy", "collectives", "received (B)", "verdict")
+SHORT: tuple[str, ...] = ("operator", "mesh", "strategy", "collectives", "received (B)", "verdict")
 """Columns of the table without ``--wide``."""
 
 NUMBERS = ("cases", "sent (B)", "received (B)", "most received (B)", "ms")
