@@ -36,7 +36,7 @@ for array in np.eye(4) > 0, np.eye(4, dtype=half):
 
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.steps.group_steps import scan_step
+from spmdsim.redistribution.steps.group_steps import build_scan_step
 
 pair = Mesh((2, 2), ("a", "b"))
 for src, dst, shape, after in (
@@ -47,7 +47,7 @@ for src, dst, shape, after in (
 ):
     route = plan(src, dst, shape, "float32", to_shape=after)
     print([(str(step), [step.nbytes(rank, 4) for rank in range(8)]) for step in route.steps])
-scan = scan_step(mesh("x", None), ("x",), (4,), "sum")
+scan = build_scan_step(mesh("x", None), ("x",), (4,), "sum")
 print([scan.nbytes(rank, 4) for rank in range(4)])
 
 import spmdsim
