@@ -46,7 +46,7 @@ def value(name: str, body: str, *says: str, **more: object) -> Case:
 
 def numbers(name: str, text: str) -> Case:
     """A number differs that an operator is given."""
-    body = f"from spmdsim import dropout\nt = Tensor.from_global(a, R, w)\nbegins()\nt = {text}\nt.to(mesh('dp', None)).full()  # @here\n"
+    body = f"from spmdsim.ops import dropout\nt = Tensor.from_global(a, R, w)\nbegins()\nt = {text}\nt.to(mesh('dp', None)).full()  # @here\n"
     return value(f"{name}, a number", body, "{here}", "computed (otherwise|by other)")
 
 
