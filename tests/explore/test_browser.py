@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from browsers import FLAGS, find_browser
 from page_schedules import every_schedule
 
 from spmdsim import Mesh, Tensor, matmul, plan
@@ -26,17 +26,6 @@ from spmdsim.worlds import LockStep
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: scripts/browser_tests.sh")
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 OFFER = Offer(
     meshes=(Mesh((2, 2), ("dp", "tp")), Mesh((2, 2, 2), ("a", "b", "c")), Mesh((3,), ("x",))),
     shapes=((7,), (6, 5), (4, 3, 5)),
@@ -100,7 +89,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    executable = find_browser()
     with playwright.sync_playwright() as driver:
         if executable is None and not Path(driver.chromium.executable_path).exists():
             pytest.skip("there is no Chromium: apt install chromium, or playwright install chromium")
