@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout.element_type import as_array, promote_types
+from spmdsim.layout.element_type import as_array, promote_types, why_no_number
 from spmdsim.worlds.provenance import NUMBER, combine_numbers
 from spmdsim.worlds.several_worlds import in_one_world
 
@@ -48,40 +48,33 @@ def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Seq
 def as_operand(value: Any, like: T) -> T:
     """Return an operand as a tensor: a number or array is replicated on the mesh of ``like``.
 
-    A tensor is returned itself, and a module's parameter as its tensor. A Python number takes the element type of
-    ``like`` if it fits, as in NumPy.
+    A tensor is returned itself, whatever its mesh, and a module's parameter as its tensor. A Python number takes the
+    element type of ``like`` if it fits, else the wider type that NumPy gives. NumPy scalars promote as in NumPy 2, so
+    ``np.float64`` beside float32 becomes float64. Arrays and lists keep their own type.
 
     Args:
-        value: a tensor, parameter, number or array; all ranks pass equal values.
+        value: a tensor, parameter, number, array or nested list of numbers; all ranks pass equal values.
         like: the tensor beside which the operand stands.
 
     Raises:
-        RuleError: If ``value`` is something else.
-        InputError: If an integer is out of range for the integer type of ``like``.
+        RuleError: If ``value`` is no number and no array of numbers, such as a string.
+        InputError: If a Python integer is out of range for the integer type of ``like``, or lists of one level differ
+            in length.
     """
     if isinstance(value, PlainTensor):
         return cast(T, value)
-    world: Any = like.world
-    make: Any = type(like)
     if isinstance(value, (int, float, complex)):
-        # Zeros of both signs are equal.
-        sign = "" if value or type(value) is int else repr(value)
-        scalar, meta, number = _convert_number(like.meta, value, sign)
-        if not world.has_data:
-            scalar = world.empty((), meta.dtype)
-        provenance_number = 0
-        if world.provenance is not None and number:
-            provenance_number = number
-            world.provenance.note(provenance_number, NUMBER, parameters=value)
-        constant: T = make(world, meta, [scalar] * len(world.ranks), False, "", provenance_number)
-        if world.observers.programs:
-            world.observers.programs[-1].created(constant, words=repr(value))
-        return constant
+        return _make_constant(value, like)
     if hasattr(value, "as_operand"):  # A parameter of a module.
         return cast(T, value.as_operand(like))
+    world: Any = like.world
+    make: Any = type(like)
     array = as_array(value)
-    if array.dtype == object:
-        raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
+    problem = why_no_number(array.dtype)
+    if problem is not None:
+        raise RuleError(
+            f"an operand must be a tensor, an array or a number, not {type(value).__name__} with {problem}"
+        )
     if isinstance(value, np.generic):  # Compared and recorded like a Python number.
         source = Described(lambda index: array, repr(value))
         layout = Layout.replicated(like.layout.mesh, 0)
@@ -89,16 +82,43 @@ def as_operand(value: Any, like: T) -> T:
     return cast(T, make.from_global(array, Layout.replicated(like.layout.mesh, array.ndim), world))
 
 
+def _make_constant(value: complex, like: T) -> T:
+    """Return a Python number as a tensor without dims, replicated on the mesh of ``like``.
+
+    Args:
+        value: the number; also ``np.float64`` and ``np.complex128``, which are Python numbers, too.
+        like: the tensor beside which the number stands.
+
+    Raises:
+        InputError: If an integer is out of range for the integer type of ``like``.
+    """
+    world: Any = like.world
+    make: Any = type(like)
+    # 0.0 and -0.0 are equal, so the sign of a zero is part of the cache's key.
+    sign = "" if value or type(value) is int else repr(value)
+    scalar, meta, number = _convert_number(like.meta, value, sign)
+    if not world.has_data:
+        scalar = world.empty((), meta.dtype)
+    provenance_number = 0
+    if world.provenance is not None and number:
+        provenance_number = number
+        world.provenance.note(provenance_number, NUMBER, parameters=value)
+    constant: T = make(world, meta, [scalar] * len(world.ranks), False, "", provenance_number)
+    if world.observers.programs:
+        world.observers.programs[-1].created(constant, words=repr(value))
+    return constant
+
+
 def constant(value: Any, like: T) -> T:
     """Return a number or array as a tensor, like :func:`as_operand`, for callers that only read it.
 
-    Python's ints and floats come from a cache if this process owns one rank.
+    Python's ints and floats come from a cache if this process owns one rank and no program is recorded or watched.
     """
     kind: Any = type(value)
     world: Any = like.world
     if (kind is not int and kind is not float) or world.observers.programs or world.observers.watchers:
         return as_operand(value, like)
-    # Zeros of both signs are equal.
+    # 0.0 and -0.0 are equal, so the sign of a zero is part of the cache's key.
     key = type(like), like.meta, kind, value if value or kind is int else repr(value)
     constant: T | None = world.constants.get(key)
     if constant is None:
@@ -139,10 +159,13 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
-    """Return the type of a Python number beside elements of a type.
+    """Return the type of a Python number or NumPy scalar beside elements of a type, as in NumPy.
 
-    It is their type if the number fits, as in NumPy.
+    A Python number takes their type if it fits, else the next wider kind: a float beside integers becomes float64. A
+    NumPy scalar keeps its type for the promotion, so ``np.float64`` beside bfloat16 is float64.
     """
+    if isinstance(value, np.generic):
+        return promote_types(dtype, value.dtype)
     if dtype.kind != "V":
         return np.result_type(dtype, value)
     return promote_types(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype

@@ -105,9 +105,21 @@ def test_numbers_and_lists_beside_tensors():
     x = Tensor.from_global(np.array([1, 2], BF16), MESH(None), WORLDS[0])
     assert [(x + value).dtype.name for value in (1, 2.5, 1j)] == ["bfloat16", "bfloat16", "complex64"]
     assert (x + np.array([1, 2], "i4")).dtype == BF16 and (np.array([1, 2], "f2") + x).dtype == "f4"
+    scalars = np.float64(2.5), np.float32(2.5), np.complex128(1j), np.int64(3)
+    assert [(x + value).dtype.name for value in scalars] == ["float64", "float32", "complex128", "bfloat16"]
+    for kind in ("f4", "i4", "f2"):
+        numbers = np.array([1, 2], kind)
+        tensor = Tensor.from_global(numbers, MESH(None), WORLDS[0])
+        for value in (2.5, np.float64(2.5), np.float32(2.5), 1j, np.complex128(1j)):
+            assert (tensor + value).dtype == (numbers + value).dtype
     assert (2**x).full().tolist() == [2, 4]
     assert (x == [1, 3]).full().tolist() == [True, False] and (x != (1, 3)).full().tolist() == [False, True]
     assert (x == "one") is False and (x != None) is True  # noqa: E711
+    for value, words in (("one", "str"), (np.array(["one"]), "ndarray"), (None, "NoneType"), ({}, "dict")):
+        with pytest.raises(
+            RuleError, match=f"an operand must be a tensor, .* not {words} with elements of type"
+        ):
+            ops.add(x, value)
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=["lock step", "shapes only"])
