@@ -96,6 +96,22 @@ def test_a_finer_shape(inputs: dict, expect: dict) -> None:
     assert [*result.matrix] == expect["device_matrix"] and [*result.map] == expect["tensor_map"]
 
 
+def test_a_finer_shape_with_dims_of_one():
+    for shape, finer, axes in (
+        ((4, 1), (4, 1), (0, -1)),
+        ((4, 6), (1, 4, 1, 2, 3, 1), (-1, 0, -1, -1, -1, -1)),
+        ((4,), (4, 1), (0, -1)),
+    ):
+        start = MapLayout((4,), (0, *(-1,) * (len(shape) - 1)), shape)
+        assert expand_tensor(start, finer) == MapLayout((4,), axes, finer)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 2, 2), (4, 3), ()])
+def test_a_shape_that_is_not_finer(shape):
+    with pytest.raises(NotExpandable, match="does not refine"):
+        expand_tensor(MapLayout((1,), (-1,), (4,)), shape)
+
+
 @cases("unify_shape_prefix_products")
 def test_prefix_products(inputs: dict, expect: dict) -> None:
     assert [*unify_matrix(inputs["a"], inputs["b"])] == expect["out"]

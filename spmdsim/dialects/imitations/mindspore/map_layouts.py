@@ -224,7 +224,15 @@ def _refine_axes(matrix: Shape, finer: Shape) -> list[list[int]]:
 def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     """Return the layout for a finer shape; an axis that splits several of the new dims is cut.
 
-    Raises NotExpandable if the shape does not refine that of the layout, or an axis cannot be cut to fit it.
+    Each dim of the layout must be the product of the next dims of ``shape``. Its axis splits the first of these dims
+    first.
+
+    Args:
+        layout: the layout.
+        shape: the finer shape; dims of size 1 may be anywhere in it.
+
+    Raises:
+        NotExpandable: If the shape does not refine that of the layout, or an axis cannot be cut to fit it.
     """
     matrix = [[size] for size in layout.matrix]
     #: Per new dim the axis (from the left) that splits it, and the number of the axis's part.
@@ -233,8 +241,10 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     for size, axis in zip(layout.shape, layout.map):
         left = len(layout.matrix) - 1 - axis
         cut: list[int] = []
+        # The old dim is the product of the new dims so far, `covered`, and of later ones; `remaining` is the part of
+        # the axis that splits none of them yet. New dims of size 1 belong to the old dim before them.
         remaining, covered = layout.axis_size(axis), 1
-        while covered < size:
+        while at < len(shape) and (covered < size or shape[at] == 1):
             new_size = shape[at]
             covered *= new_size
             at += 1
@@ -251,6 +261,8 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
             raise NotExpandable(f"shape {shape} does not refine {layout.shape}")
         if cut:
             matrix[left] = cut
+    if at < len(shape):
+        raise NotExpandable(f"shape {shape} does not refine {layout.shape}")
     starts = [0, *accumulate(len(cut) for cut in matrix)]
     finer = tuple(size for cut in matrix for size in cut)
     axes = tuple(-1 if left < 0 else len(finer) - 1 - starts[left] - number for left, number in pieces)
