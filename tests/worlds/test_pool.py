@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, ops
+from spmdsim.arrays.ops.declare import with_reused_output
 from spmdsim.worlds.pool import CACHE_LINE, CHUNK, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
@@ -152,3 +153,10 @@ def test_buffers_start_with_a_cache_line(nbytes):
     del view
     assert own.nbytes == 3 * nbytes
     assert {own.empty((nbytes,), np.uint8).ctypes.data for _ in range(3)} <= addresses
+
+
+def test_a_reused_output_has_the_broadcast_shape_of_all_operands():
+    special = pytest.importorskip("scipy.special")
+    a, b = np.full(SMALLEST // 8, 0.5), np.full((2, 1), 0.5)
+    result = with_reused_output(special.betainc)(a, b, a)
+    np.testing.assert_array_equal(result, special.betainc(a, b, a))

@@ -148,20 +148,21 @@ def conj(array: Any) -> Any:
 def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a version of a NumPy ufunc that writes large results into reused buffers.
 
-    Results of at least ``SMALLEST`` bytes use a buffer, because the page faults of fresh memory take longer than an
-    addition. A function that is no ufunc is returned itself.
+    A buffer is used if the first or the last operand has at least ``SMALLEST`` bytes, because the page faults of fresh
+    memory take longer than an addition. Small operands that broadcast to a large result get no buffer.
+
+    Args:
+        function: a ufunc with one result. Another function is returned itself.
     """
     if not isinstance(function, np.ufunc):
         return function
 
     def local(*arrays: Array) -> Any:
-        """Call the function, with an output buffer for at least ``SMALLEST`` bytes."""
+        """Call the function, with an output buffer if the first or last array is large."""
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        shape = arrays[0].shape
-        if shape != arrays[-1].shape:
-            shape = np.broadcast_shapes(*[array.shape for array in arrays])
+        shape = np.broadcast_shapes(*[array.shape for array in arrays])
         return function(*arrays, out=empty(shape, dtype))
 
     return local
@@ -355,7 +356,11 @@ def _adapt_derivative(derivative: Callable[..., Any]) -> tuple[Callable[..., Any
 
 
 def _multiply_slope(dy: Array, slope: Array) -> Array:
-    """Return a gradient times a slope; write large results into a reused buffer."""
+    """Return a gradient times a slope.
+
+    The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes, and the slope is boolean
+    or has the gradient's element type.
+    """
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope
     else:
