@@ -179,7 +179,8 @@ def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
     """Return one array per owned rank.
 
     Args:
-        shards: one array, a list or tuple with one array per owned rank, or a function of the rank.
+        shards: one array if the world owns one rank, a list or tuple with one array per owned rank, or a function of
+            the rank.
         world: the world that owns the ranks.
 
     Raises:
@@ -282,11 +283,12 @@ SMALL_FILE = 1 << 26
 def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:
     """Raise WorldError if a source is not equal on all ranks of the tensor's mesh.
 
-    Compared are the shape, element type and layout, and:
+    All ranks of the mesh must call it. Compared are the shape, element type and layout, and:
 
-    - of an array all bytes, of a memory map above 64 MiB samples;
+    - of an array or list all bytes, of a memory map above 64 MiB samples;
     - of a source with a method ``sample`` the text that it returns;
-    - of a function its description (attribute ``words``); if it has none, the blocks that several ranks computed.
+    - of another source its description (attribute ``words``), and also its blocks if the tensor is replicated;
+    - of a source without a description the blocks that several ranks own.
 
     Nothing is compared if ``words`` is None, or if the process's first rank is outside of the mesh.
 

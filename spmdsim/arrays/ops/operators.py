@@ -193,23 +193,27 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
-    """Raise NoTensorError if none of ``values`` is a tensor.
+    """Raise NoTensorError if a call failed because none of its ``values`` is a tensor.
 
-    It returns if ``error`` already explains the call: an error of the package (but no NoTensorError of an inner
-    function), or one whose text has the word "argument".
+    Nothing is raised if one of them is or stands for a tensor, or if ``error`` already explains the call. It does if it
+    is an error of the package, or if its text has the word "argument". A NoTensorError of an inner function is
+    replaced, because it does not name the function that the user called.
 
     Args:
         name: the function that the user called.
         error: the exception that the call raised.
         values: the arguments of the call.
     """
-    # An error of ours says itself what is wrong, but for the name of the function that the user called.
-    of_the_call = isinstance(error, SpmdError) or "argument" in str(error)
-    if (not of_the_call or isinstance(error, NoTensorError)) and not any(map(_stands_for_a_tensor, values)):
-        kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
-        raise NoTensorError(
-            f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
-        ) from None
+    explains_call = isinstance(error, SpmdError) or "argument" in str(error)
+    # A NoTensorError names an inner function, not the one that the user called.
+    if explains_call and not isinstance(error, NoTensorError):
+        return
+    if any(map(_stands_for_a_tensor, values)):
+        return
+    kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
+    raise NoTensorError(
+        f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
+    ) from None
 
 
 def _stands_for_a_tensor(value: object) -> bool:

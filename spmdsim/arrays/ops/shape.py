@@ -208,11 +208,11 @@ def reshape(
 
 
 def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
-    """Reshape in column-major order for ``order="F"``, in row-major order for "A".
+    """Reshape a tensor in an order that is not "C": column-major for "F", row-major for "A".
 
     Args:
         x: the tensor.
-        shape: the new shape.
+        shape: the new shape, without -1.
         layout: the layout of the result; None: it follows from that of ``x``.
         order: "F" or "A".
 
@@ -231,20 +231,26 @@ def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str
 
 
 def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
-    """Return a layout that splits the new shape's first dimension; None if none is needed.
+    """Return a layout that splits the first dimension of size > 1 of the new shape, or None.
 
-    It is needed if ``x`` is a vector whose blocks end within rows of the new shape. With it, the elements move
-    between neighbours, and nothing is gathered. None is also returned if the vector is not split or is partial.
+    It is needed if the blocks of the vector ``x`` may end within rows of the new shape. With it, the elements move
+    between neighbours, and nothing is gathered.
 
     Args:
         x: a vector.
-        shape: the new shape.
+        shape: the new shape, with as many elements.
+
+    Returns:
+        The layout. None if the vector is not split or is partial; or if the first dimension whose size is not 1 has no
+        elements, has all elements of the vector, or has a multiple of the number of blocks as its size.
     """
     old_layout, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
+    rows = shape[first]
     if not old_layout.dims[0] or old_layout.partial_axes:
         return None
-    if shape[first] in (0, n) or shape[first] % old_layout.cuts[0] == 0:
+    # If the number of blocks divides the rows, all blocks end at the ends of rows.
+    if rows in (0, n) or rows % old_layout.cuts[0] == 0:
         return None
     return Layout(old_layout.mesh, [old_layout.dims[0] if d == first else None for d in range(len(shape))])
 
@@ -311,12 +317,20 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
 def merge_dims(x: Tensor, start: int, stop: int) -> Tensor:
     """Return the tensor with dims ``start`` to ``stop - 1`` merged into one.
 
-    The merged dim is split by all axes that split one of them, and nothing is gathered.
+    Unless ``x`` is partial, the merged dim is split by all axes that split one of these dims, and nothing is gathered.
+    Blocks may exchange elements, because the merged elements are in row-major order. A partial tensor stays partial,
+    and :func:`reshape` chooses its layout.
+
+    Args:
+        x: the tensor.
+        start: the first merged dim.
+        stop: the dim after the last merged one; if it is ``start``, a dim of size 1 is inserted.
     """
     dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
     split_dims = [d for d in range(x.ndim)[start:stop] if dims[d]]
-    needs_no_layout = not split_dims or (split_dims == [start] and x.shape[start] % x.layout.cuts[start] == 0)
-    if needs_no_layout or x.layout.partial_axes:
+    # An even split of the first of these dims is also an even split of the merged dim.
+    stays_local = not split_dims or (split_dims == [start] and x.shape[start] % x.layout.cuts[start] == 0)
+    if stays_local or x.layout.partial_axes:
         return reshape(x, shape)
     axes = tuple(axis for d in split_dims for axis in dims[d])
     return reshape(x, shape, Layout(x.layout.mesh, [*dims[:start], axes, *dims[stop:]]))

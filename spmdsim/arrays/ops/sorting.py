@@ -406,14 +406,17 @@ _sort_op = SteppedOp(
 def _sort_along(
     name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...]
 ) -> tuple[Tensor, ...]:
-    """Sort along a dimension in the layout that moves fewer bytes; return results in the layout of ``x``.
+    """Sort along a dimension in the layout that moves fewer bytes; return in that of ``x``.
+
+    A partial ``x`` is reduced first, and the results have its layout without pending reductions. Equal entries keep
+    their order, also if descending.
 
     Args:
         name: the function that the user called, for error messages.
         x: the tensor.
         dim: the dimension.
-        descending: the largest entries come first.
-        give: the results: VALUES, INDICES or both.
+        descending: True to sort the largest entries first.
+        give: the results in their order: VALUES, INDICES or both.
     """
     at = normalise_along_dim(name, x, dim)
     x = x.to(x.layout.reduced)
@@ -427,9 +430,13 @@ def _sort_along(
 def _choose_layout(x: Tensor, dim: int) -> Layout:
     """Return the layout in which to sort: that of ``x``, or one that does not split ``dim``.
 
-    The axes of ``dim`` go to the largest other dimension that has an element for each of them, if moving there and
-    back costs less than the samples of a sort of a split dimension. Else, or if no dimension is large enough, the
-    layout stays.
+    The axes of ``dim`` go to the other dimension with the longest blocks, if these have an element for each new block,
+    and if the samples of a sort of the split dimension need more elements than a block of ``dim`` has. Else the layout
+    stays, as it does for a tensor without elements.
+
+    Args:
+        x: the tensor; it must not be partial.
+        dim: the dimension to sort along.
     """
     layout, shape = x.layout.canonical, x.shape
     axes = layout.dims[dim]
@@ -437,13 +444,15 @@ def _choose_layout(x: Tensor, dim: int) -> Layout:
     if parts == 1 or not math.prod(shape):
         return x.layout
     samples, rounds, within = choose_sampling(shape[dim], parts, x.dtype.itemsize)
-    if rounds * parts * samples + within <= layout.largest_shape(shape)[dim]:
+    block_shape = layout.largest_shape(shape)
+    # Left: elements that a rank receives to find the cuts of a split dim. Right: elements that move there and back.
+    if rounds * parts * samples + within <= block_shape[dim]:
         return x.layout
-    rooms = [d for d, n in enumerate(layout.largest_shape(shape)) if d != dim and n >= parts]
-    if not rooms:
+    long_dims = [d for d, n in enumerate(block_shape) if d != dim and n >= parts]
+    if not long_dims:
         return x.layout
-    room = max(rooms, key=lambda d: layout.largest_shape(shape)[d])
-    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
+    longest = max(long_dims, key=lambda d: block_shape[d])
+    dims = [() if d == dim else entry + axes * (d == longest) for d, entry in enumerate(layout.dims)]
     return Layout(layout.mesh, dims)
 
 

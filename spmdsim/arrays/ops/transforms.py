@@ -35,10 +35,13 @@ def factors(n: int, parts: int) -> tuple[int, int] | None:
     rows = rows[n % rows == 0]
     if not len(rows):
         return None
-    first = min(
-        rows.tolist(),
-        key=lambda candidate: (n // candidate % parts > 0, abs(math.log(candidate * candidate / n))),
-    )
+
+    def rank_candidate(first: int) -> tuple[bool, float]:
+        """Return a sort key: True if the second factor is uneven, and the imbalance of both factors."""
+        is_uneven = (n // first) % parts > 0
+        return is_uneven, abs(math.log(first * first / n))
+
+    first = min(rows.tolist(), key=rank_candidate)
     return first, n // first
 
 
