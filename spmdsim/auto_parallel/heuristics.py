@@ -141,9 +141,10 @@ class _Spread:
         return states_of(operator.bound, candidates(operator, self.mesh, self.settings))
 
     def _choose(self, operator: Operator) -> None:
-        """Choose the best candidate of an operator, given the strategies of its decided neighbours.
+        """Choose the candidate of an operator with the smallest costs, and the first of equal ones.
 
-        The choice is cached, because repeated layers have equal candidates and neighbours.
+        The costs are those of :meth:`_price_candidate`, given the strategies of the decided neighbours. The choice is
+        cached, because repeated layers have equal candidates and neighbours.
         """
         states = self._states(operator)
         links = self._list_links(operator)
@@ -286,14 +287,21 @@ def search_by_propagation(
     polish: bool,
     watch: Watch = ignore_label,
 ) -> SearchResult:
-    """Run the sharding propagation on each of some meshes and return the best result.
+    """Run the sharding propagation on each of some meshes and return the fastest result.
+
+    The fastest result is the one with the fewest seconds in the cost model. The memory is not limited. An error on one
+    mesh ends the search.
 
     Args:
         graph: the program; at least one operator must be configured.
-        meshes: the meshes to try.
+        meshes: the meshes to try, at least one.
         settings: the assumptions of the cost model.
-        polish: also improve each result by a local search.
-        watch: called with a label before each stage of the work.
+        polish: True to improve each result by a local search, too; the result before it stays a candidate.
+        watch: called with a label before each mesh.
+
+    Raises:
+        InputError: If no operator is configured.
+        RuleError: If a configured strategy does not fit its operator on a mesh.
     """
     answers, moves = [], MovePrices(settings)
     models: dict[Mesh, ChoiceModel] = {}
@@ -301,9 +309,14 @@ def search_by_propagation(
         watch(f"strategies on {mesh}")
         propagated = propagate(graph, mesh, settings)
         start = complete_choice(graph, mesh, propagated.strategies, settings, moves=moves)
-        method, rivals = "sharding propagation", tuple(meshes)
         answer = SearchResult(
-            start, settings, method, propagated.remarks, rivals=rivals, _prices=moves, _models=models
+            choice=start,
+            settings=settings,
+            method="sharding propagation",
+            remarks=propagated.remarks,
+            rivals=tuple(meshes),
+            _prices=moves,
+            _models=models,
         )
         answers.append((answer.seconds, answer))
         if polish:
@@ -321,17 +334,19 @@ def search_by_recursion(
 ) -> SearchResult:
     """Return the result of the double recursion, on a mesh with one axis per prime factor.
 
-    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up
-    to :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have
-    their least work. Programs with more than :data:`MOST_OPERATORS` operators are not improved.
+    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up to
+    :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have
+    their least work. If there is none, the mesh of the recursion is used, if it has at most :data:`POLISH_AXES` axes.
+    The result with the fewest seconds is returned. Programs with more than :data:`MOST_OPERATORS` operators are not
+    improved.
 
     Args:
         graph: the program.
         ranks: the number of ranks.
         settings: the assumptions of the cost model.
         version: version of the double recursion, "r1.0" or "2.x".
-        polish: also improve the result by a local search.
-        watch: called with a label before each stage of the work.
+        polish: True to improve the result by a local search, too.
+        watch: called with a label before each stage of the local search.
     """
     recursion = imitation("search", "double_recursion")
     strategies = recursion(graph, ranks, version).strategies()
@@ -421,8 +436,8 @@ def _improve_result(
         answer: the result whose program, settings and prices are used.
         mesh: the mesh.
         strategies: where the local search starts, one strategy per operator.
-        models: gets the choice model of the mesh.
-        bound: the least work on the mesh if it was computed before.
+        models: gets the choice model of the mesh; extended.
+        bound: the least work on the mesh; None to compute it.
     """
     graph, settings = answer.graph, _with_tied_layers(answer.graph, answer.settings)
     model = models[mesh] = quick_model(graph, mesh, settings, answer.moves, bound)
@@ -432,12 +447,16 @@ def _improve_result(
 
 
 def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:
-    """Convert a strategy on a mesh with small axes to a similar one on ``mesh``.
+    """Convert a strategy on a mesh with small axes to a similar one on a mesh of larger axes.
 
-    The axes of ``mesh`` are larger. Each axis of ``mesh``, the largest first, splits the factor that needs the most
-    further blocks, if its size divides their number. A configured operator keeps its configured strategy. If the rule
-    rejects the result, the strategy
-    without splits is returned.
+    Each axis of ``mesh``, the largest first, splits the factor that still needs the most blocks, among those whose
+    number of blocks the axis divides. A configured operator keeps its configured strategy. If the rule rejects the
+    result, the strategy without splits is returned.
+
+    Args:
+        operator: the operator.
+        fine: its strategy on the mesh with small axes.
+        mesh: the mesh with larger axes.
     """
     if operator.configured is not None:
         return configured_strategy(operator, mesh)

@@ -266,7 +266,7 @@ def _best_mesh(
     moves: MovePrices,
     watch: Watch = ignore_label,
 ) -> SearchResult:
-    """Search the optimum on each of some meshes and return the best.
+    """Search the optimum on each of some meshes and return the one with the fewest seconds.
 
     Uneven blocks are searched only if no mesh has even ones. Of meshes whose seconds differ by rounding, the first
     wins.
@@ -352,10 +352,17 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
 def _model_or_error(
     graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, memory: float | None
 ) -> ChoiceModel | InputError:
-    """Return the model of the choices on a mesh, or an InputError if the mesh cannot be used.
+    """Return the model of the choices on a mesh, or the InputError that says why there is none.
 
-    It cannot be used if no operator can split anything over it, or if the model cannot be built. If ``memory``, a limit
-    in bytes, is None, the model leaves out strategies that no optimum has.
+    No model exists if no operator can split anything over the mesh, or if it cannot be built. The error is returned,
+    because other meshes may be usable.
+
+    Args:
+        graph: the program.
+        mesh: the mesh.
+        settings: the assumptions of the cost model.
+        moves: prices of redistributions that earlier calls computed.
+        memory: limit in bytes. If it is None, the model leaves out strategies that no optimum has.
     """
     try:
         if memory is None:

@@ -333,7 +333,8 @@ def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
     """Read the strategies that :meth:`SearchResult.save` wrote for the program of ``graph``.
 
     Raises:
-        InputError: If the file has another format, or strategies of another program.
+        InputError: If the file cannot be read, has another format, or has strategies of another program or strategies
+            that do not fit its operators.
     """
     data = read_json(path, "strategies")
     if not isinstance(data, dict) or data.get("format") != FORMAT:

@@ -33,16 +33,22 @@ class States:
 
 @lru_cache(maxsize=4096)
 def states_of(bound: BoundRule, strategies: tuple[Strategy, ...]) -> States:
-    """Return the states of an operator, one for each of its strategies."""
+    """Return the layouts of an operator's operands and results under each of its strategies.
+
+    State s belongs to ``strategies[s]``. All layouts are canonical, so equal splits are equal layouts.
+
+    Args:
+        bound: the operator's rule, bound to its shapes.
+        strategies: the strategies among which a search chooses.
+    """
     inputs = [bound.input_layouts(s) for s in strategies]
     outputs = [bound.output_layouts(s) for s in strategies]
-    operands = range(len(bound.inputs))
-    gradients = [[bound.gradient_layout(s, i).canonical for s in strategies] for i in operands]
+    operands, results = range(len(bound.inputs)), range(len(bound.outputs))
     return States(
         strategies,
-        tuple(tuple(row[i].canonical for row in inputs) for i in operands),
-        tuple(tuple(row[k].canonical for row in outputs) for k in range(len(bound.outputs))),
-        tuple(tuple(row) for row in gradients),
+        inputs=tuple(tuple(layouts[i].canonical for layouts in inputs) for i in operands),
+        outputs=tuple(tuple(layouts[k].canonical for layouts in outputs) for k in results),
+        gradients=tuple(tuple(bound.gradient_layout(s, i).canonical for s in strategies) for i in operands),
     )
 
 

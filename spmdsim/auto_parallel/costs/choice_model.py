@@ -37,6 +37,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
 from spmdsim.auto_parallel.solvers.elimination import reduce_domains
+from spmdsim.auto_parallel.solvers.integer import EQUAL
 from spmdsim.auto_parallel.storage_layouts import StorageLayouts
 from spmdsim.auto_parallel.strategy_choice import (
     States,
@@ -178,17 +179,20 @@ class ChoiceModel:
             yield self._tied_to(first.index), count * seconds, count * memory
 
     def _leave_out(self, slack: float) -> None:
-        """Leave out strategies whose work takes more than ``slack`` seconds above that of the quickest one.
+        """Leave out strategies over ``slack`` seconds slower than their operator's quickest one.
 
-        Also sets ``least_work``, the seconds of the quickest strategies of all operators together.
+        Only the work of operators counts, no redistributions. Operators that are tied are priced together and keep
+        equal strategies. Sets ``states``, and ``least_work``: the seconds of the quickest strategies of all operators
+        together.
         """
         totals: dict[int, np.ndarray] = {}
+        # `operator` is the first one of its tied operators, so their seconds are added.
         for operator, seconds, _ in self._price_all_work():
             totals[operator] = totals.get(operator, 0.0) + seconds
         self.least_work = sum(float(seconds.min()) for seconds in totals.values())
         quick_strategies: dict[int, tuple[Strategy, ...]] = {}
         for operator, seconds in totals.items():
-            quick = seconds <= (seconds.min() + slack) * (1 + 1e-9)
+            quick = seconds <= (seconds.min() + slack) * (1 + EQUAL)
             quick_strategies[operator] = tuple(compress(self.states[operator].strategies, quick))
         self.states = [
             states_of(o.bound, quick_strategies[self._tied_to(o.index)]) for o in self.graph.operators

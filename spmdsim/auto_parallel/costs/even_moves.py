@@ -54,11 +54,10 @@ class EvenMove(NamedTuple):
 def price_move(
     src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel | None = None
 ) -> Candidate:
-    """Return the planner's best candidate between two layouts, in less time if shards are equal in size.
+    """Return the planner's cheapest candidate between two layouts, faster for even shards.
 
     Its seconds and the names of its steps are those of the planner. The layouts of its steps may be those of the
-    standard
-    form, see :func:`standardise_move`.
+    standard form, see :func:`standardise_move`.
 
     Args:
         src: the layout before; its pending axes must include those of ``dst``.
@@ -97,21 +96,28 @@ def price_move(
 def standardise_move(
     src: Layout, dst: Layout, machine: Any, sizes: tuple[int, ...] | None = None
 ) -> EvenMove | None:
-    """Return the standard form of a redistribution on one mesh, or None if there is none.
+    """Return the standard form of a redistribution, or None; equal forms have equal prices.
+
+    Axes are numbered by kind, because axes of one kind are interchangeable. Dimensions that take no part are left out.
 
     Args:
         src: the layout before.
-        dst: the layout after.
-        machine: the cost model or None.
-        sizes: for each dimension, the greatest common divisor with the number that may split it between steps; None if
-            all dimensions are divisible. One divisible dimension is enough, because a plan splits no uneven dimension
-            further.
+        dst: the layout after, on the same mesh.
+        machine: the cost model; None to count bytes.
+        sizes: for each dimension, the greatest common divisor of its size and the number of blocks that it may have
+            between steps. None if all dimensions are divisible. One divisible dimension is enough, because a plan
+            splits no uneven dimension further.
+
+    Returns:
+        The form. None for a scalar, if the form would have more than :data:`MOST_ELEMENTS` elements, or if ``sizes`` is
+        given and there is no machine, no divisible dimension or an uneven split.
     """
     src, dst, free, divisors = _required_divisors(src, dst)
     if sizes is not None and machine is None:
         return None
     model: Any = machine and machine_on(machine, src.mesh)
     size_of = src.mesh.size_of
+    # The kind of each axis of size > 1: axes of one kind have equal sizes and links.
     kinds = _axis_kinds(src.mesh, machine)
     if sizes is None:
         moving = _divisible_dims(src, dst, free)
@@ -120,6 +126,7 @@ def standardise_move(
     if not moving or math.prod([size for size, _, _ in moving]) > MOST_ELEMENTS:
         return None
     moving.sort(key=lambda dim: ([[kinds[axis] for axis in entry] for entry in dim[1:]], dim[0]))
+    # The axes that take part, in a fixed order; free axes may split any dimension between two steps.
     used = dict.fromkeys(axis for _, *entries in moving for entry in entries for axis in entry)
     used |= dict.fromkeys((*src.partial_axes, *(kinds if free else ())))
     names = [kinds[axis] for axis in used]
@@ -149,8 +156,7 @@ def _divisible_dims(src: Layout, dst: Layout, free: frozenset[str]) -> list[Stan
     """Return the dimensions of the standard form if all dimensions are divisible.
 
     They are the dimensions that a layout splits and, if there are free axes, one unsplit dimension for all of them.
-    Without
-    either, it is the first dimension; for a scalar there is none.
+    Without either, it is the first dimension; for a scalar the list is empty.
     """
     dims = _list_dims(src, dst, free)
     unsplit = [dim for dim in dims if not dim[1] and not dim[2]][: 1 if free else 0]
@@ -162,9 +168,15 @@ def _partly_divisible_dims(
 ) -> list[StandardDim]:
     """Return the dimensions of the standard form if some dimensions are indivisible.
 
-    The list is empty if there is no standard form. There is none if no dimension is divisible, or if a layout splits a dimension unevenly. An indivisible dimension
-    has the
-    size in ``sizes``. One divisible unsplit dimension represents all of them.
+    An indivisible dimension has its size in ``sizes``. One divisible unsplit dimension represents all of them. The list
+    is empty if no dimension is divisible, or if a layout splits a dimension unevenly.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        free: the axes that may split any dimension between two steps.
+        divisors: for each dimension, the number that must divide it.
+        sizes: for each dimension, the greatest common divisor of its size and its divisor.
     """
     is_divisible = [size == divisor for size, divisor in zip(sizes, divisors)]
     pairs = zip(src.dims, dst.dims)

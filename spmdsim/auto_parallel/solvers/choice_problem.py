@@ -138,8 +138,9 @@ class ChoiceProblem:
         Args:
             seconds: the price of each state.
             memory: the bytes of each state; zeros if left out.
-            hub: True if many other variables will pair with it.
-            existing: number of the variable that gets more prices.
+            hub: True if many other variables will pair with it; ignored with ``existing``.
+            existing: number of the variable that gets these prices and bytes in addition, one for each of its states;
+                it is returned.
 
         Raises:
             InputError: If a new variable has no states.
@@ -157,9 +158,15 @@ class ChoiceProblem:
         return len(self.seconds) - 1
 
     def add_pair(self, i: int, j: int, seconds: np.ndarray, memory: np.ndarray | None = None) -> None:
-        """Add prices of a pair, ``[state of i, state of j]``.
+        """Add prices of a pair of variables to those that the pair has already.
 
-        A pair of equal variables adds to the variable's prices.
+        If both variables are equal, the diagonals are added to the variable's own prices.
+
+        Args:
+            i: the first variable.
+            j: the second variable.
+            seconds: the price of each combination, ``[state of i, state of j]``.
+            memory: the bytes of each combination; zeros if left out.
         """
         if i == j:
             self.seconds[i] = self.seconds[i] + np.diagonal(seconds)

@@ -120,11 +120,17 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
 def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
     """Return a shared price as an array ``[state of i, combination of the other variables]``.
 
-    If it would have more than :data:`LARGEST_COMPARED` entries, return prices whose differences are as large as any
-    of the shared price can be. They are safe: no state that may be part of an optimum is removed because of them.
+    If it would have more than :data:`LARGEST_COMPARED` entries, return a square array with one column per state of
+    ``i`` instead. In column s, state s costs 0 and each other state the most that the shared price can be. So no state
+    looks better than another by too much, and no state that may be part of an optimum is removed.
+
+    Args:
+        shared: the price that several variables pay together.
+        i: one of its variables.
     """
     n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
     if n * combinations > LARGEST_COMPARED:
+        # Prices are not negative, and each payer (each variable but the selector) pays for one label at most.
         most = float(shared.prices.max(initial=0.0)) * (len(shared.variables) - 1)
         return most * (1.0 - np.eye(n))
     return np.moveaxis(shared.table(), shared.around.index(i), 0).reshape(n, -1)
@@ -486,9 +492,15 @@ def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
 
 
 def _nearest_variables(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
-    """Return the :data:`WINDOW` variables nearest to one, by the number of pairs between them.
+    """Return up to :data:`WINDOW` variables nearest to one, itself included, in ascending order.
 
-    Paths through hubs do not count, because hubs pair with nearly all variables.
+    The distance is the number of pairs between two variables. Paths through hubs do not count, because hubs pair with
+    nearly all variables.
+
+    Args:
+        around: the neighbours of each variable.
+        centre: the variable in the middle.
+        hubs: the hubs.
     """
     window, reached = [centre], {centre}
     for v in window:

@@ -62,18 +62,19 @@ def solve_integer(
 ) -> Solution:
     """Return the cheapest assignment that stores at most ``limit`` bytes, by the solver HiGHS.
 
-    Its price may be above the optimum by the share ``gap``.
+    Its price may be above the optimum by the share ``gap``, and further above if the time ran out; then it is not
+    marked as optimal.
 
     Args:
         problem: the problem.
         limit: bytes; None for no limit.
-        seconds_allowed: HiGHS stops after this time with its best assignment. If it has none, it gets twice as long,
-            again and again.
+        seconds_allowed: HiGHS stops after this time with its best assignment. While it has none, it starts again with
+            twice the time.
         gap: relative gap of the price at which HiGHS stops.
 
     Raises:
         InputError: If scipy is not installed.
-        DoesNotFitError: If nothing fits; the message names the smallest limit that would.
+        DoesNotFitError: If nothing fits, with the smallest limit that would; or if HiGHS finds no assignment.
     """
     _require_scipy()
     bound, remaining = limit, reduce_domains(problem, memory=limit is not None)
@@ -97,7 +98,13 @@ def solve_integer(
 def find_lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed: float = 60.0) -> Solution:
     """Return the assignment with the least memory among those that are as fast as a solution.
 
-    HiGHS returns an arbitrary one of equally fast assignments.
+    HiGHS returns an arbitrary one of equally fast assignments, so this is a second run. Times count as equal up to the
+    relative difference :data:`EQUAL`. The result is ``solution`` itself if HiGHS finds none with less memory.
+
+    Args:
+        problem: the problem.
+        solution: an assignment of its variables.
+        seconds_allowed: as for :func:`solve_integer`.
     """
     remaining = reduce_domains(problem, memory=True)
     lighter = _run_solver(
@@ -134,18 +141,20 @@ def _run_solver(
     presolve: bool = True,
     most_seconds: float | None = None,
 ) -> Solution | None:
-    """Run HiGHS once; return the cheapest assignment with at most ``limit`` bytes, or None.
+    """Return the cheapest assignment with at most ``limit`` bytes that HiGHS finds, or None.
 
     Args:
         problem: the problem.
-        limit: bytes, or None.
-        seconds_allowed: time limit of the first run; doubled while HiGHS has no assignment.
+        limit: the most bytes; None for any number.
+        seconds_allowed: time limit of the first run. While HiGHS has no assignment at the limit, it starts again with
+            twice the time.
         gap: relative gap at which HiGHS stops.
-        presolve: let HiGHS simplify the program first.
+        presolve: True to let HiGHS simplify the program first.
         most_seconds: if given, return the assignment with the least memory among those with at most this price.
 
     Returns:
-        The assignment; None if HiGHS reports that there is none, or fails.
+        The assignment, which is marked as optimal (up to ``gap``) unless the time ran out. None if HiGHS reports that
+        there is none, or fails.
     """
     from scipy.optimize import LinearConstraint, milp
 
@@ -154,6 +163,7 @@ def _run_solver(
     unit = max(model.memory.max(initial=0.0), 1.0)
     if limit is not None:
         constraints.append(LinearConstraint(model.memory[None, :] / unit, -np.inf, limit / unit))
+    # Scale prices and bytes to at most 1, because the tolerances of HiGHS are absolute numbers.
     allowed = model.prices < IMPOSSIBLE / 2
     prices = np.where(allowed, model.prices, 0.0)
     scale = float(np.abs(prices).max(initial=0.0)) or 1.0
