@@ -121,7 +121,13 @@ def _to_plain(value: Any) -> Any:
 
 
 def _pack_round(moves: Any) -> Any:
-    """Convert one round to plain data for JSON."""
+    """Return what a foreign algorithm yielded as one round, as plain data for JSON.
+
+    Returns:
+        A list of instructions, each packed by `_pack_move`. ``{"one": instruction}`` for a single instruction outside
+        of a list, ``{"other": text}`` for what is no list, and ``{"many": count}`` for more than :data:`MOST_MOVES`
+        instructions.
+    """
     if isinstance(moves, Instruction):
         return {"one": _pack_move(moves)}
     if not isinstance(moves, (list, tuple)):
@@ -132,7 +138,12 @@ def _pack_round(moves: Any) -> Any:
 
 
 def _pack_move(move: Any) -> Any:
-    """Convert one instruction to plain data for JSON."""
+    """Return an instruction as plain data for JSON.
+
+    Returns:
+        ``[kind, peer, chunks]``, and also ``source`` and ``left`` if the instruction has them. ``{"other": text}`` for
+        what is no instruction.
+    """
     try:
         kind, peer, chunks, source, left = move
         peer = index(peer) if hasattr(peer, "__index__") else _to_plain(peer)

@@ -243,23 +243,37 @@ class _Compiler:
         return ArraySpan(WORK, self.aside - size, self.aside)
 
     def _plan_send(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
-        """Return the span of memory that has the chunks to send.
+        """Return the span of memory from which the chunks can be sent.
 
-        If they are not contiguous, it is a span of the work array, and the copies into it are added to ``packs``.
+        If the spans in which the chunks are now do not follow one another in one array, it is a new span of the work
+        array. The copies into it are then added to ``packs``.
+
+        Args:
+            chunks: the chunks, in the order of the message.
+            packs: the copies before the send; extended.
+
+        Raises:
+            ScheduleError: If the rank does not have one of the chunks.
         """
         places = [self._current_span(first, stop) for first, stop in self._list_runs(chunks)]
         contiguous = _join_spans(places)
         if contiguous is not None:
             return contiguous
         packed = self._set_aside(sum(p.stop - p.start for p in places))
-        packs += [Action(t, f) for t, f in zip(_split_span(packed, places), places)]
+        packs += [Action(target, source) for target, source in zip(_split_span(packed, places), places)]
         return packed
 
     def _plan_receive(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
-        """Return the span to receive into.
+        """Return the span into which a message is received.
 
-        It is the final position, or a span of the work array if a copy or a reduction must follow; these are added to
-        ``actions``. ``busy`` are the chunks that other messages of the round use.
+        It is the final span of the message's chunks. If their final spans do not follow one another, the message is
+        reduced, or another message of the round uses one of the chunks, it is a new span of the work array. The copies
+        or reductions from it are then added to ``actions``.
+
+        Args:
+            move: the instruction.
+            busy: the chunks that other messages of the round use.
+            actions: what to do after the messages; extended.
         """
         find_runs = list(self._list_runs(move.chunks))
         targets = [self._span(self.home, first, stop) for first, stop in find_runs]

@@ -251,7 +251,8 @@ class Matching:
 
     Attributes:
         findings: unmatched messages, wrong chunks, deadlocks.
-        order: events in a possible order: ``(rank, round, True)`` if a round starts, ``False`` if it ends.
+        order: events in a possible order: ``(rank, round, True)`` if a round starts, ``(rank, round, False)`` if it
+            ends.
         starts: ``starts[rank][i]`` is the global step in which the rank's round i starts.
         ends: ``ends[rank][i]`` is the global step in which it ends.
         travels: for each pair of ranks, the step in which each message travels, in order.
@@ -319,9 +320,10 @@ def checked_matching(schedule: Schedule) -> tuple[RoundTable, Matching]:
 
 
 def group_by_pair(table: RoundTable) -> tuple[Places, Places]:
-    """Return all sends and all receives by ``(sender, receiver)``, in order.
+    """Return two dicts, of the sends and of the receives between each pair of ranks.
 
-    Each is ``(round number, instruction)``.
+    The key is ``(sender, receiver)``. The value is a list of ``(round number, instruction)``, in the order of the
+    rounds of the rank that executes them. A pair without messages has no key; the dicts return an empty list for it.
     """
     sends: Places = defaultdict(list)
     receives: Places = defaultdict(list)
@@ -354,8 +356,9 @@ def _report_unmatched(
 def _find_unpaired(these: list[Place], those: list[Place]) -> list[Place]:
     """Return the messages of ``these`` that have no partner in ``those``.
 
-    Both are the messages of one pair of ranks: its sends and its receives. The messages without a partner in their own
-    round are returned if their number is the difference of the lengths, else the last ones.
+    There is none if ``those`` are as many or more. Both are the messages of one pair of ranks: its sends and its
+    receives. The messages without a partner in their own round are returned if their number is the difference of the
+    lengths, else the last ones.
     """
     rounds = Counter(number for number, _ in those)
     extra = []
@@ -401,12 +404,19 @@ def _compare_chunks(
 
 
 def _order_in_lock_step(table: RoundTable, result: Matching) -> None:
-    """Fill ``result`` if each message is sent and received in rounds of one number.
+    """Fill ``result`` for a table in which all ranks can run the rounds of one number together.
 
-    Each number is a step.
+    The caller has checked that each message is sent and received in rounds of one number. In the order, all ranks start
+    round k before one of them ends it. ``starts`` and ``ends`` number the steps by rounds; ``steps`` counts the rounds
+    in which at least one message travels.
+
+    Args:
+        table: the rounds.
+        result: its fields ``order``, ``starts``, ``ends`` and ``steps`` are filled; no finding is added.
     """
     ranks = range(len(table.rounds))
     result.starts = [list(range(len(rounds))) for rounds in table.rounds]
+    # A round starts and ends in one step, so both lists may be one object.
     result.ends = result.starts
     for number in range(table.length):
         active = [r for r in ranks if number < len(table.rounds[r])]
@@ -421,8 +431,13 @@ def _order_by_dependency(
     """Fill ``result`` with the earliest order of the rounds in which each message is possible.
 
     A round starts when the rank's previous round has ended, and ends when the partners of its messages have started
-    theirs. If ranks wait for each other, a finding is added. ``links`` has, for each ``(rank, round)``, those of its
-    partners.
+    theirs. Rounds without messages take no step.
+
+    Args:
+        table: the rounds.
+        links: for each ``(rank, round)`` with messages, the ``(rank, round)`` of the partner of each message.
+        result: its fields ``order``, ``starts``, ``ends`` and ``steps`` are filled. A finding is added if ranks wait
+            for each other; then the order has only the rounds that can run.
     """
     size = len(table.rounds)
     result.starts, result.ends = [[] for _ in range(size)], [[] for _ in range(size)]

@@ -69,10 +69,15 @@ class Fold(NamedTuple):
             yield [] if not self.is_paired(rank) else survivor if self.survives(rank) else dropped
 
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
-        """Yield one round per distance, in which survivors exchange with the survivor at that distance.
+        """Yield one round per distance, in which survivors exchange with one at that distance.
 
-        The distance is the exclusive-or of their new numbers. Ranks that dropped out are idle. ``exchange`` returns the
-        instructions of a round from the peer's rank, the own and the peer's new number, and the distance.
+        The distance is the exclusive-or of their new numbers. Ranks that dropped out are idle (``[]``).
+
+        Args:
+            rank: the rank.
+            distances: the distance of each round.
+            exchange: ``exchange(peer, new, new_of_peer, distance)`` returns the instructions of a survivor. ``peer`` is
+                the peer's rank; the other two numbers are the survivors' new numbers.
         """
         for distance in distances:
             if self.survives(rank):
@@ -117,16 +122,17 @@ def opposite(rounds: Iterable[list[Instruction]]) -> Rounds:
 def ring_rounds(
     right: int, left: int, size: int, chunk: int, reduces: bool = False, first: int = 0
 ) -> Rounds:
-    """Yield rounds around a ring.
+    """Yield the rounds of a rank in a ring, one less than the ring has ranks.
 
-    A rank sends a chunk to the right and receives the previous one from the left.
+    In each round, the rank sends a chunk to the right and receives the chunk before it, modulo ``size``, from the left.
+    The received chunk is sent in the next round.
 
     Args:
         right: the right neighbour.
         left: the left neighbour.
         size: the number of ranks of the ring.
         chunk: the chunk that this rank sends first, from 0 to ``size - 1``.
-        reduces: reduce received chunks.
+        reduces: True to reduce received chunks with own ones, False to store them.
         first: number of the ring's first chunk.
     """
     for i in range(size - 1):
@@ -141,9 +147,16 @@ def star_rounds(
     at_root: Callable[[int], Instruction],
     peer_instruction: Instruction,
 ) -> Rounds:
-    """Yield rounds in which the root exchanges with one rank after another.
+    """Yield the rounds of a rank in which the root exchanges with one other rank after another.
 
-    ``at_root`` returns the root's instruction for a peer; ``peer_instruction`` is the instruction of each peer.
+    Each other rank has one round, in which it and the root have one instruction; all further ranks are idle (``[]``).
+
+    Args:
+        rank: the rank.
+        root: the root.
+        others: the other ranks, in the order of their rounds.
+        at_root: ``at_root(peer)`` returns the root's instruction in the round of a peer.
+        peer_instruction: the instruction of the peer, if ``rank`` is one.
     """
     for peer in others:
         yield [at_root(peer)] if rank == root else [peer_instruction] if rank == peer else []
@@ -159,20 +172,23 @@ def tree_rounds(
 ) -> Rounds:
     """Yield the rounds of a rank up or down a tree with radix-1 children per level.
 
-    Radix 2 gives the binomial tree. A rank is idle in the rounds of other ranks.
+    Radix 2 gives the binomial tree. A round has one instruction, or none (``[]``) if the rank is idle. All ranks have
+    equally many rounds. The distance is the difference of the numbers of parent and child.
 
     Args:
         v: the rank as counted from the root.
         size: the number of ranks.
-        parent: returns a parent's instruction for a child and their distance.
-        child: returns a child's instruction for its parent and their distance.
+        parent: ``parent(child, distance)`` returns the instruction of ``v`` in a round in which it is the parent.
+        child: ``child(parent, distance)`` returns the instruction of ``v`` in a round in which it is the child.
         radix: the radix.
         down: True to start at the root, False to end there.
     """
-    masks = [1]
-    while masks[-1] < size:
-        masks.append(masks[-1] * radix)
-    for mask in reversed(masks[:-1]) if down else masks[:-1]:
+    masks = []
+    mask = 1
+    while mask < size:
+        masks.append(mask)
+        mask *= radix
+    for mask in reversed(masks) if down else masks:
         for step in range(mask, radix * mask, mask):
             if v % (radix * mask) == 0 and v + step < size:
                 yield [parent(v + step, step)]
