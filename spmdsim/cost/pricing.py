@@ -130,6 +130,11 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
     """Return the seconds of one round: its slowest message and its largest reduction.
 
     Without a topology, a rank's messages of a round follow one another. With one, messages share its links.
+
+    Args:
+        load: the messages and reductions of the round.
+        machine: the machine.
+        topology: the links that messages share; None for the machine's own levels.
     """
     extra = machine.reduce_seconds(load.reduced)
     if not load.count:
@@ -246,9 +251,16 @@ _LOOKED_AT = 32
 def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize: int) -> float:
     """Return the seconds of a schedule as this package executes it.
 
-    They contain its rounds and its local copies. It runs on ``count`` elements, as the collective counts them, from
-    separate input to output arrays. ``call_seconds`` of the machine is added. Messages of unchanged input take
-    ``still_seconds`` if the machine has ``still_pieces``.
+    They are the sum of its rounds, the local copies of the rank whose copies take longest, and ``call_seconds`` of the
+    machine. Copies are counted on the first :data:`_LOOKED_AT` ranks. If the machine has ``still_pieces``, rounds in
+    which ranks send only their input take ``still_seconds`` for their largest message, because its bytes have not
+    changed since an earlier call.
+
+    Args:
+        schedule: the schedule, which runs from separate input to output arrays.
+        machine: the machine.
+        count: the number of elements, as the collective counts them.
+        itemsize: bytes per element.
 
     >>> from spmdsim.collectives import schedule_of
     >>> machine = Machine("m", 1e-6, 1e-9, beta_memory=1e-9)
@@ -269,10 +281,14 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
 
 @lru_cache(maxsize=1024)
 def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
-    """Return the elements of the largest message of each round in which ranks send only their input.
+    """Return the elements of the largest message of each round in which ranks send only input.
 
-    The bytes of these messages have not changed since an earlier call sent them. Only the first ranks
-    (:data:`_LOOKED_AT`) are examined.
+    The bytes of these messages have not changed since an earlier call sent them. A round counts if each of the first
+    :data:`_LOOKED_AT` ranks sends at most one message in it. Further ranks are not examined.
+
+    Args:
+        schedule: the schedule.
+        count: the number of elements of the call, as the collective counts them.
     """
     resting: dict[int, int] = {}
     written: set[int] = set()
@@ -289,7 +305,15 @@ def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _count_copied(schedule: Schedule, rank: int, count: int) -> tuple[int, ...]:
-    """Return the elements of each local copy of a rank: packing, unpacking, and input to output."""
+    """Return the elements of each local copy of a rank: packing, unpacking, and input to output.
+
+    Copies that also reduce do not count.
+
+    Args:
+        schedule: the schedule.
+        rank: the rank.
+        count: the number of elements of the call, as the collective counts them.
+    """
     program = program_for(schedule, rank, count)
     actions = [action for step in program.steps for action in (*step.packs, *step.actions)]
     return tuple(

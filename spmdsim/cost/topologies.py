@@ -124,12 +124,16 @@ class Torus(Topology):
 
         Args:
             line: for each message, the first rank of its ring.
-            first: the position in the ring at which it begins.
-            hops: the number of positions that it passes; it may wrap around.
-            weights: what it adds to each of them.
+            first: for each message, the position in the ring of the first link that it uses.
+            hops: for each message, the number of links that it uses, at most ``size``; it may wrap around.
+            weights: for each message, what it adds to the load of each of these links.
             size: the number of positions of a ring.
             stride: the distance between neighbouring ranks of a ring.
+
+        Returns:
+            One load per rank of the torus, in the order of ranks: that of the link at the rank's position.
         """
+        # Unroll each ring twice, so that a message that wraps around is one interval, and add the two laps at the end.
         wide = 2 * size
         # Number the rings consecutively: remove the dim's coordinate from the number of the ring's first rank.
         ring = line // (stride * size) * stride + line % stride
@@ -138,6 +142,7 @@ class Torus(Topology):
         marks -= np.bincount(ring * (wide + 1) + first + hops, weights, minlength=len(marks))
         sums = np.cumsum(marks.reshape(-1, wide + 1), axis=1)[:, :wide]
         folded = sums[:, :size] + sums[:, size:]
+        # From [block of rings, ring in the block, position] to the order of ranks.
         return folded.reshape(-1, stride, size).transpose(0, 2, 1).reshape(-1)
 
     def link_name(self, link: int) -> str:
