@@ -185,11 +185,16 @@ def _explain_arguments(value: Any, name: str) -> Any:
 
 
 def add_words(module: str) -> Callable[[str], Any]:
-    """Give a declared module ``__getattr__`` and ``__dir__`` for its names; return ``__getattr__``.
+    """Set ``__getattr__`` and ``__dir__`` of a declared module; return ``__getattr__``.
 
-    A name is looked up on its first use: in the file that defines it, among the modules inside, then in the tables.
-    Other names raise the error of `not_covered`. A module with a file of its own calls this function at the file's end.
-    ``module`` is its full name.
+    A name is looked up on its first use, and its value is then stored in the module. The order is: the file that
+    defines the name, the modules inside, ``__version__`` (this package's) and ``__all__``, the dialect's tables of
+    functions. Names with an underscore are in no table. Other names raise the error of `not_covered`.
+
+    A module with a file of its own calls this function at the file's end.
+
+    Args:
+        module: full name of an imported module that `declare_modules` has declared.
     """
     words, namespace = _MODULES[module], vars(sys.modules[module])
     dialect = ".".join(module.split(".")[:3])
@@ -205,6 +210,7 @@ def add_words(module: str) -> Callable[[str], Any]:
         if name in words.homes:
             path, ours = words.homes[name]
             home = import_module(f".{path}", dialect)
+            # The name is that of the file, and the file defines nothing of this name.
             itself = path.rpartition(".")[2] == ours and not hasattr(home, ours)
             return home if itself else getattr(home, ours)
         if name in inside:

@@ -132,12 +132,13 @@ class Parallel:
         return count_copies(layout) if self.gradients_mean else 1
 
     def to_global(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return a network's inputs as global tensors, by the dataset strategy.
+        """Return a network's inputs as global tensors, by the dataset strategy; all ranks must call.
 
-        Inputs that are no arrays are returned unchanged.
+        Inputs that are no arrays, and arrays without dims, are returned unchanged. "full_batch" returns all inputs
+        unchanged.
 
         Raises:
-            InputError: If the strategy has another number of inputs.
+            InputError: If the strategy has another number of inputs, or slices do not fit together; see `_join_slices`.
         """
         strategy, size = self.dataset_strategy, current_world().size
         if strategy == "full_batch":
@@ -162,11 +163,14 @@ def _join_slices(array: np.ndarray, cuts: Any) -> Tensor:
     """Return the global tensor of which every rank passes its slice; all ranks must call.
 
     Args:
-        array: the slice of this process; in lock step, of every rank.
-        cuts: number of blocks per dim of the global tensor, or its layout.
+        array: the slice of this process; in lock step it is the slice of every rank.
+        cuts: the number of blocks per dim of the global tensor, whose product divides the number of running ranks; or a
+            layout over all of them.
 
     Raises:
-        InputError: If the cuts do not fit, slices differ in shape, or ranks with equal slices pass different arrays.
+        InputError: If the layout has another number of ranks or dims, slices differ in shape or element type, or ranks
+            that own one slice pass different arrays.
+        LayoutError: If the product of the cuts does not divide the number of ranks.
     """
     world = current_world()
     layout = cuts.of(array.ndim) if isinstance(cuts, MindSporeLayout) else from_cuts(cuts, world.size, "left")
@@ -187,7 +191,7 @@ def _join_slices(array: np.ndarray, cuts: Any) -> Tensor:
     for rank, (text, slice_index, checksum) in enumerate(facts):
         first_rank = first.setdefault(slice_index, rank)
         refuse({
-            f"every rank is given a slice of the same shape, but rank 0 has {facts[0][0]} and rank {rank} has {text}; nearest: "
+            f"every rank is given a slice of the same shape and type, but rank 0 has {facts[0][0]} and rank {rank} has {text}; nearest: "
             "batch(..., drop_remainder=True)": text != facts[0][0],
             f"ranks {first_rank} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
             "for both": facts[first_rank][2] != checksum,
@@ -234,7 +238,7 @@ def call_outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> An
     """Call a network with its inputs; in a parallel program, with global tensors.
 
     The inputs of the outermost call are the ranks' slices by the program's dataset strategy. They are joined to global
-    tensors. Calls inside, and stand-alone programs, pass inputs on unchanged.
+    tensors, so all ranks must make this call. Calls inside, and stand-alone programs, pass inputs on unchanged.
     """
     settings = None if entered else parallel()
     if settings is None:

@@ -101,7 +101,16 @@ class Arguments:
 
 @cache
 def arguments(text: str) -> Arguments:
-    """Parse the text of a call's arguments."""
+    """Parse the text of a call's arguments, such as ``(x, y, /, axis=0)`` or ``([a, b])``.
+
+    Operands are the arguments before ``/``. Without a ``/`` they are all arguments, or none if one has a default.
+    Defaults are literals, and ``*name`` takes any number of operands. Square brackets mean that the call has a list of
+    operands.
+
+    Args:
+        text: the arguments in parentheses, as the table has them.
+    """
+    # Read ``([a, b])`` as the parameters of ``lambda a, b: 0``.
     tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
     assert isinstance(tree, ast.Lambda)
     written = tree.args
@@ -111,7 +120,12 @@ def arguments(text: str) -> Arguments:
     ]
     several = [Parameter(written.vararg.arg, Parameter.VAR_POSITIONAL)] if written.vararg else []
     parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=v) for n, v in zip(names, defaults)]
-    operands = len(written.posonlyargs) or (0 if written.defaults else len(parameters + several))
+    if written.posonlyargs:
+        operands = len(written.posonlyargs)
+    elif written.defaults:
+        operands = 0
+    else:
+        operands = len(parameters + several)
     return Arguments(text, Signature(parameters + several), operands)
 
 

@@ -136,7 +136,15 @@ def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) ->
 
 
 def _common_layout(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return the first layout in a list. Raise RuleError unless all layouts are equal."""
+    """Return ``[layout]``, the one layout that all operands have.
+
+    Args:
+        operator: name of the operator, for the error.
+        layouts: the layouts of its operands, at least one.
+
+    Raises:
+        RuleError: If the layouts differ.
+    """
     if any(layout != layouts[0] for layout in layouts):
         raise RuleError(
             f"the operands of {operator} must have the same layout, but got {', '.join(map(str, layouts))}"

@@ -158,7 +158,19 @@ def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], d
 
 
 def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> None:
-    """Check the cut of one dim; see `check_cuts`."""
+    """Raise an error if a dim cannot be cut into this number of blocks; see `check_cuts`.
+
+    Args:
+        cut: the number of blocks; it must divide ``size``.
+        size: the size of the dim.
+        dim: number of the dim, for the error.
+        operand: number of the operand, for the error.
+        devices: the number of devices; if it is a power of two, the cut must be one, too.
+
+    Raises:
+        UsageTypeError: If the cut is no integer.
+        RuleError: If it is not positive, does not divide the size, or is no power of two where it must be one.
+    """
     where = f"dim {dim} of operand {operand}"
     if not isinstance(cut, int) or isinstance(cut, bool):
         raise UsageTypeError(f"a cut must be an integer, but {where} has {cut!r}")
@@ -171,7 +183,12 @@ def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> Non
 
 
 def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:
-    """Raise an error if a layout does not fit its operand's shape or splits it unevenly."""
+    """Raise an error if a layout does not fit its operand's shape or splits it unevenly.
+
+    Args:
+        layouts: the layout of each operand.
+        shapes: the global shape of each operand.
+    """
     for i, (layout, shape) in enumerate(zip(layouts, shapes)):
         layout.check_shape(shape)
         check_even(layout, shape, f"operand {i}")
