@@ -140,7 +140,16 @@ def start_receive(
 
 
 def check_source(size: int, source: int, tag: int) -> bool:
-    """Return False if ``source`` is PROC_NULL; raise an MPI error for an impossible source or tag."""
+    """Check source and tag of a receive; return False if the source is PROC_NULL, else True.
+
+    Args:
+        size: the number of ranks of the communicator.
+        source: a rank, ANY_SOURCE or PROC_NULL.
+        tag: a tag or ANY_TAG; not checked for PROC_NULL.
+
+    Raises:
+        MPIError: If ``source`` is another number, or the tag is negative but not ANY_TAG.
+    """
     if not 0 <= source < size and source != ANY_SOURCE:
         if source == PROC_NULL:
             return False
@@ -151,10 +160,11 @@ def check_source(size: int, source: int, tag: int) -> bool:
 
 
 def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Match a message with a receive: check them, copy the data, set the times, and wake waiting ranks.
+    """Match a message with a receive: check both, copy the data, set the times, wake the ranks.
 
     A message that is too long or of another type ends the run with a finding. The data goes to the receive's buffer if
-    its rank is blocked in the receive; else the message stores a copy until the rank completes the receive.
+    its rank is blocked in the receive; else the message stores a copy until the rank completes the receive. A Python
+    object is never copied here.
     """
     payload, target = message.payload, receive.target
     if payload.dtype is not target.dtype:
@@ -256,15 +266,17 @@ def _send_outside(
 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """End the run if the types of a message and its receive differ, or if the message is too long.
+    """End the run if the types of a message and its receive differ or the message is too long.
 
-    BYTE and PACKED match every type, but no Python object. A message without elements matches every buffer.
+    `match` calls it only if the types are not one object, so never for a Python object that is received as an object. A
+    Python object matches no buffer. BYTE and PACKED match every type of a buffer, and a message without elements
+    matches every buffer.
     """
     payload, target = message.payload, receive.target
-    pickled = payload.dtype is OBJECT or target.dtype is OBJECT
-    if payload.nbytes == 0 and not pickled:
+    mixes_objects = payload.dtype is OBJECT or target.dtype is OBJECT
+    if payload.nbytes == 0 and not mixes_objects:
         return  # MPI compares no types if no elements are sent
-    if pickled or (payload.dtype != target.dtype and not (payload.loose or target.loose)):
+    if mixes_objects or (payload.dtype != target.dtype and not (payload.loose or target.loose)):
         scheduler.fail(faults.type_problem(message, receive))
     if payload.nbytes > target.nbytes:
         scheduler.fail(faults.truncation_problem(message, receive))
