@@ -326,14 +326,17 @@ class World(AbstractWorld):
         recorder.emit(event)
 
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
-        """Return the name of the emulated algorithm that runs a step, or None for the world's own collective.
+        """Return the name of the emulated algorithm that runs a step, or None for the world's own.
 
-        The world's own collective runs for "native", in groups of one rank, and if no algorithm can run the step.
+        The world's own collective runs for "native", in groups of one rank, and for collectives that are not in
+        :data:`EMULATED`.
 
         Args:
             step: the step.
             dtype: the element type.
-            algorithm: the user's choice; "auto" for the cheapest algorithm in the world's cost model.
+            algorithm: the user's choice. "auto" is the algorithm that takes the fewest seconds in the world's cost
+                model, or on a typical machine without one, for the largest shard. Another name is returned unchecked,
+                also if the algorithm cannot run the step.
         """
         size = step.src.mesh.axis_size(*step.axes)
         if algorithm == "native" or step.collective not in EMULATED or size == 1:

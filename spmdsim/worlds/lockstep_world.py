@@ -130,9 +130,13 @@ def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of an exclusive scan.
+    """Return the program of an exclusive scan over each group of a step.
 
-    Each rank gets the reduction of the arrays before it in its group.
+    Each rank gets the reduction of the arrays before its own in the order of its group. The first rank of a group gets
+    the reduction's identity, such as 0 for a sum.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
     """
     assert isinstance(step, ScanStep)
     op = check_reduce(step.op, dtype)

@@ -180,9 +180,14 @@ MODES = ("auto", "values", True, False)
 
 
 def check_mode(mode: bool | str | None) -> bool | str:
-    """Return how ranks compare their calls: ``mode``, or the setting ``SPMDSIM_CHECK`` if it is None.
+    """Return how ranks compare their calls: ``mode``, or if None the setting ``SPMDSIM_CHECK``.
 
-    Raises UsageTypeError for a mode that is not one of :data:`MODES`, and InputError for a wrong setting.
+    Returns:
+        True, False, "auto" or "values", see :data:`MODES`.
+
+    Raises:
+        UsageTypeError: If ``mode`` is another value.
+        InputError: If ``mode`` is None and the environment variable has another text.
     """
     if mode is None:
         return settings.CHECK.read()

@@ -57,9 +57,13 @@ class GroupLog:
         self._starts: dict[int, int] = {}
 
     def find_start(self, place: int) -> int | None:
-        """Return the index of a rank's slot for this group; None if it has made no call there.
+        """Return the index of a rank's slot for this group; None if it has no slot there.
 
-        The slot is the range of numbers on the board in which the rank logs the group's calls.
+        The slot is the range of numbers on the board in which the rank logs the group's calls. The index is remembered,
+        and searched again if the rank has reused the slot for another group.
+
+        Args:
+            place: the place of the rank on the board.
         """
         if place == self.board.me:
             return self.start
@@ -74,16 +78,16 @@ class GroupLog:
         return start
 
     def count_begun(self, place: int) -> int:
-        """Return the number of calls that a rank has begun."""
+        """Return the number of calls of this group that the rank at a place has begun."""
         start = self.find_start(place)
         return 0 if start is None else int(self.board.areas[place][start + layout.BEGUN])
 
     def have_begun(self, number: int, places: Sequence[int]) -> bool:
-        """Return True if the ranks at some places have begun a call."""
+        """Return True if the ranks at all of some places have begun call ``number`` of this group."""
         return all(self.count_begun(place) > number for place in places)
 
     def arrived(self, number: int) -> list[int]:
-        """Return the ranks that have begun a call."""
+        """Return the ranks of the group that have begun call ``number``."""
         return [rank for rank, place in zip(self.members, self.places) if self.count_begun(place) > number]
 
     def read(self, place: int, number: int) -> LoggedCall | None:

@@ -80,17 +80,23 @@ class Windows:
     def memory(self) -> np.ndarray | None:
         """Return the bytes of a window that no rank uses, for a result that all ranks share.
 
-        None if too many windows are in use. Collective, with equal results on all ranks: the window has one number on
-        them.
+        Collective, with equal results on all ranks: the window has one number on them. A free window is used again; if
+        none is free, one more is allocated on rank 0 of the group. The window is used until no view of the returned
+        array exists.
+
+        Returns:
+            An array of ``nbytes`` bytes. None if all windows are in use and no more may be added: :data:`MOST` of this
+            size, or :data:`KEPT` of the group.
         """
-        # In the order of calls, which is equal on all ranks.
+        # Make this size the one used last. The order of calls is equal on all ranks, so they free equal windows.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
         mask = self._free_mask()
         if not mask and (len(self) >= MOST or not self._can_add()):
             return None
         self.comm.tally.calls[SHARED_MEMORY] = 0
         if mask:
-            return self._windows[(mask & -mask).bit_length() - 1].open()
+            lowest = (mask & -mask).bit_length() - 1  # the number of the lowest bit that is set
+            return self._windows[lowest].open()
         handle = self.comm.window(self.nbytes if self.comm.Get_rank() == 0 else 0)
         self._windows.append(SharedWindow(handle, self.nbytes))
         return self._windows[-1].open()
@@ -142,7 +148,13 @@ class Shared:
         return is_on_one_node
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
-        """Return the windows for results of this size."""
+        """Return the windows for results of one size in a group; created without communication.
+
+        Args:
+            members: the ranks of the group.
+            comm: the communicator of the group.
+            nbytes: bytes of a result.
+        """
         group = self._windows.setdefault(members, {})
         if nbytes not in group:
             group[nbytes] = Windows(comm, nbytes, group)
@@ -194,8 +206,16 @@ def derive_shared_all_reduce(
 ) -> Run:
     """Return the function that runs an all_reduce in memory that all ranks share.
 
-    Each rank reduces its block of the result. ``otherwise`` runs if no window is free; ``chunk`` are the bytes that are
-    reduced at a time.
+    Each rank reduces its block of the result.
+
+    Args:
+        step: the all_reduce.
+        group: the ranks that reduce, and this rank's block.
+        members: the ranks of the group.
+        dtype: the element type.
+        shared: the world's windows.
+        otherwise: the function without shared memory, which runs if no window is free.
+        chunk: the bytes that are reduced at a time.
     """
     target = step.dst.local_shape(step.shape, members[group.me])
     windows = shared.windows(members, group.comm, math.prod(target) * dtype.itemsize)

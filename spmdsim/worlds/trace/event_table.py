@@ -24,6 +24,7 @@ HEADING = (
     *("operator", "what", "over", "group", "layouts"),
     *("planned", "received", "sent", "by", "seconds", "source"),
 )
+NUMBER_COLUMNS = tuple(HEADING.index(name) for name in ("planned", "received", "sent", "seconds"))
 
 
 def nbytes_text(count: float) -> str:
@@ -38,9 +39,10 @@ def nbytes_text(count: float) -> str:
 def events_table(trace: Trace) -> Table:
     """Return the table of a trace: for each event its axes, groups, layouts, time and bytes.
 
-    ``planned`` are the bytes of the step by the convention of plans, ``received`` and ``sent`` those that were moved,
-    of the rank with most of them, and ``by`` is the MPI call. Below the total are the bytes that the library's own
-    algorithms moved, and the control traffic.
+    ``planned`` are the bytes of the step by the convention of plans. ``received`` and ``sent`` are the bytes that were
+    moved. Each of the three is that of the rank with most of them. ``by`` is the MPI call. Below the total is a row
+    with the bytes that algorithms of the MPI library moved, if there are any, and a row with the control traffic, if
+    there is any.
     """
     rows = [*(_row(event) for event in trace), _total(trace)]
     if any(event.library for event in trace.collectives):
@@ -52,7 +54,7 @@ def events_table(trace: Trace) -> Table:
         kinds = ", ".join(f"{counts.calls} {purpose}" for purpose, counts in sorted(trace.control.items()))
         total = sum(trace.control.values(), CallCounts())
         rows.append(_line("control", total, kinds, many(total.calls, "call")))
-    return Table(HEADING, rows, right=(5, 6, 7, 9))
+    return Table(HEADING, rows, right=NUMBER_COLUMNS)
 
 
 def _total(trace: Trace) -> tuple[str, ...]:

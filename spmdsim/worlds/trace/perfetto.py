@@ -19,15 +19,17 @@ MOST_ARROWS = 20_000
 
 
 def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return the timeline of one program in Chrome's JSON format.
+    """Return the timeline of one program in Chrome's JSON format, with one process per rank.
 
     Args:
-        traces: one trace per process, such as ``world.gather_objects([trace])`` returns.
+        traces: one trace per process, such as ``world.gather_objects([trace])`` returns. Events of equal number in them
+            are one call.
 
     Returns:
-        ``{"traceEvents": [...]}`` with times in microseconds since the first event. Clocks of processes on one
-        machine agree; those of several machines may be shifted against each other. Control traffic is in no slice
-        but under ``otherData``.
+        A dict with ``traceEvents`` and ``displayTimeUnit``. The events are names of processes and lanes, slices, and
+        arrows from senders to receivers, with times in microseconds since the first event. Control traffic, if any, is
+        in no slice but under ``otherData``. Clocks of processes on one machine agree; those of several
+        machines may be shifted against each other.
     """
     first = min((span.start for trace in traces for span in (*trace, *trace.spans)), default=0.0)
     slices: dict[tuple[int, int], tuple[Event, float, int]] = {}
@@ -39,9 +41,9 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
         lines = _lines(trace)
         for number, event in enumerate(trace):
             for rank in owned:
-                start = (event.start - first) * 1e6
-                slices[rank, number] = (event, start, lines.get(number, 0))
-                events.append(_slice(event, rank, start) | {"tid": lines.get(number, 0)})
+                start, line = (event.start - first) * 1e6, lines.get(number, 0)
+                slices[rank, number] = (event, start, line)
+                events.append(_slice(event, rank, start) | {"tid": line})
     names = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
         for rank in sorted(ranks)
@@ -92,7 +94,13 @@ def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
-    """Return the record of an event in a rank's lane 0; ``start`` is in microseconds."""
+    """Return the record of an event in lane 0 of a rank: name, times and facts for the viewer.
+
+    Args:
+        event: the event of an operator or a collective.
+        rank: the rank, which must be one of a collective's recorded ranks.
+        start: the start of the event in microseconds.
+    """
     common = {"ph": "X", "pid": rank, "tid": 0, "ts": start, "dur": event.seconds * 1e6}
     if not isinstance(event, CollectiveEvent):
         args: dict[str, Any] = {
@@ -121,9 +129,10 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 
 
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
-    """Return two records for each message: an arrow's start at the sender, its end at the receiver.
+    """Return two records per message: an arrow's start at the sender, its end at the receiver.
 
-    At most :data:`MOST_ARROWS` messages are drawn.
+    At most :data:`MOST_ARROWS` messages are drawn. A message is left out if the sender recorded no event of the
+    receive's number, or an event of another call.
 
     Args:
         slices: by rank and number, each event with its start in microseconds and its lane.

@@ -24,8 +24,10 @@ lines_again: list[str | None] = []
 def cell(file: str) -> str | None:
     """Return the name of a notebook's cell, such as ``Cell In[4]``; None for other files.
 
-    ``file`` is the name that IPython gives the cell's code.
-    It asks the running shell, so that IPython is not imported here.
+    It asks the running shell, so that IPython is not imported here. Without a shell, every file is another file.
+
+    Args:
+        file: the name of the source file, which IPython made up for a cell.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     words = getattr(getattr(shell, "compile", None), "format_code_name", None)
@@ -34,7 +36,12 @@ def cell(file: str) -> str | None:
 
 
 def in_words(file: str, line: int | None, folder: bool = False) -> str:
-    """Return a place in a source file as text, with its folder if wanted.
+    """Return a place in a source file as text; for a notebook's cell with the name of the cell.
+
+    Args:
+        file: the path of the file.
+        line: the line.
+        folder: True for the whole path, False for the file's name.
 
     >>> in_words("/home/me/model.py", 12), in_words("/home/me/model.py", 12, folder=True)
     ('model.py:12', '/home/me/model.py:12')
@@ -48,9 +55,14 @@ def in_words(file: str, line: int | None, folder: bool = False) -> str:
 def source_line(frame: FrameType | None = None) -> str | None:
     """Return ``file:line`` of the user's call: the innermost frame outside this package.
 
-    For a cell, its name and line.
+    For a notebook's cell, it is the cell's name and line. While a compiled function is replayed, it is the recorded
+    line, if ``frame`` is None.
 
-    ``frame`` is a frame of another thread; None for the caller's. Returns None without such a frame.
+    Args:
+        frame: a frame of another thread; None for the caller's frame.
+
+    Returns:
+        The line; None if no frame is the user's.
     """
     if lines_again and frame is None:
         return lines_again[-1]
@@ -63,7 +75,7 @@ def user_place() -> tuple[str, int]:
     ``("unknown", 0)`` without one.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not users(frame.f_code.co_filename):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("unknown", 0)
 
@@ -76,10 +88,10 @@ def source_lines() -> str:
     return " < ".join(islice(_user_lines(sys._getframe(1)), MOST_LINES))
 
 
-def users(name: str) -> bool:
-    """Return True if a source file is the user's, or a notebook's cell.
+def is_user_file(name: str) -> bool:
+    """Return True if a source file counts as the user's: any file, or a notebook's cell.
 
-    Files of this package, ``contextlib`` and generated code are not the user's.
+    Files of this package, ``contextlib`` and generated code (``<...>``) do not count; other installed packages do.
     """
     return (
         not name.startswith(PACKAGE)
@@ -95,7 +107,7 @@ def _user_lines(frame: FrameType | None) -> Iterator[str]:
     """
     while frame is not None:
         name = frame.f_code.co_filename
-        if users(name):
+        if is_user_file(name):
             yield in_words(name, frame.f_lineno)
             if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
                 return  # below is only what runs the cell
@@ -138,7 +150,7 @@ def remember(code: CodeType) -> int:
         functions.clear()
         _codes.clear()
     _codes.append(code)
-    function = functions[id(code)] = next(_numbers) if users(code.co_filename) else 0
+    function = functions[id(code)] = next(_numbers) if is_user_file(code.co_filename) else 0
     return function
 
 
@@ -148,7 +160,7 @@ def threads_in_calls() -> list[str]:
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame: FrameType | None = frames.get(thread.ident or 0)
-        while frame is not None and not users(frame.f_code.co_filename):
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
             if frame.f_code.co_filename.startswith(PACKAGE) and not thread.name.startswith("spmdsim "):
                 thread_names.append(thread.name)
                 break
