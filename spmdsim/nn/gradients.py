@@ -45,9 +45,13 @@ Merging = Callable[[Layout, Layout, tuple[int, ...]], Merge | None]
 
 
 def move_sharing_messages(items: Sequence[tuple[Tensor, Layout]], operator: str) -> dict[Hashable, Tensor]:
-    """Move each tensor to its layout with shared reductions; return the results by position in ``items``.
+    """Move each tensor to its layout with shared reductions; all ranks must call.
 
-    Traces show the collectives under the name ``operator``.
+    Return the results by position in ``items``.
+
+    Args:
+        items: pairs of a tensor and its new layout.
+        operator: the name of the collectives in traces.
     """
     moves = SharedMoves(operator)
     for number, (tensor, layout) in enumerate(items):
@@ -357,7 +361,10 @@ def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tup
 
 @explained
 def backward(loss: Tensor, *, merge: bool = True) -> None:
-    """Compute gradients of all tensors that ``loss`` depends on and store them in ``.grad``.
+    """Compute gradients of all leaves on which ``loss`` depends, and add them to ``.grad``.
+
+    A leaf is a tensor that requires a gradient and is not the result of an operator. The gradients are those of
+    ``loss.backward()``, in fewer collectives. All ranks must call it. The graph is released.
 
     Args:
         loss: a tensor of one element.
@@ -365,8 +372,8 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
             bucket instead of one per parameter). The values do not depend on it.
 
     Raises:
-        LayoutError: If the loss has more than one element.
-        UsageTypeError: If no tensor that the loss depends on needs a gradient.
+        LayoutError: If the loss does not have one element.
+        UsageTypeError: If no tensor that the loss depends on needs a gradient, or an earlier pass released the graph.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -383,6 +390,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     leaves = []
     for leaf, gradients in pull_back(loss):
         leaves.append(leaf)
+        # Empty the list of `pull_back`, so that the bucket's reference to the gradient is the only one.
         if merge and len({id(gradient.meta) for gradient in gradients}) == 1:
             gradients[:] = [add_gradients(gradients)]
         else:
@@ -416,7 +424,9 @@ def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], gradien
 
 @explained
 def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
-    """Return the root of the sum of squares of all gradients, equal on all ranks.
+    """Return the root of the sum of squares of all gradients' elements, equal on all ranks.
+
+    All ranks must call it.
 
     Args:
         parameters: a module, or an iterable of parameters and of tensors that require a gradient. A parameter without
@@ -461,7 +471,7 @@ def squared_modulus(x: Tensor) -> Tensor:
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
     """Scale all gradients by one factor so that their global norm is at most ``largest``.
 
-    The factor is ``largest / (norm + 1e-6)`` if the norm exceeds ``largest``, else 1.
+    The factor is ``largest / (norm + 1e-6)`` if the norm exceeds ``largest``, else 1. All ranks must call it.
 
     Args:
         parameters: a module, or an iterable of parameters and of tensors that require a gradient.

@@ -94,9 +94,11 @@ class RecordedCall(Entry):
     released: tuple[int, ...] = ()
 
     def run(self, state: ReplayState) -> None:
-        """Call the function with its inputs, store the results, and release values not read later.
+        """Call the function with its inputs, and store its results in ``state.values``.
 
-        While traces are recorded, they attribute the call to the user's line that was recorded.
+        Results without a number are dropped, and values that no later entry reads are set to None. If ranks compare
+        calls, the provenance number of the call is set before it. Open traces attribute the call to the recorded line
+        of the user.
         """
         values = state.values
         if state.base:
