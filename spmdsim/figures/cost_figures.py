@@ -290,9 +290,13 @@ def _point_on_circle(centre: Point, radius: float, index: float, count: int) -> 
 
 
 def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
-    """Return the positions of a dragonfly's routers and ranks, in pixels.
+    """Return the positions of a dragonfly's routers and ranks, in pixels around (0, 0).
 
-    The groups are on a circle, the routers of a group on a small circle, and ranks outside of their routers.
+    The groups are on a circle, the routers of a group on a small circle, and the ranks outside of their routers. A
+    single group is in the middle.
+
+    Returns:
+        A point for each ``TopologyPlace(0, rank)`` and each ``TopologyPlace(1, router)``.
     """
     points: dict[TopologyPlace, Point] = {}
     inner = 14.0 + 7 * fly.routers
@@ -302,9 +306,11 @@ def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
     for router in range(fly.groups * fly.routers):
         group, position = divmod(router, fly.routers)
         centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
+        # Turn the routers of each group with the group's own place on the circle.
         turned = position + 0.5 + fly.routers * group / fly.groups
         points[TopologyPlace(1, router)] = _point_on_circle(centre, inner, turned, fly.routers)
         for host in range(fly.hosts):
+            # The ranks of a router fill 0.8 of the angle between two routers.
             aside = turned + (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
             points[TopologyPlace(0, router * fly.hosts + host)] = _point_on_circle(
                 centre, outer, aside, fly.routers

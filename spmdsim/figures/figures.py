@@ -101,7 +101,12 @@ class Figure(ShortRepr):
         return self.fragment("h4")
 
     def fragment(self, heading: str) -> str:
-        """Return the figure as HTML; ``heading`` is the element of the title, such as ``h2``.
+        """Return the figure as HTML with its style: title, notes, drawings and tables.
+
+        Tables have at most ``most_rows`` rows.
+
+        Args:
+            heading: the HTML element of the title, such as ``h2``.
 
         Raises:
             InputError: If the HTML has more than ``MOST_BYTES`` bytes.

@@ -491,25 +491,30 @@ def _draw_state(
 
 
 def _draw_legend(story: History) -> Canvas:
-    """Draw a legend of boxes and arrows, in lines that fit on a telephone."""
+    """Return the legend of a schedule's figure: one short line per kind of box and arrow in it.
+
+    Boxes are explained only if the figure draws chunks, reductions only if the collective reduces, and the numbers at
+    arrows only if there are several chunks.
+    """
     out, reduces, has_chunks = Canvas(), story.schedule.collective.reduces, story.schedule.chunk_count > 1
-    boxes = ["a chunk, with its number", "a thick frame: new in this round"]
+    row_height, text_column = 16, 28
+    boxes: list[str] = []
+    if _drawn_chunks(story):
+        out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
+        out.bar(0, 9, 19, 9, fill_of(0)[0])
+        boxes = ["a chunk, with its number", "a thick frame: new in this round"]
+        if reduces:
+            boxes.insert(1, "the fuller, the more ranks are in it")
+            boxes.append("in words: ranks whose input is in it; 0..2 is 0+1+2, ∑ all ranks")
     arrows = ["a message"]
     if has_chunks:
         arrows = ["a message, in its first chunk's colour, with its chunks; 4..7 is 4, 5, 6, 7"]
     if reduces:
-        boxes.insert(1, "the fuller, the more ranks are in it")
-        boxes.append("in words: ranks whose input is in it; 0..2 is 0+1+2, ∑ all ranks")
         arrows += ["+ and a full line: reduced on arrival", "dashed: copied"]
-    if _drawn_chunks(story):
-        out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
-        out.bar(0, 9, 19, 9, fill_of(0)[0])
-    else:
-        boxes = []
-    y = 14.0 + 16 * len(boxes)
+    y = 14.0 + row_height * len(boxes)
     out.arrow(0, y, 22, y, ink_of(0) if has_chunks else "")
     for line, line_text in enumerate((*boxes, *arrows)):
-        out.text(28, 13 + 16 * line + 5 * (line >= len(boxes)), line_text)
+        out.text(text_column, 13 + row_height * line + 5 * (line >= len(boxes)), line_text)
     return out
 
 
