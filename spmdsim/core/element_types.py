@@ -188,7 +188,8 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
 def widen_halves(value: Any) -> Any:
     """Return a value with its arrays of floats of at most 16 bits converted to float32.
 
-    Lists and tuples are converted item by item and become lists. Other values are returned unchanged.
+    Lists and tuples are converted item by item and become lists. Other values, also NumPy scalars and tensors, are
+    returned unchanged.
     """
     if isinstance(value, (list, tuple)):
         return [widen_halves(item) for item in value]

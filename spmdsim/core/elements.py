@@ -52,9 +52,10 @@ def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -
 
 
 def identity(op: str, dtype: np.dtype) -> object:
-    """Return the value that a reduction ignores, such as 0 for a sum, as a scalar of the element type.
+    """Return the value that a reduction ignores, such as 0 for a sum, as a scalar of a type.
 
-    Raises WorldError if the reduction is undefined for the type.
+    Raises:
+        WorldError: If the reduction is undefined for the type.
 
     >>> identity("max", np.dtype("int8")), identity("prod", np.dtype("f4"))
     (np.int8(-128), np.float32(1.0))

@@ -256,16 +256,19 @@ class PlainTensor(Pictured):
 
     @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
-        """Compute the gradients of all leaves on which this tensor depends, and add them to their ``.grad``.
+        """Compute gradients of all leaves on which this tensor depends, and add them to ``.grad``.
 
         Gradients of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
+        All ranks must call it.
 
         Args:
-            gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one element.
-            retain_graph: True to keep the arrays that a second pass through these operators needs.
+            gradient: the gradient of the final result with respect to this tensor, which is converted to its element
+                type. It may be left out for a tensor of one element, and is then 1.
+            retain_graph: True to keep the arrays that another pass through these operators needs; else they are
+                released.
 
         Raises:
-            LayoutError: If the gradient has another shape, or there is none and the tensor has several elements.
+            LayoutError: If the gradient has another shape, or there is none and the tensor does not have one element.
             UsageTypeError: If the tensor needs no gradient, or an earlier pass did not retain the graph.
         """
         from spmdsim.core.tape import backward, convert_gradient
