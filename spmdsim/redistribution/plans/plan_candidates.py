@@ -270,10 +270,10 @@ class _Finder:
         return plans + self._direct_reductions(plans)
 
     def _try_single_step(self) -> Candidate | None:
-        """Return the plan of a single step if no plan can receive less, else None.
+        """Return the plan of a single step if there is one and no plan can receive less, else None.
 
-        The busiest ranks are compared. It is tried only if plans are compared by bytes, on up to :data:`MOST_RANKS`
-        ranks, for a tensor with elements and dimensions.
+        The bytes that the busiest rank receives are compared with a lower bound. It is tried only if plans are compared
+        by bytes, on up to :data:`MOST_RANKS` ranks, for a tensor with elements and dimensions.
         """
         src, dst, shape = self.src, self.dst, self.shape
         if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
