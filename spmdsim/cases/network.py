@@ -59,7 +59,7 @@ def load(path: str | None) -> Images:
         path: the folder; None: the folder that the variable ``DATA_PATH`` names, or none.
 
     Raises:
-        InputError: If files are missing or do not fit, or a label is over 9.
+        InputError: If files are missing or do not fit (see `mnist`), or a label is over 9.
     """
     folder = path or os.environ.get("DATA_PATH")
     if not folder:
@@ -72,13 +72,17 @@ def load(path: str | None) -> Images:
 
 
 def mnist(folder: Path) -> Images:
-    """Return the images and labels of MNIST's training files, gzipped or not.
+    """Return the images and labels of MNIST's training files, whose rows are read when used.
+
+    Pixels are float32 numbers with MNIST's mean and deviation normalised away, labels are int64. The files may be
+    gzipped.
 
     Args:
         folder: the folder of the files; they may also be in its ``train/``.
 
     Raises:
-        InputError: If files are missing or do not fit.
+        InputError: If a file is missing or damaged, images are not of 28 x 28 pixels, or their number is not that of
+            labels.
     """
     images = open_array(find(folder, "train-images", "idx3-ubyte"))
     labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
@@ -350,9 +354,11 @@ class StepwiseReference:
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
-        """Train one step from the ranks' weights, in all runs of this process.
+        """Train one step from the ranks' weights in each run of this process; record the effects.
 
-        All ranks must call it.
+        Run 0 computes in float64. Further runs compute in the network's own type, from operands that are moved by units
+        in the last place. A run's loss is appended to ``losses``, and the change of its weights is added to
+        ``changes``. ``weights`` stay unchanged. All ranks must call it.
 
         Args:
             weights: the weights of the ranks before the step.
@@ -360,15 +366,17 @@ class StepwiseReference:
             labels: their classes.
 
         Returns:
-            The true loss before the step, computed in float64.
+            The loss before the step, computed in float64 by run 0; equal on all ranks.
         """
         for number, losses in self.losses.items():
+            # `operand` calls run 0 of this class run -1. Each of the four operands of each step has a salt of its own.
             salt = 4 * len(losses)
             before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
             alone = Reference(before, self.rate)
             losses.append(alone.step(operand(x, number - 1, salt + 3), labels))
             for change, old, new in zip(self.changes[number], before, alone.weights):
                 change += new - old
+        # A process without runs sends a NaN; rank 0 always has run 0.
         own_losses = [losses[-1] for losses in self.losses.values()] or [float("nan")]
         return float(self.world.gather_objects(own_losses[:1] * len(self.world.ranks))[0])
 
