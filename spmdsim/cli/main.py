@@ -172,9 +172,16 @@ PICTURES = ("--svg", "--html")
 
 
 def declare_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
-    """Add arguments to a parser or group; arguments of groups with equal titles share one group."""
+    """Add arguments to a parser or group; groups of equal titles become one group.
+
+    Args:
+        parser: the parser or group.
+        arguments: each is the flags and options of an argument, the name of an argument that several commands share, or
+            a group of arguments.
+    """
     for argument in arguments:
         if isinstance(argument, ArgumentGroup):
+            # argparse has no public list of the groups of a parser.
             existing = [g for g in parser._action_groups if g.title == argument.title]
             declare_arguments(
                 existing[0] if existing else parser.add_argument_group(argument.title), argument.rows
