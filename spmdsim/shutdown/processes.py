@@ -107,9 +107,10 @@ def make_unreadable() -> Iterator[None]:
 
 
 def can_watch_processes() -> bool:
-    """Return True if this system has descriptors of processes, which tell when a process ends.
+    """Return True if this system has descriptors of processes (pidfd), which tell when one ends.
 
-    Old kernels and some containers refuse it at run time.
+    Each call opens a descriptor of this process as a test, because old kernels and some containers refuse it at run
+    time.
     """
     if not hasattr(os, "pidfd_open"):
         return False
