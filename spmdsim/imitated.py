@@ -30,15 +30,16 @@ IMITATIONS = {kind: Registry(f"imitated {kind}", table) for kind, table in _TABL
 
 
 def imitation(kind: str, system: str, error: type[SpmdError] = InputError) -> Any:
-    """Return the imitation of a system: a function, a class, or a module of functions.
+    """Import and return the imitation of a system: a function, class, or module of functions.
 
     Args:
         kind: the kind of decision, a key of :data:`IMITATIONS`.
-        system: name of the system.
+        system: name of the system, as the user wrote it.
         error: class of the error for an unknown system.
 
     Raises:
         SpmdError: If the system is unknown; an instance of ``error`` with the nearest right name.
+        KeyError: If the kind is unknown, which is a mistake of the calling code.
 
     >>> imitation("cost model", "alpa")().name
     'alpa'

@@ -68,7 +68,14 @@ def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError
 
 
 def refuse_names(module: str, names: Iterable[str]) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` that raises AttributeError with the nearest of a module's ``names``."""
+    """Return a ``__getattr__`` for a module that refuses every name with AttributeError.
+
+    The error suggests the nearest name, see `missing_name`.
+
+    Args:
+        module: the name of the module.
+        names: the public names of the module. They are read again for each wrong name: pass a collection, no iterator.
+    """
 
     def look_up(name: str) -> Any:
         raise missing_name(module, name, names)
