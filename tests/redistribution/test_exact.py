@@ -25,7 +25,7 @@ from spmdsim.redistribution.exchange import exchange_counts as counting
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction, count_totals
 from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, busiest_counts, exchange_counts
-from spmdsim.redistribution.exchange.replica_shares import shared_transfers
+from spmdsim.redistribution.exchange.replica_shares import share_boxes, shared_transfers
 from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.grid import Ends, ranks_of
 from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, build_candidates, common_endpoints
@@ -136,6 +136,17 @@ def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, fe
                     assert traffic.messages[position] == len(others)
                 assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
                 assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
+
+
+def test_a_shared_box_is_cut_only_where_an_owner_has_enough() -> None:
+    """The first owner sends a row and three elements; all else is the second one's, in two boxes."""
+    shares = share_boxes([(9, ((0, 3), (0, 5)))], [0, 1])
+    assert [(owner, box) for owner, _, box in shares] == [
+        (0, ((0, 1), (0, 5))),
+        (0, ((1, 2), (0, 3))),
+        (1, ((1, 2), (3, 5))),
+        (1, ((2, 3), (0, 5))),
+    ]
 
 
 def test_transfers_of_many_ranks_are_made_when_asked_for() -> None:

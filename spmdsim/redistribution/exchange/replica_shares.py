@@ -37,10 +37,10 @@ class Shares:
     def __init__(self, ends: Ends) -> None:
         self._received: dict[int, list[Transfer]] = {}
         self._sent: dict[int, list[Transfer]] = {}
-        have, src, want, dst, _ = ends
+        have, src, want, dst, shape = ends
         slices = idle_axes(ends)
-        sources = _group_owners(ends, have, src, slices)
-        targets = _group_owners(ends, want, dst, slices)
+        sources = _group_owners(shape, have, src, slices)
+        targets = _group_owners(shape, want, dst, slices)
         for (slice_, box), owners in sources.items():
             needed_boxes = [
                 (rank, common)
@@ -131,17 +131,14 @@ def _cut_within_limit(
 ) -> list[tuple[int, int, Bounds]] | None:
     """Cut boxes so that no owner sends more than ``limit`` elements.
 
-    Returns None if ``cut`` allows no such cuts.
-
     Args:
         senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send some of the box, in order. Each
-        takes
-            as much as its limit allows.
+            takes as much as its limit allows.
         limit: the number of elements that an owner may send.
         cut: the function that splits a box: `_cut_one_box` or `_cut_elements`.
 
     Returns:
-        ``(owner number, receiver, box)`` of each part.
+        ``(owner number, receiver, box)`` of each part; None if the owners of a box cannot send all of it.
     """
     portions_ = []
     sent: Counter[int] = Counter()
@@ -177,16 +174,25 @@ def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
 def _cut_elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     """Cut a box into its first ``room`` elements in row-major order and the remainder.
 
-    Both are lists of boxes. If the box has at most ``room`` elements, the remainder is empty.
+    Both are lists of boxes, without empty boxes. If the box has at most ``room`` elements, the remainder is empty. If
+    ``room`` is 0, the remainder is the box.
+
+    >>> _cut_elements(((0, 4), (0, 4)), 6)
+    ([((0, 1), (0, 4)), ((1, 2), (0, 2))], [((1, 2), (2, 4)), ((2, 4), (0, 4))])
     """
-    dim = next((d for d, (start, stop) in enumerate(box) if stop - start > 1), None)
-    if volume(box) <= room or dim is None:
-        return ([box], []) if volume(box) <= room else ([], [box])
-    slab = volume(box) // (box[dim][1] - box[dim][0])
-    taken, remaining = _cut_box(box, dim, room // slab)
-    (row,), last_rows = _cut_box(remaining[0], dim, 1)
-    row_part, row_rest = _cut_elements(row, room % slab)
-    return [*taken, *row_part], [*row_rest, *last_rows]
+    if volume(box) <= room:
+        return [box], []
+    if not room:
+        return [], [box]
+    dim = next(d for d, (start, stop) in enumerate(box) if stop - start > 1)
+    row_size = volume(box) // (box[dim][1] - box[dim][0])
+    first_rows, remaining = _cut_box(box, dim, room // row_size)
+    if room % row_size == 0:
+        return first_rows, remaining
+    # Some elements of the next row belong to the first part: cut this row along its own dimensions.
+    next_row, last_rows = _cut_box(remaining[0], dim, 1)
+    row_start, row_rest = _cut_elements(next_row[0], room % row_size)
+    return [*first_rows, *row_start], [*row_rest, *last_rows]
 
 
 def _cut_box(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
@@ -200,17 +206,17 @@ def _cut_box(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Boun
 
 
 def _group_owners(
-    ends: Ends, mesh: Mesh, entries: Entries, free_axes: tuple[str, ...]
+    shape: Sequence[int], mesh: Mesh, entries: Entries, free_axes: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[int]]:
     """Return the ranks that own each non-empty shard, by ``(slice of the mesh, box)``.
 
     Args:
-        ends: the exchange; only its shape is used.
+        shape: the shape of the tensor.
         mesh: the mesh before or after the exchange.
         entries: the axes of ``mesh`` that split each dimension.
         free_axes: the axes whose coordinates number the slices of the mesh, which exchange nothing with one another.
     """
-    dims = [nested_blocks(n, block_counts(mesh, entry)) for n, entry in zip(ends.shape, entries)]
+    dims = [nested_blocks(n, block_counts(mesh, entry)) for n, entry in zip(shape, entries)]
     numbers = [piece_numbers(mesh, entry).tolist() for entry in entries]
     slices = piece_numbers(mesh, free_axes).tolist()
     ranks = ranks_of(mesh).rank.tolist()
