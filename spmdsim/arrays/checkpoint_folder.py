@@ -64,7 +64,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             if not _is_plain_name(data) or not isinstance(tensors, dict):
                 raise ValueError("its entries have other types")
             for name, entry in tensors.items():
-                _check_entry(name, entry, path)
+                _check_entry(name, entry)
     if version != VERSION:
         raise InputError(
             f"{str(path)!r} is a checkpoint of version {version}; this program reads version {VERSION}"
@@ -101,7 +101,7 @@ def _is_plain_name(name: object) -> bool:
     return isinstance(name, str) and name == Path(name).name and not name.startswith(".") and bool(name)
 
 
-def _check_entry(name: str, entry: Any, path: Path) -> None:
+def _check_entry(name: str, entry: Any) -> None:
     """Raise an error unless the shards of a manifest entry can form a tensor of its shape.
 
     Checked are the kinds of all values, and that the shards have as many elements as the tensor.
@@ -109,7 +109,6 @@ def _check_entry(name: str, entry: Any, path: Path) -> None:
     Args:
         name: the tensor's name.
         entry: its entry in the manifest.
-        path: the manifest.
 
     Raises:
         ValueError: If a value does not fit.
@@ -161,7 +160,7 @@ class Saving:
         """Remove what killed saves left behind, and create the subfolder and its locked marker file.
 
         Raises:
-            OSError: If the folder cannot be written.
+            OSError: If the folder cannot be listed or written.
         """
         make_folder(self.folder)
         self._lock = os.open(self._marker, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -174,7 +173,11 @@ class Saving:
     def replace_manifest(self, text: str) -> None:
         """Replace the manifest by ``text`` in one step, then remove the previous data.
 
-        The text has reached the disk before. A crash leaves either the old or the new checkpoint.
+        The text has reached the disk before. A crash leaves either the old or the new checkpoint. If the previous
+        manifest cannot be read, its data stay.
+
+        Raises:
+            OSError: If the manifest cannot be written.
         """
         old = _find_current_data(self.folder)
         fresh = self.folder / f"{MANIFEST}.{self.data.name}"
@@ -216,7 +219,10 @@ def wait_for_folder(data: Path) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents, and write their names to the disk."""
+    """Create a folder and its parents, and write their names to the disk.
+
+    Do nothing if the folder exists. Raises OSError if it cannot be created.
+    """
     if not folder.is_dir():
         make_folder(folder.absolute().parent)
         folder.mkdir(exist_ok=True)
@@ -261,18 +267,22 @@ def _find_current_data(folder: Path) -> str | None:
 
 
 def _remove_killed_saves(folder: Path) -> None:
-    """Remove subfolders that no process writes and the manifest does not name.
+    """Remove the data of killed saves that the manifest does not name.
 
-    Subfolders without marker file are kept if the manifest cannot be read, because it may name them. Errors of files
-    are ignored.
+    Data are subfolders with a name of 12 hexadecimal digits; others are never removed. A running save has locked its
+    marker file. All data are kept if the manifest cannot be read, because it may name them. Files that cannot be
+    removed stay.
+
+    Raises:
+        OSError: If the folder cannot be listed.
     """
     # List subfolders before marker files: a save creates its marker before its subfolder, and removes the marker after the
     # manifest names the data. So no running save is removed.
     subfolders = {path.name for path in folder.iterdir() if re.fullmatch("[0-9a-f]{12}", path.name)}
     marked = {path.name.removesuffix(SAVING) for path in folder.glob(f"*{SAVING}")}
     current = _find_current_data(folder)
-    for name in subfolders - marked - {current}:
-        if current != UNKNOWN:
+    if current != UNKNOWN:
+        for name in subfolders - marked - {current}:
             _remove_save(folder, name)
     for name in marked:
         with contextlib.suppress(OSError):
@@ -280,13 +290,17 @@ def _remove_killed_saves(folder: Path) -> None:
 
 
 def _remove_unlocked(folder: Path, name: str) -> None:
-    """Remove the remains of a save and its marker file, if no process has locked the marker.
+    """Remove the data of a save and its marker file, if no process has locked the marker.
 
-    A marker of another machine must also be older than one day, because its lock may not be visible here.
+    A marker of another machine must also be older than one day, because its lock may not be visible here. The data are
+    kept if the manifest names them, or cannot be read.
 
     Args:
         folder: the folder of the checkpoint.
         name: the name of the save's subfolder.
+
+    Raises:
+        OSError: If the marker file cannot be opened or removed.
     """
     marker = folder / f"{name}{SAVING}"
     descriptor = os.open(marker, os.O_RDWR)
@@ -295,7 +309,7 @@ def _remove_unlocked(folder: Path, name: str) -> None:
         age = time.time() - os.fstat(descriptor).st_mtime
         if (is_this_machine or age > ABANDONED) and _try_lock(descriptor):
             # If the manifest names the data, the save was killed when all was done but the removal of its marker.
-            if _find_current_data(folder) != name:
+            if _find_current_data(folder) not in (name, UNKNOWN):
                 _remove_save(folder, name)
             marker.unlink()
     finally:
@@ -303,7 +317,7 @@ def _remove_unlocked(folder: Path, name: str) -> None:
 
 
 def _remove_save(folder: Path, name: str) -> None:
-    """Remove the subfolder of a save and its unfinished manifest, if they exist."""
+    """Remove the subfolder of a save and its unfinished manifest, if they exist; ignore errors."""
     shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):
         (folder / f"{MANIFEST}.{name}").unlink(missing_ok=True)

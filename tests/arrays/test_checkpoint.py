@@ -443,6 +443,29 @@ def test_nothing_is_removed_beside_a_manifest_that_cannot_be_read(tmp_path):
     assert (tmp_path / data).is_dir()
 
 
+def test_a_killed_save_may_be_the_checkpoint_of_a_manifest_that_cannot_be_read(tmp_path, monkeypatch):
+    """A later version was killed between its manifest and the end of its save: a save that fails removes nothing."""
+    killed = Saving(tmp_path, "0" * 12)
+    killed.start()
+    (tmp_path / "manifest.json").write_text(
+        '{"spmdsim_checkpoint": 9, "data": "000000000000", "tensors": {}}'
+    )
+    os.close(killed._lock)
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_shards", fail)
+    with pytest.raises(InputError, match="No space left"):
+        checkpoint.save(tmp_path, {"x": x})
+    assert killed.data.is_dir()
+    monkeypatch.undo()
+    for _ in range(2):  # the second one reads the manifest of the first
+        checkpoint.save(tmp_path, {"x": x})
+    assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}
+
+
 def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
     """Files and the folders that name them are flushed, in this order."""
     order: list[str] = []
