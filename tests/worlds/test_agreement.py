@@ -178,3 +178,29 @@ def test_different_calls_have_different_numbers():
     assert all(0 <= n < 2**62 for n in numbers)
     again = Step("all_gather", ("x",), mesh("x", None), mesh(None, None), (4, 8))
     assert number_of(again, types[0], None) in numbers
+
+
+LATE = """\
+import time
+from mpi4py import MPI
+from spmdsim.errors import DisagreementError
+from spmdsim.worlds.agreement.comparison import Comparison
+
+comm = MPI.COMM_WORLD.Dup()
+late = comm.rank == comm.size - 1
+time.sleep(2.5 * late)
+try:
+    print(f"rank {comm.rank}: {Comparison(comm, 5, 0.3).equal()}", flush=True)
+except DisagreementError as error:
+    print(f"rank {comm.rank}: {error}", flush=True)
+time.sleep(3.0 * (not late))  # without calls of MPI, which could complete the late rank's comparison
+"""
+
+
+def test_a_rank_that_comes_after_the_others_gave_up_misses_no_rank(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(LATE)
+    result = run_python("-m", "spmdsim", "launch", "-n", 4, tmp_path / "program.py", timeout=120)
+    texts = dict(line.split(": ") for line in result.stdout.splitlines() if line.startswith("rank "))
+    assert [texts[f"rank {rank}"] for rank in range(3)] == ["rank 3 did not come within 0.3 s"] * 3
+    # MPI may complete the comparison of the last rank without the others.
+    assert texts["rank 3"] in ("True", "others gave up before this rank came")

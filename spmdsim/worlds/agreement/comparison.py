@@ -31,7 +31,8 @@ class Comparison:
         comm: the communicator.
         number: this rank's number.
         deadline: seconds after which ranks that have not come are named in an error.
-        look: returns, now and then, a reason why waiting is in vain; None if there is none.
+        look: function without arguments that a waiting rank calls repeatedly. It returns a reason why other ranks will
+            not come, or None; the reason becomes the text of the error.
     """
 
     def __init__(
@@ -45,8 +46,11 @@ class Comparison:
     def arrived(self) -> bool:
         """Return True if all ranks have posted the comparison; a waiting rank calls it repeatedly.
 
-        Otherwise it returns False after a short sleep. Raises DisagreementError at the deadline, if another rank has
-        given up, or if ``look`` returns a reason.
+        Otherwise return False: at once in the first :data:`SPIN` seconds, and after a short sleep later.
+
+        Raises:
+            DisagreementError: If the deadline is over on this rank or on another one, or ``look`` returns a reason.
+                Nothing is checked in the first :data:`SPIN` seconds.
         """
         if self._request.Test():
             return True
@@ -55,27 +59,42 @@ class Comparison:
             os.sched_yield()
             return False
         if waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-            absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
-            why: str | None = f"{absent} did not come within {self.deadline:g} s"
+            why: str | None = self._describe_absence()
         else:
             why = self._look()
         if why is not None:
+            # MPI may still write to the buffers of the request, so they are not freed.
             abandoned.append((self._request, self._sent, self._common))
             raise DisagreementError(why)
         time.sleep(0.0005)
         return False
 
     def equal(self) -> bool:
-        """Wait for all ranks; return True if they have equal numbers."""
+        """Wait for all ranks; return True if they have equal numbers.
+
+        Raises:
+            DisagreementError: If ranks do not come; see :meth:`arrived`.
+        """
         while not self.arrived():
             pass
         return bool(self._common[0] == -self._common[1])
 
-    def _absent(self) -> list[int]:
-        """Return the ranks that have not come.
+    def _describe_absence(self) -> str:
+        """Return a text about the ranks that did not come; it continues with "to" and the call.
 
-        This rank tells all others that it gives up. Those that do not tell it too, within :data:`GRACE` seconds, are
-        missing.
+        It is equal on all ranks that give up, whosever deadline is over first: all ranks have the same deadline. A
+        rank that comes after the others have given up misses no rank.
+        """
+        absent = [world_ranks(self.comm)[rank] for rank in self._absent()]
+        if not absent:
+            return "others gave up before this rank came"
+        return f"{name_ranks(sorted(absent))} did not come within {self.deadline:g} s"
+
+    def _absent(self) -> list[int]:
+        """Return the ranks that have not come, as sorted numbers in the communicator.
+
+        Send a message to all other ranks that this rank gives up. A rank whose message to this rank does not arrive
+        within :data:`GRACE` seconds has not come.
         """
         comm, me = self.comm, self.comm.Get_rank()
         everyone = range(comm.Get_size())
