@@ -36,7 +36,13 @@ class CallDescription:
 
     @staticmethod
     def of_step(step: Step, dtype: str, algorithm: str | None) -> CallDescription:
-        """Return the description of a step; ``dtype`` is the name of the element type."""
+        """Describe a step of a redistribution as a call that ranks can compare.
+
+        Args:
+            step: the step.
+            dtype: the name of the element type.
+            algorithm: the name of the emulated algorithm; None for the library's own.
+        """
         return CallDescription(
             step.collective,
             ",".join(step.axes),

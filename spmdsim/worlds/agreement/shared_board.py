@@ -212,7 +212,10 @@ class SharedBoard:
     def number_line(self, frame: FrameType | None) -> int:
         """Return the number of the user's line that calls, and publish the line.
 
-        The number is equal on all ranks. It is 0 without a user's line.
+        The number follows from the line's text, so it is equal on all ranks. It is 0 without a user's line.
+
+        Args:
+            frame: the innermost frame, of this package or of the user; or None.
         """
         frame, function = user_frame(frame)
         if frame is None:
@@ -221,10 +224,12 @@ class SharedBoard:
         return self._publish_line(frame, function) if number is None else number
 
     def number_lines(self, frame: FrameType | None, most: int) -> tuple[int, ...]:
-        """Return the numbers of the user's lines that are running, innermost first.
+        """Return the numbers of the user's lines that call each other, innermost first, and publish the lines.
+
+        The numbers are those of :meth:`number_line`. Frames of this package and of libraries are left out.
 
         Args:
-            frame: the innermost frame.
+            frame: the innermost frame; None gives no numbers.
             most: the largest number of lines.
         """
         numbers: list[int] = []

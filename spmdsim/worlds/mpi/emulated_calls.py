@@ -279,7 +279,7 @@ class EmulatedCalls:
             _open.append(self)
 
     def free(self) -> None:
-        """Make no more calls. Collective."""
+        """Make no more calls. Collective; do nothing if calls are not compared."""
         if self._on:
             _open.remove(self)
             self._exit.Free()
@@ -288,10 +288,10 @@ class EmulatedCalls:
     def begin(
         self, schedule: Schedule, sizes: tuple[int, ...], op: MPI.Op | None, array: np.ndarray | None
     ) -> None:
-        """Start to compare a call with those of the other ranks.
+        """Start to compare a call with those of the other ranks; do nothing if calls are not compared.
 
-        If the call is of a new kind, has at least :data:`LONG` bytes, or in strict mode, wait until all ranks have
-        come.
+        If the call is new on this rank, has at least :data:`LONG` bytes, or in strict mode, wait until all ranks have
+        come. Otherwise :meth:`look` or :meth:`end` finishes the comparison.
 
         Args:
             schedule: the algorithm, with collective and root.
@@ -300,7 +300,8 @@ class EmulatedCalls:
             array: an array of the element type; None if the call has no elements.
 
         Raises:
-            DisagreementError: If ranks waited for make other calls or do not come.
+            DisagreementError: If this rank waits and others make another call or do not come, or an earlier call
+                failed.
         """
         if not self._on:
             return
@@ -316,16 +317,29 @@ class EmulatedCalls:
             self.end()
 
     def meet(self, collective: str, root: int = 0) -> None:
-        """Compare a collective whose ranks first send each other the lengths of blocks.
+        """Compare a collective whose ranks first send each other the lengths of blocks; wait for all.
 
-        So all ranks come to it before they send.
+        So all ranks come to it before they send. Do nothing if calls are not compared.
+
+        Args:
+            collective: name of the collective.
+            root: rank of the root; 0 without a root.
+
+        Raises:
+            DisagreementError: If other ranks make another call or do not come, or an earlier call failed.
         """
         if self._on:
             self._post_facts({"collective": f"{collective} of blocks", "root": str(root)})
             self.end()
 
     def failed(self, collective: str, error: Exception) -> None:
-        """Report to the other ranks that this rank cannot make or continue its call, and why."""
+        """Report to the other ranks that this rank cannot make or continue its call, and why.
+
+        Do nothing if calls are not compared, or an earlier call failed.
+
+        Raises:
+            DisagreementError: If the comparison of the call failed, or ranks do not come.
+        """
         if self._on and self._broken is None:
             if not self.begun:
                 self._post_facts({"collective": collective, "mistake": str(error)})
@@ -350,7 +364,8 @@ class EmulatedCalls:
     def look(self, looks: int) -> None:
         """Check on the other ranks while this rank waits for messages of its call.
 
-        Compare the call if all ranks have posted it. Afterwards look every :data:`EVERY` checks for ranks that gave up.
+        Compare the call if all ranks have posted it. Afterwards, one of :data:`EVERY` calls checks for ranks that gave
+        up, and for the deadline.
 
         Args:
             looks: the number of earlier checks in this round of messages.
@@ -376,7 +391,7 @@ class EmulatedCalls:
         os.sched_yield()
 
     def end(self) -> None:
-        """Wait until all ranks have made the call that is compared, if one is.
+        """Wait until all ranks have made the call that is compared; do nothing if none is.
 
         Raises DisagreementError if their calls differ, or ranks do not come before the deadline.
         """
