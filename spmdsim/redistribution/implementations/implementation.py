@@ -88,8 +88,7 @@ def implementations_of(
         tuning: the choices for the MPI library.
         count: the number of elements that MPI can count in one message.
         reproducible: True to leave out implementations whose order of operands differs from the first one's, if the
-            order
-            can change the result.
+            order can change the result.
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
         return (Implementation("nothing", fresh=False),)
@@ -110,7 +109,8 @@ def _single_implementation(
 ) -> Implementation:
     """Return the implementation of a halo, local, reshaping, direct reduction or scan step.
 
-    Steps of these kinds have one implementation; see :func:`has_implementations`.
+    Steps of these kinds have one implementation; see :func:`has_implementations`. The arguments are those of
+    :func:`implementations_of`.
     """
     if isinstance(step, HaloStep):
         return Implementation("halo", _count_halo_buffer(step, rank) * dtype.itemsize)
@@ -132,7 +132,8 @@ def _list_placing(
     """Return the implementations of an exchange, all_gather or all_to_all.
 
     Those that ``tuning.first`` names come first, then the cheapest ones. There is only one, "same", if the group has
-    one rank or the tensor is empty, and one, "broadcast", if one rank owns the source and the target is replicated.
+    one rank or the tensor is empty, and one, "broadcast", if one rank owns the source and the target is replicated. The
+    arguments are those of :func:`implementations_of`.
     """
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
@@ -154,8 +155,7 @@ def _needs_memory(step: Step, rank: int) -> bool:
     """Return True if a local step needs new memory on this rank for its result.
 
     A reshape needs none. A fill needs none where the rank keeps its values and they are not divided. A slice needs
-    none if
-    the rank's target box is contiguous in its source box, because a view is enough.
+    none if the rank's target box is contiguous in its source box, because a view is enough.
     """
     if step.collective == "reshape":
         return False
@@ -184,6 +184,12 @@ def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count:
 
     Their prices are those of the largest shard of any member. Groups of more than :data:`FEW_RANKS` ranks, other than
     gathers, and shards of more than ``count`` elements send messages to their peers only.
+
+    Args:
+        traffic: the transfers of this rank.
+        itemsize: the bytes of an element.
+        tuning: the choices for the MPI library.
+        count: the number of elements that MPI can count in one message.
     """
     size, nbytes = len(traffic.members), traffic.largest * itemsize
     wire = nbytes * tuning.copy / 1000
@@ -232,8 +238,7 @@ def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> lis
     """Return the implementations of an all_gather, with prices for the largest shard.
 
     If the members' blocks are contiguous in the result, MPI gathers into it. Otherwise blocks are gathered in a
-    buffer and
-    copied, or MPI places them by derived types.
+    buffer and copied, or MPI places them by derived types.
     """
     assert traffic.gathered is not None
     size, nbytes = len(traffic.members), traffic.largest * itemsize
@@ -258,8 +263,12 @@ def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> lis
 def _count_halo_buffer(step: HaloStep, rank: int) -> int:
     """Return the number of elements of the buffers of a halo exchange on one rank.
 
-    They are: elements that are sent or received and not contiguous in the shard, received elements that are added up or
-    go into a padded buffer, and the padding of the padded buffer.
+    Counted are
+
+    - messages to other ranks that are not one contiguous box of the shard,
+    - messages from other ranks that are not one contiguous box, are added up (from windows back to blocks), or go into
+      a padded buffer,
+    - the padding of the padded buffer; see :func:`padded_buffer`.
     """
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
     room = padded_buffer(step, rank)
@@ -321,8 +330,8 @@ def _list_reductions(
 
     There is only one, "same", if the group has one rank or the shard is empty. MPI's own reduction ("native") reduces in
     an order of its own. It is left out if the order can change the result and groups of the mesh could differ in it.
-    With
-    ``reproducible``, it is also left out if it is not the first one, and the others are left out if it is.
+    With ``reproducible``, it is also left out if it is not the first one, and the others are left out if it is. The
+    arguments are those of :func:`implementations_of`.
     """
     size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
@@ -374,8 +383,8 @@ def _choose_scan(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, cou
     """Return the implementation of an exclusive scan on one rank.
 
     It is "identity" in a group of one rank, and MPI's "scan" if the arrays are large, MPI has the reduction, and the
-    order
-    of its operands is that of the step. Otherwise all arrays are gathered on each rank: "scan gathered".
+    order of its operands is that of the step. Otherwise all arrays are gathered on each rank: "scan gathered". The
+    arguments are those of :func:`implementations_of`.
     """
     order, nbytes = step.order(rank), step.array_elements(rank) * dtype.itemsize
     if len(order) == 1:

@@ -155,7 +155,13 @@ def _receive_from_members(
 
 
 def _send_to_members(before: list[Bounds], after: list[Bounds], me: int) -> tuple[MemberBox, ...]:
-    """Return the boxes that member ``me`` sends: none if an earlier member has the same source box."""
+    """Return the boxes that member ``me`` sends: none if an earlier member has an equal source box.
+
+    Args:
+        before: the source box of each member.
+        after: the target box of each member.
+        me: the number of the member.
+    """
     if before.index(before[me]) != me:
         return ()
     sends = []
@@ -212,33 +218,37 @@ def _is_block_per_member(traffic: RankTransfers) -> bool:
 
 
 def exchange_transfers(step: Step, rank: int) -> RankTransfers:
-    """Return the transfers of one rank in a direct exchange; its members are the ranks of both meshes.
+    """Return the transfers of one rank in a direct exchange.
 
-    ``gathered`` is None, ``swapped`` is False, and ``largest`` is the number of elements of the whole tensor.
+    The members are the ranks of both meshes. ``gathered`` is None, ``swapped`` is False, and ``largest`` is the number
+    of elements of the whole tensor.
+
+    Args:
+        step: the exchange.
+        rank: a rank of at least one of the two meshes.
     """
     from spmdsim.redistribution.exchange.direct import exchange_between
 
-    meshes = step.src.mesh, step.dst.mesh
-    number: Any = range(max(mesh.size for mesh in meshes))
-    if any(mesh.ranks is not None for mesh in meshes):
-        number = {
-            rank: k for k, rank in enumerate(sorted({rank for mesh in meshes for rank in mesh.rank_list}))
-        }
-    members = tuple(number)
+    members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
+    number_of = {member: number for number, member in enumerate(members)}
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     between = exchange_between(step.src, step.dst, step.shape)
     incoming, outgoing = between.transfers(rank, True), between.transfers(rank, False)
     own_box = next(((within(t.box, source), within(t.box, target)) for t in incoming if t.peer == rank), None)
     return RankTransfers(
-        members,
-        number[rank],
-        _box_shape(source),
-        _box_shape(target),
-        tuple([MemberBox(number[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank]),
-        tuple([MemberBox(number[t.peer], within(t.box, target)) for t in incoming if t.peer != rank]),
-        own_box,
-        None,
-        math.prod(step.shape),
+        members=members,
+        me=number_of[rank],
+        source=_box_shape(source),
+        target=_box_shape(target),
+        sends=tuple(
+            [MemberBox(number_of[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank]
+        ),
+        receives=tuple(
+            [MemberBox(number_of[t.peer], within(t.box, target)) for t in incoming if t.peer != rank]
+        ),
+        local_box=own_box,
+        gathered=None,
+        largest=math.prod(step.shape),
     )
 
 

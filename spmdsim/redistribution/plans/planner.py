@@ -209,13 +209,14 @@ class Plan(ShortRepr):
 
     @property
     def trace(self) -> str:
-        """Layouts between the steps in short form, such as ``S(0)R -> S(0)S(1)``."""
-        steps = (
-            [self.steps[0].src.placement_text(), *(step.dst.placement_text() for step in self.steps)]
-            if self.steps
-            else []
-        )
-        return " -> ".join(steps or [self.src.placement_text(), self.dst.placement_text()])
+        """Layouts before, between and after the steps in short form, such as ``S(0)R -> S(0)S(1)``.
+
+        A plan without steps has the layouts before and after.
+        """
+        layouts = [self.src, self.dst]
+        if self.steps:
+            layouts = [self.steps[0].src, *(step.dst for step in self.steps)]
+        return " -> ".join(layout.placement_text() for layout in layouts)
 
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:

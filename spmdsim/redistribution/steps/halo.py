@@ -231,8 +231,7 @@ def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int,
         step: the step.
         sizes: the lengths of the shard; those of dimensions that change are not used.
         ends: ``(block, reader)`` for each split dimension that changes: the pieces of the rank that owns the elements
-        as a
-            block and of the rank that reads them.
+            as a block and of the rank that reads them.
     """
     options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
     for d, dim, _ in _changed_dims(step):
@@ -282,31 +281,55 @@ class Room(NamedTuple):
 def padded_buffer(step: HaloStep, rank: int) -> Room | None:
     """Return a buffer with room around a rank's block for the windows of shifts, or None.
 
-    With it, a shift needs no copy of the block. None unless all windows that change are shifts (width and stride 1),
-    on the way to windows. None, too, if the rank
-    neither sends nor receives, if less than half of its block stays, or if the buffer would be more than 25 % larger.
+    In the buffer, the windows are a view, so a shift needs no copy of the block. None if
+
+    - the step goes from windows back to blocks, or changes a window that is no shift (width and stride 1),
+    - the rank neither sends nor receives,
+    - the elements of the block that the rank reads itself are not one box, or less than half of the block,
+    - the buffer would be more than 25 % larger than the block.
     """
     incoming, outgoing, changed = received_boxes(step, rank), sent_boxes(step, rank), _changed_dims(step)
-    own_boxes = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
-    shifted = not step.back and all(dim.window.width == dim.window.stride == 1 for _, dim, _ in changed)
-    if not shifted or len(own_boxes) != 1 or not moved_elements((*incoming, *outgoing), rank):
+    are_shifts = all(dim.window.width == dim.window.stride == 1 for _, dim, _ in changed)
+    if step.back or not are_shifts or not moved_elements((*incoming, *outgoing), rank):
         return None
-    sizes, read = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
+    sizes, window_sizes = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
+    own_boxes = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
+    if len(own_boxes) != 1 or 2 * own_boxes[0].size < math.prod(sizes):
+        return None
+    # The windows begin this number of elements after the block, per dimension.
+    offsets = [a.start - b.start for a, b in zip(own_boxes[0].source, own_boxes[0].target)]
     leaving_boxes = [piece for peer, pieces in outgoing if peer != rank for piece in pieces]
-    # The windows begin so many elements after the block.
-    first = [a.start - b.start for a, b in zip(own_boxes[0].source, own_boxes[0].target)]
     least_margins = [0] * len(sizes)
-    for d in (d for d, dim, _ in changed if dim.count > 1):
-        overhang = (-first[d], first[d] + read[d] - sizes[d])
-        leaving_lengths = [piece.source[d].stop - piece.source[d].start for piece in leaving_boxes]
-        least_margins[d] = max(0, *overhang, *leaving_lengths)
-    rounded_margins = [margin and max(ROOM, 1 << (margin - 1).bit_length()) for margin in least_margins]
-    margins = rounded_margins if _is_small_padding(sizes, rounded_margins) else least_margins
-    if 2 * own_boxes[0].size < math.prod(sizes) or not _is_small_padding(sizes, margins):
+    for d, dim, _ in changed:
+        if dim.count > 1:
+            before, after = -offsets[d], offsets[d] + window_sizes[d] - sizes[d]
+            # The opposite shift receives as many elements as leave now.
+            leaving_lengths = [piece.source[d].stop - piece.source[d].start for piece in leaving_boxes]
+            least_margins[d] = max(0, before, after, *leaving_lengths)
+    margins = _choose_margins(sizes, least_margins)
+    if margins is None:
         return None
     shape = tuple(n + 2 * margin for n, margin in zip(sizes, margins))
     block = tuple(slice(margin, margin + n) for n, margin in zip(sizes, margins))
-    return Room(shape, block, tuple(slice(m + a, m + a + n) for n, m, a in zip(read, margins, first)))
+    starts = [margin + offset for margin, offset in zip(margins, offsets)]
+    return Room(shape, block, tuple(slice(start, start + n) for start, n in zip(starts, window_sizes)))
+
+
+def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Sequence[int] | None:
+    """Return the room on each side of a block per dimension, or None if the buffer would be too large.
+
+    Room is rounded up to a power of two of at least :data:`ROOM`; 0 stays. If the rounded room is too large, the least
+    room is used.
+
+    Args:
+        sizes: the shape of the block.
+        least_margins: the needed room on each side per dimension.
+    """
+    rounded_margins = [margin and max(ROOM, 1 << (margin - 1).bit_length()) for margin in least_margins]
+    for margins in (rounded_margins, least_margins):
+        if _is_small_padding(sizes, margins):
+            return margins
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -471,9 +494,13 @@ def build_halo_steps(
     """Return one or two sequences of steps from the blocks of a layout to its windows, or back.
 
     The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a
-    few
-    more bytes for shifted windows. The second one takes all at once; it exists if several dimensions are split. Unsplit
-    dimensions are part of the first step.
+    few more bytes for shifted windows. The second one takes all at once; it exists if several dimensions are split.
+    Unsplit dimensions are part of the first step.
+
+    Args:
+        windowed: the layout with windows.
+        shape: the global shape.
+        back: True for the steps from windows to blocks.
     """
     changed = [d for d, window in enumerate(windowed.windows) if window]
     split = [d for d in changed if windowed.base.parts[d] > 1]
@@ -487,7 +514,11 @@ def _build_steps(
 ) -> tuple[HaloStep, ...]:
     """Return the steps that build the windows of a layout, or add them up to blocks if ``back``.
 
-    ``order`` has, for each step, the split dimensions whose windows it builds. The way back takes the steps in reverse.
+    Args:
+        windowed: the layout with windows.
+        shape: the global shape.
+        back: True for the steps from windows to blocks, which are those to windows in reverse.
+        order: for each step to windows, the split dimensions whose windows it builds.
     """
     base, unfinished = windowed.base, {d for dims in order for d in dims}
     before: Layout = base
