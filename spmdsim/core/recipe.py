@@ -99,35 +99,28 @@ class Recipe:
     ) -> Recipe:
         """Return the recipe of a call.
 
+        If the strategy splits nothing, and operands must move to it, inform the world's observers. A requested sharded
+        operator wants this, so its recipes are not reported.
+
         Args:
             op: the operator.
             metas: the metas of the operands.
             params: the parameters.
             world: the world of the operands.
-            requested: a strategy. None for the strategy that the operands' layouts fit; if there is none, the
-                planner's choice.
+            requested: a strategy; or a sharded operator, which decides strategy and layouts of the results, and may
+                replace ``op``. None for the strategy that the operands' layouts fit; if there is none, the planner's
+                choice.
 
         Raises:
             RuleError: If operands, parameters or the requested strategy do not fit the operator.
+            WorldError: If the strategy's mesh has ranks that the world lacks.
         """
-        shapes, dtypes = [meta.shape for meta in metas], [meta.dtype for meta in metas]
-        bound, sharding = op.bind(shapes, params, dtypes), None
-        if isinstance(requested, ShardedOp):
-            sharding = requested
-            strategy = sharding.strategy(bound, world.size, metas[0].layout.mesh)
-            world.check_mesh(strategy.mesh)
-            op = sharding.substitute_op(bound, strategy, params)
-            bound = op.bind(shapes, params, dtypes)
-            bound.check(strategy)
-        elif requested is not None:
-            strategy = requested
-            bound.check(strategy)
-        else:
-            strategy = choose_strategy(bound, metas, world)
-        world.check_mesh(strategy.mesh)
+        sharding = requested if isinstance(requested, ShardedOp) else None
+        op, bound, strategy = bind_strategy(op, metas, params, world, requested)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
         plans = tuple(plan_route(meta, needed.layout, world) for meta, needed in zip(metas, inputs))
-        dtype, output_layouts = op.result_dtype(dtypes, params), op.output_layouts(bound, strategy)
+        dtype = op.result_dtype([meta.dtype for meta in metas], params)
+        output_layouts = op.output_layouts(bound, strategy)
         output_dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(output_layouts)
         outputs = tuple(map(Meta.of, output_layouts, bound.output_shapes, output_dtypes))
         if sharding is None:
@@ -319,10 +312,39 @@ class Recipe:
         return tuple(map(Meta.with_layout, self.inputs, layouts))
 
 
+def bind_strategy(
+    op: Op,
+    metas: Sequence[Meta],
+    params: Params,
+    world: AbstractWorld,
+    requested: ShardedOp | Strategy | None,
+) -> tuple[Op, BoundRule, Strategy]:
+    """Return the operator that runs, its rule bound to the operands, and the checked strategy.
+
+    The operator is another one than ``op`` only if a sharded operator replaces it. For arguments and errors see
+    :meth:`Recipe.derive`.
+    """
+    shapes, dtypes = [meta.shape for meta in metas], [meta.dtype for meta in metas]
+    bound = op.bind(shapes, params, dtypes)
+    if requested is None:
+        strategy = choose_strategy(bound, metas, world)
+    elif isinstance(requested, ShardedOp):
+        strategy = requested.strategy(bound, world.size, metas[0].layout.mesh)
+        world.check_mesh(strategy.mesh)
+        op = requested.substitute_op(bound, strategy, params)
+        bound = op.bind(shapes, params, dtypes)
+        bound.check(strategy)
+    else:
+        strategy = requested
+        bound.check(strategy)
+    world.check_mesh(strategy.mesh)
+    return op, bound, strategy
+
+
 def choose_strategy(bound: BoundRule, metas: Sequence[Meta], world: AbstractWorld) -> Strategy:
     """Return the strategy for which no operand must be redistributed, or the planner's choice.
 
-    The planner chooses if each strategy needs a redistribution.
+    The planner chooses if every strategy needs a redistribution.
 
     Args:
         bound: the operator's rule, bound to the shapes of the operands.
