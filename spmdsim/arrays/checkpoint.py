@@ -95,6 +95,7 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """
     world, own_facts = _describe_tensors(tensors)
     target = Path(folder)
+    # Each process proposes a name of the data, once per own rank; all use the name of rank 0.
     gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts)] * len(world.ranks), "save")
     _require_equal([facts for _, facts in gathered])
     reduced = {name: tensors[name].detach().to(tensors[name].layout.reduced) for name in own_facts}

@@ -166,7 +166,9 @@ def _write_back(x: Any, value: Any, what: str) -> None:
 
 
 def _require_current(view: View, what: str) -> None:
-    """Raise UsageTypeError if elements of a view have changed in the base since it was taken.
+    """Raise UsageTypeError if elements of a view may have changed in the base since the view was taken.
+
+    Changes of other elements of the base do not matter.
 
     Args:
         view: the view.

@@ -97,6 +97,8 @@ class _Bits:
 def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
     """Yield the global element numbers of a block in chunks, with their slices of the flat block.
 
+    A chunk has at most :data:`CHUNK` numbers, in row-major order. Nothing is yielded for an empty block.
+
     Args:
         index: one slice per dim of the global tensor.
         shape: the global shape.
@@ -131,11 +133,14 @@ def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.nda
 
 
 def _list_element_numbers(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
-    """Return the element numbers of a box, in row-major order.
+    """Return the element numbers of a box as a one-dimensional uint64 array, in row-major order.
 
     Args:
-        spans: the indices of the box per dim.
-        strides: the distance of two numbers per dim.
+        spans: the indices of the box per dim, with step 1.
+        strides: per dim the distance of the numbers of two neighbours in the tensor.
+
+    >>> _list_element_numbers([range(1, 3), range(0, 2)], [10, 1]).tolist()
+    [10, 11, 20, 21]
     """
     total = np.zeros(1, np.uint64)
     for span, stride in zip(spans, strides):

@@ -232,32 +232,43 @@ def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = No
 
 
 def runs_of_process(world: World | None) -> range:
-    """Return the numbers of the runs that this process does; 0 is the truth."""
+    """Return the numbers of the runs that this process does; 0 is the truth.
+
+    In a world of one rank per process, runs are dealt to the ranks in turn. Without a world, or if this process plays
+    several ranks, it does all runs.
+    """
     if world is None or len(world.ranks) != 1:
         return range(1 + RUNS)
     return range(world.ranks[0], 1 + RUNS, world.size)
 
 
-def gather_runs(world: World | None, done: dict[int, T]) -> list[T]:
-    """Return the results of all runs in the order of their numbers.
+def gather_runs(world: World | None, results: dict[int, T]) -> list[T]:
+    """Return the results of the runs 0 to :data:`RUNS` in order.
 
-    The processes of a world exchange them: all must call it.
+    In a world of one rank per process, processes exchange their results, and all must call it. Otherwise this process
+    must have done all runs; see :func:`runs_of_process`.
 
     Args:
-        world: the world; None: this process has done all runs.
-        done: the results of this process's runs by number.
+        world: the world, or None.
+        results: the results of this process's runs by number.
     """
+    all_results = results
     if world is not None and len(world.ranks) == 1:
-        results_of_ranks, done = world.gather_objects([done], "check"), {}
-        for results in results_of_ranks:
-            done |= results
-    return [done[number] for number in range(1 + RUNS)]
+        all_results = {}
+        for results_of_rank in world.gather_objects([results], "check"):
+            all_results |= results_of_rank
+    return [all_results[number] for number in range(1 + RUNS)]
 
 
 def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
     """Return ``run(number)`` for every number from 0 to ``RUNS``, each computed on one process.
 
-    An error on one process is raised on all.
+    Args:
+        world: the world whose processes share the runs; None: this process does all runs.
+        run: function of a number.
+
+    Raises:
+        Exception: The error of the first run that failed, on all processes.
     """
 
     def attempt(number: int) -> tuple[T | None, Exception | None]:

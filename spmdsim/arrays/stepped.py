@@ -60,8 +60,14 @@ class AdjointNode(OpNode):
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradients of the operands from those of the results."""
+        """Return the gradients of all operands from those of the results, by the operator's ``adjoint``.
+
+        Args:
+            dys: the gradient of each result; None for a result without gradient. At least one is a tensor.
+            wanted: for each operand, True if it requires a gradient; not used. The caller drops other gradients.
+        """
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
+        # Give operands different provenance numbers, so that ranks can tell apart the tensors that follow from them.
         pairs = enumerate(zip(self.recipe.inputs, self.values))
         operands = [
             kind(self.world, meta, shards, provenance_number=self.provenance_number ^ k)
@@ -112,7 +118,7 @@ class SteppedOp(Op):
         return SteppedRule(*fields_of_rule, self, tuple(params.items()), tuple(dtypes))
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
-        """Return the steps of a call."""
+        """Return the steps of a call, with the parameters that ``bound`` has; ``params`` is not used."""
         return bound.steps(strategy)
 
     def compute(
@@ -215,9 +221,13 @@ class RowsNode(OpNode):
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return None for the ids, and the gradient of the table.
+        """Return None for the ids, and the gradient of the table; None if the result has no gradient.
 
         If every rank has the whole result, the gradient needs no step and is that of the plain operator.
+
+        Args:
+            dys: a list with the gradient of the result, or None.
+            wanted: for each operand, True if it requires a gradient; used by the plain operator only.
         """
         recipe: Any = self.recipe
         step, dy = recipe.prepared.returning, dys[0]
@@ -241,7 +251,7 @@ class RowLookup(Op):
     communicates: ClassVar[bool] = True
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return the layout of the step's result."""
+        """Return the layout of the step's result; rule and strategy are not used."""
         return (self.prepared().dst,)
 
     def prepared(self, *facts: object) -> RowStep:

@@ -122,20 +122,22 @@ class LocalFunction(Pictured):
     def _choose_operand_layouts(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """Return the layout in which the function gets each operand.
 
-        It is the one of ``in_layouts``, or the operand's own without pending reductions.
+        Positional operands get their layouts of ``in_layouts``. Where that is None, and for keyword operands, it is the
+        operand's own layout without pending reductions.
 
         Args:
-            tensors: the operands of the call, in order.
-            structure: their nesting in the arguments of the call.
+            tensors: the operands of the call: positional ones in order, then those of keywords.
+            structure: the nesting of the positional and of the keyword arguments, as a structure of two parts.
 
         Raises:
             RuleError: If ``in_layouts`` does not have the nesting of the call, or layouts are on different meshes.
             LayoutError: If a layout has another number of dims than its operand, or pending reductions.
         """
-        positional, options = structure[2]
-        if isinstance(self._in_layouts, (tuple, list)) and len(self._in_layouts) != positional[1]:
+        _, _, (positional, options) = structure
+        _, positional_count, _ = positional
+        if isinstance(self._in_layouts, (tuple, list)) and len(self._in_layouts) != positional_count:
             raise RuleError(
-                f"{self.name} has in_layouts for {many(len(self._in_layouts), 'operand')}, but was called with {positional[1]}"
+                f"{self.name} has in_layouts for {many(len(self._in_layouts), 'operand')}, but was called with {positional_count}"
             )
         words = f"the in_layouts of {self.name}"
         wanted = [*spread_layouts(words, self._in_layouts, positional), *spread_layouts(words, None, options)]
@@ -155,7 +157,13 @@ class LocalFunction(Pictured):
     def _choose_result_layouts(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
         """Return the layouts of the results, with their pending reductions.
 
-        A result without a layout in ``out_layouts`` has that of the first operand.
+        A result without a layout in ``out_layouts`` has the layout of the first operand.
+
+        Args:
+            places: the layouts of the operands.
+
+        Raises:
+            RuleError: If layouts are on different meshes.
         """
         leaves = tuple(places[0] if layout is None else layout for layout in flatten_layouts(self._out))
         if self._partial:
@@ -203,7 +211,7 @@ class LocalFunction(Pictured):
 
         Args:
             context: the operator call as this rank sees it: strategy, rank, sizes.
-            places: the layouts of the operands.
+            places: the layouts of the operands; not used, because the arrays are in these layouts.
             leaves: the layouts of the results.
             results: global shape and element type of each result.
             structure: the nesting of the operands in the call.

@@ -113,7 +113,7 @@ def map_overlap(
 
 @lru_cache(maxsize=1024, typed=True)
 def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
-    """Return per dim the added elements before and after, and mode and fill value.
+    """Return the numbers of added elements per dim, and the modes of the boundaries per dim.
 
     Args:
         shape: the global shape.
@@ -121,8 +121,12 @@ def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) ->
         boundary: as in :func:`map_overlap`.
         constant: the fill value of "constant".
 
+    Returns:
+        ``(elements before, elements after)`` of each dim; ``(mode, fill value)`` of each dim, see `_parse_boundary`.
+
     Raises:
-        RuleError: If a setting is unknown, or a dim is too small to be mirrored.
+        RuleError: If a setting is unknown, or a dim is too small for a mode of :data:`MIRRORS`: such a dim has at least
+            as many elements as its depth, and for "reflect" one more. Dims without elements are not checked.
     """
     sides = tuple(_parse_depth(entry) for entry in _spread_over_dims("depth", depth, len(shape), 0))
     modes = tuple(
@@ -196,10 +200,16 @@ def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
     return MODES[boundary], float(constant) if boundary == "constant" else 0.0
 
 
-def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
-    """Return the window of each dim per operand: the block and its added elements.
+def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, **_: Any) -> Windows:
+    """Return the window of each dim by number of the operand: the block and its added elements.
 
     It is None for a dim without added elements. All operands have equal windows.
+
+    Args:
+        *shapes: the global shapes of the operands, which are equal.
+        sides: the numbers of added elements per dim; see `_parse_settings`.
+        modes: the modes of the boundaries per dim; see `_parse_settings`.
+        **_: the operator's other parameters; not used.
     """
     numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
     windows = [
@@ -250,7 +260,7 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
         y: Any,
         sides: Sides,
         modes: Modes,
-        kind: Any,
+        **_: Any,
     ) -> list[Any]:
         """Return the gradient of each enlarged block from the user's vjp, folded to the owned elements."""
         if vjp is None:

@@ -168,7 +168,7 @@ class Turns:
             Stopped: If the function of another rank failed.
         """
         self._calls[rank] = call
-        self._start_next(rank)
+        self._start_next()
         self._gates[rank].acquire()
         if self._stopped:
             raise Stopped
@@ -176,22 +176,20 @@ class Turns:
 
     def _run_unstarted(self) -> None:
         """Run the functions of ranks that have not started, one after the other, in this thread."""
-        rank = -1
         try:
             while self._unstarted:
                 rank = self._unstarted.popleft()
                 self._results[rank] = self._bodies[rank]()
-            self._start_next(rank)
+            self._start_next()
         except Stopped:
             pass
         except BaseException as error:
             self._stop_all(error)
 
-    def _start_next(self, rank: int) -> None:
-        """Start or resume another rank; if all ranks wait, run their collectives first.
+    def _start_next(self) -> None:
+        """Start or resume another rank after a rank waits or has returned.
 
-        Args:
-            rank: the rank that waits or has returned.
+        If all ranks wait, run their collectives first. If all have returned, release the main thread.
         """
         if self._unstarted:
             thread = threading.Thread(target=copy_context().run, args=(self._run_unstarted,), daemon=True)
@@ -372,7 +370,7 @@ class LocalBound(BoundRule):
     given_flops: Any = None
 
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
-        """Return the only strategy, wherever the operands are."""
+        """Return the only strategy; the present layouts of the operands are not used."""
         terms = zip((*self.inputs, *self.outputs), (*self.places, *self.leaves))
         splits = {factor: axes for term, layout in terms for (factor,), axes in zip(term, layout.dims)}
         return Strategy.of(self.leaves[0].mesh, splits)
@@ -382,11 +380,11 @@ class LocalBound(BoundRule):
         yield from ()
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
-        """Yield the only strategy."""
+        """Yield the only strategy; the arguments are not used."""
         yield self.infer(())
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return the layouts that were given for the results."""
+        """Return the layouts that the user stated for the results."""
         return self.leaves
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
@@ -446,11 +444,13 @@ class LocalOp(Op):
     ) -> BoundRule:
         """Return the rule of a call: every dim of every operand and result has a name of its own.
 
+        So the rule does not relate layouts of different dims; the function's layouts may be any.
+
         Args:
             shapes: the shapes of the operands.
-            params: the parameters of the call: ``results`` (shape and type of each), ``places`` and ``leaves``
-                (layouts).
-            dtypes: not used.
+            params: the parameters of the call: ``results`` (global shape and element type of each result), ``places``
+                (layouts of the operands) and ``leaves`` (layouts of the results).
+            dtypes: the element types of the operands; not used, because ``results`` has those of the results.
         """
         result_shapes = [shape for shape, _ in params["results"]]
         inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))

@@ -184,7 +184,10 @@ def nancumprod(a: Tensor, axis: int | None = None) -> Tensor:
 
 
 def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutral: float) -> Tensor:
-    """Apply a running function with nan replaced by its neutral element."""
+    """Apply a running function with nan replaced by its neutral element.
+
+    With ``axis`` None, run over all elements in row-major order.
+    """
     x = _fill_nan(a, neutral)
     return function(ops.reshape(x, -1), 0) if axis is None else function(x, axis)
 
@@ -192,7 +195,15 @@ def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutr
 def _index_of_extreme(
     function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, keepdims: bool, least: float
 ) -> Tensor:
-    """Apply ``argmax`` or ``argmin`` with nan replaced by ``least``.
+    """Return the index of the extreme of the elements that are not nan; all ranks check that one exists.
+
+    Args:
+        function: ``ops.argmax`` or ``ops.argmin``.
+        name: the name in the error.
+        a: the tensor.
+        axis: the dimension; None: all.
+        keepdims: keep the reduced dimension with size 1.
+        least: the number in place of nan, which is not greater (or not less) than any element.
 
     Raises:
         InputError: If all entries of a row are nan.
@@ -205,44 +216,66 @@ def _index_of_extreme(
 def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Return the index of the largest element that is not nan.
 
-    All ranks check that one exists.
+    All ranks check that one exists. Raises InputError if all elements of a row are nan.
     """
     return _index_of_extreme(ops.argmax, "nanargmax", a, axis, keepdims, -math.inf)
 
 
 def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """Return the index of the smallest element that is not nan."""
+    """Return the index of the smallest element that is not nan.
+
+    All ranks check that one exists. Raises InputError if all elements of a row are nan.
+    """
     return _index_of_extreme(ops.argmin, "nanargmin", a, axis, keepdims, math.inf)
 
 
 def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Compute quantiles of elements that are not nan, by linear interpolation."""
+    """Compute quantiles of elements that are not nan, by linear interpolation.
+
+    Args:
+        a: the tensor.
+        q: a fraction from 0 to 1, or an array of them; its dims come first in the result.
+        axis: one dim or several; None: all.
+        keepdims: keep reduced dims with size 1.
+
+    Raises:
+        RuleError: If elements are complex, or a fraction is not in [0, 1].
+    """
     return _nanquantile(to_type_of_quantiles(a, q), np.asarray(q, np.float64), axis, keepdims, _interpolate)
 
 
 def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
-    """Compute quantiles of elements that are not nan; nan are last in sorted order.
+    """Compute quantiles of the elements that are not nan.
+
+    The result has the dims of ``fractions``, then the remaining dims of ``a``. It is nan where no element is a number.
+    Integers are cast to float64.
 
     Args:
         a: the tensor.
         fractions: numbers from 0 to 1.
-        axis: the dimensions.
-        keepdims: keep reduced dimensions with size 1.
+        axis: one dim or several; None: all.
+        keepdims: keep reduced dims with size 1.
         between: interpolates between the entries below and above.
+
+    Raises:
+        RuleError: If elements are complex, or a fraction is not in [0, 1].
     """
     check_fractions(fractions)
     if a.dtype.kind == "c":
         raise RuleError("complex numbers have no quantiles")
     dims = normalise_dims(axis, a.ndim)
-    rows = merge_dims_last(a if a.dtype.kind in "fV" else ops.cast(a, np.float64), dims)
+    is_floating = a.dtype.kind in "fV"  # V: types of 16 bits that NumPy lacks
+    rows = merge_dims_last(a if is_floating else ops.cast(a, np.float64), dims)
     remaining_sizes = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
     if not rows.shape[-1]:
         shape = (*fractions.shape, *remaining_sizes)
         layout = Layout.replicated(rows.layout.mesh, len(shape))
         return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
     ordered = ops.sort(rows)
-    last = ops.subtract(ops.sum(ops.cast(_is_valid(rows), np.int64), -1, True), 1)
-    last = ops.where(ops.equal(last, -1), 0, last)
+    # Nan are last in sorted order. So the last number of a row is at the position "count of numbers - 1". In a row
+    # without numbers, take the nan at position 0.
+    number_counts = ops.sum(ops.cast(_is_valid(rows), np.int64), -1, True)
+    last = ops.where(ops.equal(number_counts, 0), 0, ops.subtract(number_counts, 1))
     quantiles = [
         _quantile_of_rows(ordered, last, fraction, between) for fraction in fractions.reshape(-1).tolist()
     ]

@@ -253,7 +253,14 @@ def _find_dims(term: str, ndim: int) -> dict[str, int]:
 
 
 def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return equation and operands with diagonals instead of letters that occur twice in a term."""
+    """Return equation and operands with diagonals instead of letters that are repeated in a term.
+
+    Returns:
+        The equation, then the operands in order.
+
+    Raises:
+        RuleError: If two dims of one letter in a term differ in size.
+    """
     terms, out = _split_equation(equation)
     pairs = [_replace_by_diagonals(list(term.replace("...", ".")), x) for term, x in zip(terms, operands)]
     left = ",".join("".join(term).replace(".", "...") for term, _ in pairs)
@@ -261,10 +268,12 @@ def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...
 
 
 def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
-    """Return term and tensor without letters that occur twice; their diagonals become last dims.
+    """Return term and tensor without repeated letters: their diagonals become last dims.
+
+    The first two dims of a repeated letter are replaced, until no letter is repeated.
 
     Args:
-        term: the letters of the tensor's dims; "." for several.
+        term: the letters of the tensor's dims; one "." stands for all dims of ``...``, also for none.
         x: the tensor.
 
     Raises:
@@ -273,13 +282,14 @@ def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor
     for letter in term:
         if letter != "." and term.count(letter) > 1:
             positions = [k for k, c in enumerate(term) if c == letter][:2]
-            first, second = (k - len(term) if "." in term[:k] else k for k in positions)
+            # The "." may stand for any number of dims, so letters after it are counted from the last dim.
+            first, second = ((k - len(term) if "." in term[:k] else k) % x.ndim for k in positions)
             if x.shape[first] != x.shape[second]:
                 raise RuleError(
                     f"einsum: {letter!r} is {x.shape[first]} and {x.shape[second]} in shape {x.shape}"
                 )
-            others = [d for d in range(x.ndim) if d not in (first % x.ndim, second % x.ndim)]
-            matrices = transpose(x, [*others, first % x.ndim, second % x.ndim])
+            others = [d for d in range(x.ndim) if d not in (first, second)]
+            matrices = transpose(x, [*others, first, second])
             other_letters = [c for k, c in enumerate(term) if k not in positions]
             return _replace_by_diagonals([*other_letters, letter], _take_diagonal(matrices))
     return term, x

@@ -30,9 +30,10 @@ from spmdsim.arrays.ops.elementwise import (
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to
 from spmdsim.arrays.ops.slicing import concat, slice_along
-from spmdsim.arrays.stepped import SteppedOp
+from spmdsim.arrays.stepped import Phase, SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.steps.group_steps import build_scan_step
@@ -116,19 +117,24 @@ def from_rows(rows: Array, shape: Sequence[int], dim: int) -> Array:
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    """Return the exclusive scan of the ranks' totals, or () if the dimension is not split.
+def _list_exchanges(
+    bound: BoundRule, strategy: Strategy, inputs: Sequence[Meta], **params: Any
+) -> tuple[Phase, ...]:
+    """List the steps of a scan with their element types; () if the dimension is not split.
+
+    The only step is an exclusive scan: each rank receives the total of the preceding ranks.
 
     Args:
-        bound: the rule with its sizes.
+        bound: the rule with its sizes; not used, but part of the interface of `SteppedOp.steps`.
         strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operand.
-        params: the parameters of `_scan_block`.
+        inputs: the `Meta` (layout, shape, dtype) of the only operand.
+        **params: the parameters ``dim``, ``op`` and ``backward`` of `_scan_block`.
     """
     axes = find_split_axes(strategy)
     if not axes:
         return ()
-    (meta,), op = inputs, params["op"]
+    (meta,) = inputs
+    op = params["op"]
     sizes, entries = list_other_dims(meta, params["dim"])
     step = build_scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
     return ((step, accumulator(op, meta.dtype)),)
@@ -200,7 +206,14 @@ def conjugate_if_complex(x: Tensor) -> Tensor:
 
 
 def _make_scan_rule(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
-    """Return the rule of a running function, which is linear for "sum"."""
+    """Return the rule of a running function, which is linear for "sum".
+
+    Args:
+        shape: the shape of the operand.
+        dim: the dimension along which the function runs.
+        op: a key of ``_UFUNCS``.
+        backward: a parameter of `_scan_block`; not used, because the rule does not depend on the direction.
+    """
     return make_along_rule(shape, dim, linear="each" if op == "sum" else "none")
 
 

@@ -224,16 +224,16 @@ VALUES, INDICES = "values", "indices"
 
 
 def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    """Return the exchanges of a sort along a split dimension; () if it is not split.
+    """List the steps of a sort with their element types; () if the dimension is not split.
 
-    Each exchange is a step (one collective) with its element type. They serve, in order: samples and brackets of each
-    round, remaining elements, cuts, counts, and the entries themselves, one exchange per result.
+    Each step is one collective. They exchange, in order: samples and brackets of each round, remaining elements, cuts,
+    counts, and the entries themselves, by one step per result.
 
     Args:
-        bound: the rule with its sizes.
+        bound: the rule with its sizes; not used, but part of the interface of `SteppedOp.steps`.
         strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operand.
-        params: the parameters of `_sort_block`.
+        inputs: the `Meta` (layout, shape, dtype) of the only operand.
+        **params: the parameters of `_sort_block`.
     """
     axes = find_split_axes(strategy)
     if not axes:
