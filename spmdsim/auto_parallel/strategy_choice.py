@@ -130,7 +130,7 @@ def mesh_strategies(
         bound: the operator's rule.
         mesh: the mesh.
         partial: include strategies that pass pending sums on.
-        full: if some strategies use every axis, return only those.
+        full: if some strategies use every axis of size > 1, return only those.
         even: return only strategies with blocks of equal size.
         nested: include strategies that split a factor by several axes.
 
@@ -176,8 +176,15 @@ def _splitting_axes(strategy: Strategy) -> set[str]:
 def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
     """Return the strategy that the user fixed for an operator.
 
-    The user may give a Strategy, a mapping of factors to axes, layouts of the operands, or cuts. Cuts get a device
-    matrix of their own unless some strategy on ``mesh`` splits the operator identically.
+    The user may give a Strategy, a mapping of factors to axes or its items, layouts of the operands, or cuts. Cuts get
+    a device matrix of their own unless some strategy on ``mesh`` splits the operator identically.
+
+    Args:
+        operator: an operator with a ``configured`` strategy.
+        mesh: the mesh of the search.
+
+    Raises:
+        RuleError: If the strategy does not fit the operator.
     """
     configured, bound = operator.configured, operator.bound
     with context(**operator.error_facts):
@@ -204,10 +211,16 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
 
 
 def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Strategy | None:
-    """Convert a strategy on a device matrix to an identical one on ``mesh``, or None.
+    """Convert a strategy on a device matrix to an identical one on ``mesh``, or return None.
 
-    None if there is no such strategy. Each axis of the device matrix must be the product of the next axes of
-    ``mesh``, in order.
+    Each axis of the device matrix must be the product of the next axes of ``mesh``, in order; axes of size 1 do not
+    count. None if the axes are no such products, if the meshes have different lists of ranks, or if the rule does
+    not allow the strategy on ``mesh``.
+
+    Args:
+        bound: the operator's rule.
+        strategy_on_matrix: the strategy. One axis splits each factor, as :func:`strategy_from_cuts` builds it.
+        mesh: the mesh of the result.
     """
     if mesh.rank_list != strategy_on_matrix.mesh.rank_list:
         return None

@@ -156,14 +156,22 @@ def equal_lines(first: Line, second: Line) -> bool:
 def list_limits(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
     """Yield the factors by which a message grows until a step reaches a limit of prices.
 
-    Limits are the ends of a calibrated machine's ranges of sizes, and the sizes of its measured times, between which
-    prices
-    are interpolated. Other cost models have no limits. A factor may be below 1.
+    Limits are the ends of a calibrated machine's ranges of sizes, and the sizes of its measured times of the step's
+    collective, between which prices are interpolated. Other cost models have no limits. A step that receives nothing
+    has no factors. Factors are not sorted, may repeat, and may be below 1.
+
+    Args:
+        machine: the cost model.
+        steps: the steps of a reduction of one-dimensional gradients.
+        itemsize: the bytes of an element.
     """
+    if not has_limits(machine):
+        return
     model: Any = machine.model if isinstance(machine, Restricted) else machine
-    for step in steps if has_limits(machine) else ():
-        even = replace(step, shape=tuple([size * step.src.mesh.size for size in step.shape]))
-        received = most_received(even) * itemsize / step.src.mesh.size
+    for step in steps:
+        # With as many times the elements as the mesh has ranks, all blocks are even, so nothing is rounded.
+        even_step = replace(step, shape=tuple([size * step.src.mesh.size for size in step.shape]))
+        received = most_received(even_step) * itemsize / step.src.mesh.size
         if not received:
             continue
         members = step.src.mesh.axis_size(*step.axes)
@@ -332,9 +340,13 @@ def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> 
     """Return the kind of message that the reduction of a gradient may share, or None if it goes alone.
 
     It goes alone if the settings do not merge messages, if it is no reduction of equal shards on one mesh, or if it
-    would
-    scatter in a way that the settings or the cost model do not have. ``src`` and ``dst`` are the layouts of the
-    gradient.
+    would scatter in a way that the settings or the cost model do not have.
+
+    Args:
+        settings: the settings of the search.
+        src: the layout in which the gradient is computed.
+        dst: the layout in which the gradient is needed.
+        shape: the global shape of the gradient.
     """
     if not settings.merges:
         return None
@@ -474,8 +486,7 @@ class SharedMessages:
         """Return the sets of axes along which all gradients of a message can be replicas.
 
         The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a machine;
-        other cost models have the empty
-        set only.
+        other cost models have the empty set only.
         """
         other_axes = [a for a in merge.mesh.axes if a not in merge.axes and merge.mesh.size_of[a] > 1]
         if not isinstance(self.moves.machine, Machine):
@@ -492,7 +503,15 @@ class SharedMessages:
     ) -> Iterator[float]:
         """Yield the sizes in bytes on both sides of each point where the price of messages may not be concave.
 
-        Sizes are multiples of ``unit``, strictly between the first and the last of ``sizes``.
+        Nothing is yielded if the cost model has no limits.
+
+        Args:
+            merge: the kind of message.
+            copies: the axes along which ranks own replicas of all gradients.
+            itemsize: the bytes of an element.
+            sizes: sizes in bytes from which limits are searched, ascending.
+            unit: the bytes whose multiples the yielded sizes are. They are strictly between the first and the last of
+                ``sizes``.
         """
         for size in sizes if has_limits(self.moves.machine) else ():
             steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)

@@ -423,23 +423,35 @@ class _Branches:
         return fixed + small.price(chosen), states
 
     def _decide_hubs(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
-        """Set each hub in ``states`` to its decided state, or to its cheapest one beside the other variables.
+        """Set each hub in ``states``, in place, to its decided state or else to its cheapest state.
+
+        The price of a hub's state is its seconds plus the prices of its pairs with other variables, in the states that
+        these have. The lower bound of a hub is the sum of the least values of these terms over all its states.
+
+        Args:
+            states: the state of each variable; those of hubs are overwritten.
+            decided: the state of each decided hub, by hub.
 
         Returns:
             ``(distance, hub)`` of the undecided hub whose price is farthest above its lower bound; ``(0.0, None)`` if
             no price is above its bound.
         """
-        worst: tuple[float, int | None] = (0.0, None)
+        largest_distance = 0.0
+        farthest_hub: int | None = None
         for hub in self.hubs:
+            if hub in decided:
+                states[hub] = decided[hub]
+                continue
             total, least = self.problem.seconds[hub].copy(), float(self.problem.seconds[hub].min())
             for v, prices in self.around[hub]:
                 row = prices[states[self.others[v]]]
                 total += row
                 least += float(row.min())
-            states[hub] = decided.get(hub, int(total.argmin()))
-            if hub not in decided:
-                worst = max(worst, (float(total.min()) - least, hub), key=lambda pair: pair[0])
-        return worst
+            states[hub] = int(total.argmin())
+            distance = float(total.min()) - least
+            if distance > largest_distance:
+                largest_distance, farthest_hub = distance, hub
+        return largest_distance, farthest_hub
 
 
 def improve(
@@ -554,6 +566,12 @@ def _add_shared(
     """Add the prices that variables of a window share to the window's problem.
 
     Variables outside of the window that take part are added to ``small`` with their current state only.
+
+    Args:
+        problem: the whole problem.
+        small: the problem of the window; it is changed.
+        number_of: the number in ``small`` of each variable of the window.
+        current: the current state of each variable of ``problem``.
     """
     number_of, window = dict(number_of), {*number_of}
     for shared in problem.shared:
