@@ -38,6 +38,10 @@ class ReduceOp:
 def check_attributes(attrs: Any) -> None:
     """Raise an error for a wrong attribute of a collective.
 
+    Args:
+        attrs: attributes by name: ``group``, and for some collectives ``op``, ``split_count``, ``split_dim``,
+            ``concat_dim`` or ``root_rank``. Only these are checked.
+
     Raises:
         InputError: If ``op`` is an unknown word.
         UsageTypeError: If ``op`` or ``group`` is no text, or a number is no integer.

@@ -56,7 +56,13 @@ def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]
 def _move_to_mesh(x: Any, mesh: Any) -> Any:
     """Return a tensor, parameter or array as a tensor on a mesh; other values unchanged.
 
-    A tensor of another mesh is replicated on ``mesh``. With ``mesh`` None, arrays and parameters become data parallel.
+    A tensor on ``mesh`` keeps its layout. A tensor of another mesh and an array are replicated on ``mesh``, and so is a
+    parameter that has no layout yet.
+
+    Args:
+        x: the value.
+        mesh: the mesh. None: tensors stay as they are, and other values become tensors by `to_tensor`, which splits
+            dim 0 of arrays over all ranks.
     """
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x
@@ -97,7 +103,14 @@ def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> An
 def _flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
     """Flatten dims by rows (``order="C"``), or by columns (``"F"``): with all dims in reverse.
 
-    Raises InputError if ``order`` is another text.
+    Args:
+        input: the tensor.
+        order: "C" or "F".
+        start_dim: the first dim to flatten.
+        end_dim: the last dim to flatten.
+
+    Raises:
+        InputError: If ``order`` is another text.
     """
     if order not in ("C", "F"):
         raise InputError(f"flatten goes by rows, 'C', or by columns, 'F', not {order!r}")

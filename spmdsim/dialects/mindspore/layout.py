@@ -269,7 +269,12 @@ def from_tensor_map(
                 f"{tuple(device_matrix)} {'is' if count == 1 else 'are'} numbered 0..{count - 1} from the right, and -1 is not split"
             )
     template = Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))
-    return template(*[map_nested(entry, lambda n: ("None", *names)[~n]) for entry in tensor_map])
+
+    def name_axis(number: int) -> str:
+        """Return the name of an axis by its number from the right; "None" for -1."""
+        return "None" if number == -1 else names[-1 - number]
+
+    return template(*[map_nested(entry, name_axis) for entry in tensor_map])
 
 
 def from_placements(
@@ -307,12 +312,17 @@ def from_placements(
 def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindSporeLayout:
     """Return the layout of one tensor with ``.shard`` cuts, which are its device matrix.
 
-    With fewer cuts than devices, an extra axis of devices repeats the work. ``repeat="right"`` appends the axis
-    (device matrix ``cuts + (n,)``, so neighbours own equal shards), ``repeat="left"`` prepends it.
+    If the product of the cuts is smaller than the number of devices, devices along a further axis repeat the work.
+
+    Args:
+        cuts: the number of blocks of each dim.
+        devices: the number of devices.
+        repeat: ``"right"`` makes the further axis the last one of the device matrix, so neighbours own equal shards;
+            ``"left"`` makes it the first one.
 
     Raises:
         UsageTypeError: If a cut is no integer.
-        LayoutError: If a cut is not positive, or the product of the cuts does not divide the devices.
+        LayoutError: If a cut is not positive, their product does not divide the devices, or ``repeat`` is unknown.
 
     >>> [from_cuts((2, 1, 1, 2, 1), 8).shard_index(r) for r in range(8)]
     [0, 0, 1, 1, 2, 2, 3, 3]

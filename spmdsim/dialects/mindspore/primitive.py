@@ -34,7 +34,7 @@ def shape_of(operand: Any) -> Shape:
 def place(operand: Any, layout: Layout) -> Tensor:
     """Return an operand as a tensor: a parameter is filled in ``layout``, an array is split by it.
 
-    A tensor is returned unchanged.
+    A tensor is returned unchanged. A parameter that is filled already keeps its layout.
     """
     if isinstance(operand, Tensor):
         return operand
@@ -197,6 +197,14 @@ class Primitive(DialectObject):
         """Run our operator with the layouts that `shard` derives for MindSpore's operator ``name``.
 
         The derivation also decides the layout of the result.
+
+        Args:
+            name: MindSpore's name of the operator.
+            operands: tensors, parameters, arrays or numbers.
+            attrs: MindSpore's attributes.
+
+        Raises:
+            ShardError: If the strategy does not fit the operator, the shapes or the ranks.
         """
         typed = _match_types(operands)
         shapes = [shape_of(x) for x in typed]
@@ -209,15 +217,22 @@ class Primitive(DialectObject):
         return finish_call(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
     def lay_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
-        """Return the operands as tensors in the layouts of the strategy.
+        """Return the operands as tensors of matching element types in the layouts of the strategy.
 
-        ``params`` are the arguments of our operator. While a search records the program, tensors keep their own
-        layouts, because the search looks for a strategy.
+        While a search records the program, tensors keep their own layouts, because the search looks for a strategy.
+
+        Args:
+            operands: tensors, parameters, arrays or numbers; see `_match_types`.
+            params: the arguments of our operator.
+
+        Raises:
+            ShardError: If the strategy does not fit the operator, the shapes or the ranks.
         """
         typed = _match_types(operands)
-        if watchers:
+        if watchers:  # a search records the program
             return [to_tensor(x) for x in typed]
         bound, _, strategy = self._bind(typed, params)
+        # `place` returns tensors, and parameters that have a layout, in their present layouts.
         return [place(x, layout).to(layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
 
     def _bind(
@@ -294,7 +309,7 @@ def sharded(
 
     Raises:
         InputError: If ``fn`` is neither a primitive nor a function of ``ops`` or ``mint``, or further options are
-        passed.
+            passed.
     """
     if options:
         raise InputError(f"shard takes in_strategy and out_strategy here, not {', '.join(options)}")

@@ -131,7 +131,8 @@ class Dataset(DialectObject):
             options: ignored.
 
         Raises:
-            InputError: If the size is less than 1, or rows are in batches already.
+            InputError: If the size is no integer of at least 1, or rows are in batches already.
+            UsageTypeError: If ``drop_remainder`` is no bool.
         """
         refuse({
             f"a batch has at least one row, not {batch_size!r}": not is_whole(batch_size) or batch_size < 1,
@@ -150,7 +151,7 @@ class Dataset(DialectObject):
     def repeat(self, count: int = 1) -> Dataset:
         """Repeat all steps so far, each time in another order; return the dataset.
 
-        Raises InputError if ``count`` is below 1.
+        Raises InputError if ``count`` is no integer of at least 1.
         """
         if count == -1:
             raise InputError("repeat(-1) never ends here; nearest: a loop over the epochs around the dataset")
@@ -160,18 +161,31 @@ class Dataset(DialectObject):
     def take(self, count: int = -1) -> Dataset:
         """Keep the first ``count`` rows, or batches after :meth:`batch`; -1 keeps all.
 
-        Return the dataset.
+        Return the dataset. Raises InputError if ``count`` is no integer of at least 0, and not -1.
         """
         most = None if count == -1 else _check_count(count, "take", 0)
         return self._add_step(lambda before, epoch: before(epoch)[:most])
 
     def skip(self, count: int) -> Dataset:
-        """Drop the first ``count`` rows, or batches after :meth:`batch`; return the dataset."""
+        """Drop the first ``count`` rows, or batches after :meth:`batch`; return the dataset.
+
+        Raises InputError if ``count`` is no integer of at least 0.
+        """
         first = _check_count(count, "skip", 0)
         return self._add_step(lambda before, epoch: before(epoch)[first:])
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Shuffle with a buffer of the next ``buffer_size`` (at least 2) items, differently in every epoch."""
+        """Shuffle items within a buffer, differently in every epoch; return the dataset.
+
+        Each item is drawn at random from a buffer of the next ``buffer_size`` rows, or batches after :meth:`batch`. At
+        the end the items that remain in the buffer are permuted.
+
+        Args:
+            buffer_size: the number of items in the buffer, at least 2.
+
+        Raises:
+            InputError: If ``buffer_size`` is no integer of at least 2.
+        """
         size, position = _check_count(buffer_size, "shuffle", 2), len(self._steps) + 1
 
         def draw(before: Order, epoch: Epoch) -> list[Any]:

@@ -106,26 +106,32 @@ def _dropout(
 ) -> Any:
     """Zero a random share ``p`` of the elements in training.
 
+    Mode ``"upscale_in_train"`` divides the other elements by 1 - p in training, and returns ``x`` in inference. Mode
+    ``"downscale_in_infer"`` leaves them in training, and multiplies ``x`` by 1 - p in inference. If p is 1, all
+    elements are zero in training.
+
     Args:
         x: the tensor.
         p: the share, in [0, 1].
         axis: must be None.
-        training: False returns ``x``, scaled by 1 - p in mode ``"downscale_in_infer"``.
-        mode: ``"upscale_in_train"`` divides the other elements by 1 - p in training.
+        training: False for inference.
+        mode: one of the two modes.
 
     Raises:
-        InputError: If an argument is out of range.
+        InputError: If ``p`` is not in [0, 1], ``mode`` is unknown, or ``axis`` is not None.
     """
     refuse({
         f"p argument should between 0 and 1, not {p!r}": isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1,
         f"mode argument should be 'downscale_in_infer' or 'upscale_in_train', not {mode!r}": mode not in ("upscale_in_train", "downscale_in_infer"),
         f"dropout drops elements, not whole parts along axis {axis!r}; nearest: axis=None": axis is not None,
     })  # fmt: skip
-    later = mode == "downscale_in_infer"
-    if not training or p == 1:
-        return core.multiply(x, 1 - p) if training or later else x
-    dropped = core.dropout(x, p, seeds.next())
-    return core.multiply(dropped, 1 - p) if later else dropped
+    scales_in_inference = mode == "downscale_in_infer"
+    if not training:
+        return core.multiply(x, 1 - p) if scales_in_inference else x
+    if p == 1:
+        return core.multiply(x, 1 - p)
+    upscaled = core.dropout(x, p, seeds.next())
+    return core.multiply(upscaled, 1 - p) if scales_in_inference else upscaled
 
 
 def _extreme_row(find: Callable[..., Any]) -> Row:
@@ -176,7 +182,14 @@ def _unique(
 
 
 def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
-    """Return rows of a table, with all sums complete; ``sparse`` is ignored."""
+    """Return rows of a table, with all sums complete.
+
+    Args:
+        x: the numbers of the rows.
+        weight: the table.
+        padding_idx: number of a row that gives zeros and gets no gradient; None for none. It may count from the end.
+        sparse: ignored.
+    """
     y = NETWORK["embedding"].call(x, weight, padding_idx)
     return y.to(y.layout.reduced)
 

@@ -72,14 +72,21 @@ def _shift_initialiser(values: Initialiser, shift: float) -> Initialiser:
 def _fan_initialiser(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
     """Return a function that creates an initialiser of spread sqrt(most / (fan-in + fan-out)).
 
-    ``kind`` creates an initialiser from its spread. The fans of ``[in, out, ...]`` are ``in`` and ``out`` times the
-    other sizes; of a vector both are its size. Their sum is at least 1.
+    The fans of a shape ``(in, out, ...)`` are ``in`` and ``out`` times the other sizes. Both fans of a vector are its
+    size, and those of a scalar are 1. Their sum counts as 1 if it is 0.
+
+    Args:
+        kind: creates an initialiser from its spread.
+        most: the number in the formula.
     """
 
     def start(index: Any, shape: tuple[int, ...], *more: Any) -> np.ndarray:
-        fans = shape[:2] if len(shape) > 1 else 2 * (shape or (1,))
-        total = max(1, sum(fans) * math.prod(shape[2:]))
-        return kind(math.sqrt(most / total))(index, shape, *more)
+        if len(shape) > 1:
+            fan_in, fan_out = shape[:2]
+        else:
+            fan_in = fan_out = shape[0] if shape else 1
+        fan_sum = max(1, (fan_in + fan_out) * math.prod(shape[2:]))
+        return kind(math.sqrt(most / fan_sum))(index, shape, *more)
 
     return lambda: start
 

@@ -254,9 +254,10 @@ class _Search:
         return links
 
     def _default_order(self) -> str:
-        """Return the default order of the version.
+        """Return the order in which the version visits operators: "weight" or "topological".
 
-        r1.0 goes by weight. 2.x is topological, but by weight for over 32 ranks and a batch below 8.
+        r1.0 goes by weight. 2.x is topological, but goes by weight on more than 32 ranks if the batch is smaller than
+        8. The batch is the smallest dim 0 of the graph's inputs that are no scalars; without such inputs it is 8.
         """
         if self.version == "r1.0":
             return "weight"
@@ -265,10 +266,14 @@ class _Search:
         return "weight" if self.ranks > 32 and batch < 8 else "topological"
 
     def _order_operators(self, order: str) -> list[int]:
-        """Return the operators in the order of decision.
+        """Return the numbers of the operators in the order in which the search decides them.
 
-        A product's weight is the cheapest cost (r1.0) or the highest cost (2.x) of its first cut in two. Other
-        operators have weight 0.
+        "topological" is from the last operator to the first. "weight" is from the largest weight to the smallest. A
+        product's weight is the lowest cost (r1.0) or the highest cost (2.x) of its first cut in two; other operators
+        have weight 0.
+
+        Args:
+            order: "topological" or "weight".
         """
         count = len(self.graph.operators)
         if order == "topological":
@@ -347,7 +352,12 @@ class _Search:
         return Recursion(self.graph, self.ranks, self.version, tuple(map(tuple, cuts)))
 
     def _cut_factor(self, number: int, factor: int | None, pieces: int) -> tuple[str | None, int]:
-        """Cut one factor of a numbered state; None leaves the state as it is.
+        """Cut one factor of a numbered state.
+
+        Args:
+            number: number of the state.
+            factor: number of the factor; None leaves the state as it is.
+            pieces: number of blocks into which each block of the factor is cut.
 
         Returns:
             The factor's name (None if uncut), and the number of the new state.

@@ -495,11 +495,18 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
 
 
 def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
-    """Recognise the 2-D or the 3-D pattern of a product's layouts.
+    """Recognise the 2-D or the 3-D pattern of the layouts of a product.
+
+    The patterns are in the module's table. x, y and z are mesh axes.
+
+    Args:
+        bound: rule of the product with its sizes. Its factors are m (rows of the activation), k (the summed dim), n
+            (columns of the weight), and those of batch dims.
+        layouts: layouts of activation and weight.
 
     Returns:
-        The axes that split each factor of the product (m: rows, k: summed, n: columns); the factor along which the sum
-        is scattered, ``"n"`` for 2-D and ``"m"`` for 3-D.
+        The axes that split each factor during the product; the factor along which the sum is scattered afterwards:
+        ``"n"`` for 2-D, ``"m"`` for 3-D.
 
     Raises:
         ShardError: If the layouts match neither pattern.
@@ -507,10 +514,12 @@ def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[st
     a, w = (_factor_axes(bound, i, layout) for i, layout in enumerate(layouts))
     batch = {factor: axes for factor, axes in a.items() if factor not in ("m", "k")}
     m, k, rows, columns = a.get("m", ()), a["k"], w["k"], w["n"]
+    # 2-D: k is (x, y), the weight is (x, y). The activation is gathered over y.
     if len(k) == 2 and rows == k[:1] and columns == k[1:]:
         return {**batch, "m": m, "k": rows, "n": columns}, "n"
-    three = len(m) >= 2 and len(k) == 1 and len(rows) == 2 and rows[0] == k[0]
-    if three and m[-2] == rows[1] and m[-1:] == columns:
+    # 3-D: m is (..., z, y), k is (x), the weight is ((x, z), y). The activation is gathered over y.
+    has_3d_lengths = len(m) >= 2 and len(k) == 1 and len(rows) == 2
+    if has_3d_lengths and rows == (k[0], m[-2]) and columns == m[-1:]:
         return {**batch, "m": m[:-1], "k": k, "n": columns}, "m"
     raise ShardError(
         "with enable_nd_tp the layouts are (m, (x, y)) and (x, y), or ((..., z, y), x) and ((x, z), y), but got "

@@ -199,7 +199,15 @@ class _RequestedStrategy:
         return self._derive(self.bound.infer(layouts), 1, "right", layouts)
 
     def _derive_nd_product(self, layouts: Sequence[Layout]) -> Sharded:
-        """Derive the sharding of a product in two- or three-dimensional tensor parallelism."""
+        """Derive the sharding of a product in two- or three-dimensional tensor parallelism.
+
+        Args:
+            layouts: layouts of activation and weight.
+
+        Raises:
+            ShardError: If the layouts match no pattern, or ``out`` is another layout than that of the result.
+            LayoutError: If the result is split unevenly.
+        """
         derivation = nd_product(self.name, self.bound, layouts)
         (result,), out = derivation.outputs, self.out
         wanted = out[0] if isinstance(out, (tuple, list)) else out
@@ -247,15 +255,23 @@ class _RequestedStrategy:
 def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     """Return the cuts of data parallelism: dim 0 of the first operand over all devices.
 
-    A scalar first operand is not cut.
+    Args:
+        bound: rule of the operator with its sizes.
+        devices: number of devices.
+
+    Returns:
+        For each operand the number of blocks of each dim. Dims of any operand that have the factor of this dim 0 are
+        cut into ``devices`` blocks, all others into 1. No dim is cut if the first operand is a scalar, or its dim 0
+        has no factor in the rule.
 
     Raises:
-        RuleError: If dim 0 must stay whole or does not divide.
+        RuleError: If dim 0 must stay whole, or ``devices`` does not divide its size.
     """
-    first = bound.inputs[0]
-    if not first or not first[0]:
+    first_operand = bound.inputs[0]
+    has_batch_factor = bool(first_operand) and bool(first_operand[0])
+    if not has_batch_factor:
         return tuple((1,) * len(shape) for shape in bound.shapes)
-    factor = first[0][0]
+    factor = first_operand[0][0]
     if factor in bound.rule.whole or bound.shapes[0][0] % devices:
         raise RuleError(
             f"without a strategy dim 0 of the first operand is split over all {many(devices, 'device')}, but of shape "
@@ -273,7 +289,7 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
         devices: number or list of devices; None for the product of the cuts.
 
     Raises:
-        ShardError: If a further entry is not empty.
+        ShardError: If a further entry is not empty, or the cuts do not fit the result or the devices.
     """
     entries = [tuple(entry) for entry in in_strategy]
     if any(entry for entry in entries[1:]):
@@ -386,7 +402,8 @@ def strategy_of(
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
     """Return the strategy that splits dim 0 of the first operand over all ranks.
 
-    If the dim is uneven or must stay whole, all ranks do equal work.
+    If the number of ranks does not divide the dim, or the dim must stay whole, nothing is split: all ranks compute the
+    whole result.
     """
     try:
         cuts = default_cuts(bound, ranks)
@@ -396,7 +413,16 @@ def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
 
 
 def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
-    """Raise ShardError if the operator does not accept or cannot produce the configured out_strategy."""
+    """Raise ShardError if the operator does not accept or cannot produce the configured out_strategy.
+
+    Do nothing without an out_strategy.
+
+    Args:
+        row: row of the operator table.
+        bound: rule with sizes.
+        sharding: the configured operator, or None.
+        strategy: the strategy of the call.
+    """
     if sharding is not None and sharding.out_strategy is not None:
         computed = bound.output_layouts(strategy)[0]
         try:
