@@ -188,29 +188,27 @@ class _Supervisor:
         self.was_asked = False
 
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
-        """Wait for the end of the rank, report it, and return the rank's exit code.
+        """Wait for the end of the rank, and return its exit code as a shell states it.
 
-        If the starter ends first, kill the rank and remove the job's files.
+        Report the rank's death unless it was asked to end. If the starter ends first, kill the rank and remove the
+        job's files instead.
 
         Args:
             forwarded: the signals that are passed on to the rank.
-            mask: the signals to block from now on.
+            mask: the signals to block from now on, instead of those that are blocked now.
         """
-        rank = self.child.descriptor
-        assert rank is not None  # can_watch_processes()
-        starter = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
-        for number in forwarded:
-            signal.signal(number, self._forward)
-        signal.signal(signal.SIGALRM, lambda *_: self.child.send_signal(signal.SIGKILL))
-        set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
+        rank_descriptor = self.child.descriptor
+        assert rank_descriptor is not None  # can_watch_processes()
+        starter_descriptor = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
+        self._handle_signals(forwarded)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         poll = select.poll()
-        poll.register(rank, select.POLLIN)
-        if starter is not None:
-            poll.register(starter, select.POLLIN)
+        poll.register(rank_descriptor, select.POLLIN)
+        if starter_descriptor is not None:
+            poll.register(starter_descriptor, select.POLLIN)
         has_no_starter = False
-        while rank not in (ready := [descriptor for descriptor, _ in poll.poll()]):
-            has_no_starter = starter in ready
+        while rank_descriptor not in (ready := [descriptor for descriptor, _ in poll.poll()]):
+            has_no_starter = starter_descriptor in ready
             self.was_asked = True
             poll.unregister(ready[0])
             self.child.send_signal(signal.SIGKILL)
@@ -220,6 +218,16 @@ class _Supervisor:
         elif not self.was_asked:
             self._report_death(code)
         return to_shell_code(code)
+
+    def _handle_signals(self, forwarded: list[int]) -> None:
+        """Pass signals on to the rank, kill it on SIGALRM, and get SIGTERM when the parent process ends.
+
+        ``forwarded`` are the signals that are passed on.
+        """
+        for number in forwarded:
+            signal.signal(number, self._forward)
+        signal.signal(signal.SIGALRM, lambda *_: self.child.send_signal(signal.SIGKILL))
+        set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
 
     def _forward(self, number: int, _: object) -> None:
         """Pass a signal on to the rank.
@@ -234,7 +242,11 @@ class _Supervisor:
     def _report_death(self, code: int) -> None:
         """Write a note of how the rank died, unless the rank has noted why it ends.
 
-        The starter reads it and ends the job.
+        The starter reads the note and ends the job. If the exit code is 0 without a note of the rank, such as by
+        ``os._exit(0)``, wait up to ``ENDED_SECONDS`` for the other ranks. If all end, the job has ended well.
+
+        Args:
+            code: the rank's exit code; minus the number of the signal that killed it.
         """
         rank = self.job.rank
         if (code == 0 and (self.folder / f"rank_{rank}").exists()) or exit_notes.has_left(

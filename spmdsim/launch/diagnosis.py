@@ -90,7 +90,10 @@ def _examine_software() -> Iterator[Diagnosis]:
 
 
 def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield a diagnosis of the number of cores; in a job, compared with the number of ranks."""
+    """Yield a diagnosis of the number of cores and, in a job, of the number of ranks.
+
+    Outside of a job, ``job`` is None.
+    """
     available = count_cores(for_all_ranks=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
@@ -143,7 +146,14 @@ def _examine_settings() -> Iterator[Diagnosis]:
 
 
 def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield a diagnosis of the kernels of BLAS and their number of threads."""
+    """Yield a diagnosis of each loaded BLAS library: its kernels and its number of threads.
+
+    Warn if a library has more threads than its share of the cores, which the job's ranks on this machine divide. Warn,
+    too, if OPENBLAS_CORETYPE is set.
+
+    Args:
+        job: the job to which this process belongs; None outside of a job, where no number of threads is too large.
+    """
     import numpy  # noqa: F401 - loads the BLAS
     from threadpoolctl import threadpool_info
 
@@ -164,7 +174,10 @@ def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield diagnoses of mpi4py, its MPI library and, outside of a job, its launcher."""
+    """Yield diagnoses of mpi4py, its MPI library and, outside of a job (``job`` is None), its launcher.
+
+    If mpi4py or the library is missing, yield only that.
+    """
     from spmdsim.launch.mpi import find_launcher, find_library
 
     try:
@@ -185,7 +198,10 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _start_trial() -> list[Diagnosis]:
-    """Start a job of two ranks that try MPI, and return their diagnoses."""
+    """Start a job of two ranks that try MPI, and return the diagnoses of its rank 0.
+
+    If they do not come within :data:`TRIAL_SECONDS` seconds, or cannot be read, the only diagnosis is "broken".
+    """
     code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
     command = [sys.executable, "-c", code, sys.executable, "-m", "spmdsim.launch.diagnosis"]
     try:
@@ -202,9 +218,12 @@ def _start_trial() -> list[Diagnosis]:
 
 
 def _try_mpi() -> list[Diagnosis]:
-    """Try the abilities of MPI that this package uses, on all ranks.
+    """Start MPI and return diagnoses of it; all ranks must call it.
 
-    The findings are equal on all ranks.
+    They are about threads, reductions of float16, counts of 2^31 and more, the time of a barrier, and transports.
+
+    Raises:
+        WorldError: If MPI has another number of ranks than the launcher has started.
     """
     start_mpi()
     from mpi4py import MPI
@@ -236,7 +255,10 @@ def _examine_threads() -> Diagnosis:
 
 
 def _try_float16(comm: MPI.Comm) -> Diagnosis:
-    """Return a diagnosis of MPI's support for reductions of half-precision numbers."""
+    """Add float16 numbers of all ranks by MPI and return a diagnosis; all ranks must call it.
+
+    The state is "ok", "note" if MPI refuses the type, or "warning" if the sum is wrong. No error is raised.
+    """
     import numpy as np
 
     ones, total = np.ones(4, np.float16), np.empty(4, np.float16)
@@ -262,7 +284,11 @@ def _examine_large_counts() -> Diagnosis:
 
 
 def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
-    """Return the mean time of a barrier, with a warning if waiting ranks keep their cores from others."""
+    """Return a diagnosis with the mean time of :data:`BARRIERS` barriers; all ranks must call it.
+
+    Warn if there are more ranks on this machine than cores, and a barrier takes longer than :data:`SLOW_BARRIER`
+    microseconds: then waiting ranks keep their cores from others.
+    """
     comm.Barrier()
     begin = time.perf_counter()
     for _ in range(BARRIERS):
@@ -280,7 +306,10 @@ def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
 
 
 def _examine_transport() -> Diagnosis:
-    """Return the user's choice of transports for messages."""
+    """Return a diagnosis with the environment variables that choose MPI's transports.
+
+    Its state is always "ok".
+    """
     names = ("OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_TLS", "FI_PROVIDER")
     chosen = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return Diagnosis("transports", "ok", ", ".join(chosen) or "the library's own choice")

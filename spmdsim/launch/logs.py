@@ -22,7 +22,10 @@ TAIL_LINES = 20
 
 
 def redirect_output(rank: int) -> None:
-    """Send stdout and stderr to this rank's log, below Python, so that libraries write there too."""
+    """Send stdout and stderr to this rank's log, below Python, so that libraries write there, too.
+
+    Do nothing if the job has no folder of logs. Raises InputError if the log cannot be written.
+    """
     folder = read_job_facts().get(LOGS)
     if not folder:
         return
@@ -113,6 +116,9 @@ def open_rank_log(folder: str | None, rank: int) -> Iterator[None]:
     Args:
         folder: the folder of the logs; None or empty for no log.
         rank: the number of this rank.
+
+    Raises:
+        InputError: If the folder cannot be created, or the log cannot be written.
     """
     if not folder or has_log():
         yield
@@ -130,7 +136,10 @@ def open_rank_log(folder: str | None, rank: int) -> Iterator[None]:
 
 
 def prepare_logs(log_dir: Path) -> None:
-    """Make the folder of the logs, and remove the logs of an earlier run from it."""
+    """Make the folder of the logs, and remove the logs of an earlier run from it.
+
+    Raises InputError if the folder cannot be created.
+    """
     make_folder(log_dir)
     for older_log in log_dir.glob("worker_[0-9]*.log"):
         if not older_log.is_dir():
@@ -155,7 +164,11 @@ def find_log(log_dir: Path, rank: int) -> Path:
 def echo_file(path: Path, stop: threading.Event) -> None:
     """Echo a growing file to stdout until ``stop`` is set, and then to its end.
 
-    Return when stdout's reader has ended.
+    Bytes that are no UTF-8 are replaced. Return early if stdout's reader has closed the pipe.
+
+    Args:
+        path: the file; it may be created later, or never.
+        stop: the event that another thread sets when the file grows no more.
     """
     position, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
     while True:
@@ -176,7 +189,10 @@ def echo_file(path: Path, stop: threading.Event) -> None:
 
 
 def format_log_tail(log_dir: Path, rank: int, code: int) -> str:
-    """Return a line that names the failed rank, and the last lines of its log."""
+    """Return a line that names the failed rank, and the last :data:`TAIL_LINES` lines of its log.
+
+    A missing log counts as empty.
+    """
     path = find_log(log_dir, rank)
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     shown = [f"  | {line}" for line in lines[-TAIL_LINES:]] or ["  | (empty)"]
