@@ -84,7 +84,9 @@ class Op(Handle):
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
         """Create an operation from ``function(inbuf, inoutbuf, datatype)``.
 
-        The function sets ``inoutbuf`` to ``inbuf`` op ``inoutbuf``, element by element.
+        Args:
+            function: sets ``inoutbuf`` to ``inbuf`` op ``inoutbuf``, element by element.
+            commute: True if operands may be exchanged.
         """
         op = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
         op._function = function
@@ -194,6 +196,8 @@ SUM = NAMED["SUM"]
 
 def as_op(op: Any) -> Op:
     """Return ``op`` if it is an operation; convert a function of two Python objects to an operation.
+
+    The operation of a function is not commutative: operands are reduced in the order of the ranks.
 
     Raises:
         TypeError: If ``op`` cannot be called.

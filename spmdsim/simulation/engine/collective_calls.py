@@ -207,8 +207,15 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
 def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
     """Set the modelled time ``end`` at which each rank continues after a collective.
 
-    The rule's ``flow`` decides: ranks continue a collective's duration after all ranks have called, or after the root
-    has called; if data flows up to the root, other ranks continue when they have sent their block.
+    The rule's ``flow`` decides. With "down", a rank continues a duration after the root and the rank itself have
+    called. With "up", the root continues a duration after all have called, and any other rank when it has sent its
+    blocks. With "all", all ranks continue a duration after all have called. The duration is modelled from the largest
+    number of bytes that any rank sends or receives.
+
+    Args:
+        scheduler: the simulation, with the machine and its links.
+        shared: the `CommunicatorState`.
+        calls: the calls of all ranks, in rank order.
     """
     rule = calls[0].rule
     nbytes = max(call.nbytes() for call in calls)

@@ -74,6 +74,11 @@ def find_module(name: str, path: Any, skipped: Any) -> ModuleSpec | None:
     """Find the spec of a module with all finders except ``skipped``; return None if they find none.
 
     The finder of setuptools for distutils is skipped, too, because it loads setuptools.
+
+    Args:
+        name: the dotted name of the module.
+        path: the folders of its package; None for a module without package.
+        skipped: a finder of ``sys.meta_path``.
     """
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
@@ -384,20 +389,26 @@ class Variables:
     def _own_values(
         self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None
     ) -> dict[Any, Any]:
-        """Return, by key, a rank's own values; values that ranks share are left out.
+        """Return a rank's own values of variables by key; variables whose value ranks share are left out.
 
         Args:
             task: the rank.
             values: values of the process by key.
             names: names of the variables by key, for errors; None if the keys are the names of global variables.
-                Global variables that the function does not use are not checked.
+
+        Raises:
+            InputError: If the function uses a communicator of the real MPI. It uses all variables with ``names``, and
+                the global variables whose names are in its code.
         """
-        used = self.program.__code__.co_names
-        own_values = {
-            key: self._own_value(task, value, names[key] if names else key, names is not None or key in used)
-            for key, value in values.items()
-        }
-        return {key: value for key, value in own_values.items() if value is not None}
+        global_names = self.program.__code__.co_names
+        own_values: dict[Any, Any] = {}
+        for key, value in values.items():
+            name = key if names is None else names[key]
+            is_used = names is not None or key in global_names
+            own_value = self._own_value(task, value, name, is_used)
+            if own_value is not None:
+                own_values[key] = own_value
+        return own_values
 
     def _own_value(self, task: Task, value: Any, name: str, used: bool) -> Any:
         """Return a rank's own value of a variable, or None if ranks share the value.

@@ -40,7 +40,10 @@ def _error(kind: str, text: str, *places: ProgramPlace) -> Problem:
 
 
 def truncation_problem(message: Message, receive: Receive) -> Problem:
-    """Return the finding on a message that is longer than its receive buffer."""
+    """Return the finding on a message that is longer than its receive buffer.
+
+    The caller has compared the lengths.
+    """
     sent, received = send_place(message), receive_place(receive)
     text = (
         f"rank {sent.rank} sends {describe_contents(message.payload)} to rank {received.rank} in {sent}, "
@@ -50,7 +53,10 @@ def truncation_problem(message: Message, receive: Receive) -> Problem:
 
 
 def type_problem(message: Message, receive: Receive) -> Problem:
-    """Return the finding on a message whose sender and receiver use different types."""
+    """Return the finding on a message whose sender and receiver use different types.
+
+    The caller has compared the types.
+    """
     sent, received = send_place(message), receive_place(receive)
     wanted = receive.target
     as_what = "a pickled object" if wanted.dtype == "object" else str(wanted.dtype)
@@ -62,7 +68,10 @@ def type_problem(message: Message, receive: Receive) -> Problem:
 
 
 def ready_problem(message: Message) -> Problem:
-    """Return the finding on a ready-mode send without a posted receive."""
+    """Return the finding on a ready-mode send without a posted receive.
+
+    The caller has searched for the receive.
+    """
     sent, dest = send_place(message), message.comm.ranks[message.dest]
     text = (
         f"rank {sent.rank} sends to rank {dest} in {sent}, but {sent.call} is allowed only when the "

@@ -124,9 +124,13 @@ class Request(Handle):
 
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
-        """Block until all operations are complete; return one object per request, None for a buffer.
+        """Block until all operations are complete; return one object per request.
 
-        ``statuses`` is filled with one status per request if it is set.
+        The object is None for a buffer, a send and a null request.
+
+        Args:
+            requests: the requests; null ones are complete.
+            statuses: filled with one status per request, if it is not None.
         """
         operations = [request.operation for request in requests if request.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
@@ -153,7 +157,12 @@ class Request(Handle):
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
         """Block until one operation is complete; return the position of its request and the received object.
 
-        The result is (UNDEFINED, None) if all requests are null.
+        Of several complete operations, the first in ``requests`` is returned. The result is (UNDEFINED, None) if all
+        requests are null, or the list is empty.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            status: filled for the returned operation, if it is not None.
         """
         operations = [request.operation for request in requests if request.operation is not None]
         if not operations:
@@ -176,7 +185,11 @@ class Request(Handle):
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Block until at least one operation is complete; return positions and objects of all complete ones.
 
-        Returns ``(None, None)`` if all requests are null.
+        Returns ``(None, None)`` if all requests are null, or the list is empty.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            statuses: filled with one status per complete operation, if it is not None.
         """
         operations = [request.operation for request in requests if request.operation is not None]
         if not operations:
@@ -193,7 +206,12 @@ class Request(Handle):
     def testall(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
-        """Return True if all operations are complete, and their objects; None instead of objects if not."""
+        """Return True and one object per request if all operations are complete, else False and None.
+
+        Args:
+            requests: the requests; null ones are complete.
+            statuses: filled with one status per request if all are complete and it is not None.
+        """
         if not _test_together(requests, every=True):
             return False, None
         return True, cls.waitall(requests, statuses)
@@ -207,8 +225,12 @@ class Request(Handle):
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
         """Return the position of the first complete request, True, and its object.
 
-        If none is complete, the values are UNDEFINED, False and None. If all requests are null, they are UNDEFINED,
-        True and None.
+        If none is complete, the values are UNDEFINED, False and None. If all requests are null, or the list is empty,
+        they are UNDEFINED, True and None.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            status: filled for the returned operation, if it is not None.
         """
         if all(request.operation is None for request in requests):
             return UNDEFINED, True, _fill_null_status(status)
@@ -228,7 +250,11 @@ class Request(Handle):
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Return the positions and objects of all complete requests; empty lists if none is complete.
 
-        Returns ``(None, None)`` if all requests are null.
+        Returns ``(None, None)`` if all requests are null, or the list is empty.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            statuses: filled with one status per complete operation, if it is not None.
         """
         if all(request.operation is None for request in requests):
             return None, None
