@@ -92,7 +92,14 @@ def _state_columns(story: History, state: RankState) -> tuple[list[str], list[li
 
 
 def _cell_text(story: History, state: RankState, rank: int, cell: int) -> str:
-    """Return the text of a cell of a rank: "·" if it is empty, in brackets if it is new."""
+    """Return the text of a cell of a rank: "·" if it is empty, in brackets if it is new.
+
+    Args:
+        story: the schedule round by round.
+        state: the chunks of all ranks after a step.
+        rank: the rank.
+        cell: the number of the chunk.
+    """
     value = state.holds[rank].get(cell)
     if value is None:
         return "·"
@@ -282,6 +289,10 @@ def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
     """Return the text of a schedule: its states, messages and counts.
 
     A schedule of more than ``MOST_COLUMNS`` ranks has only its counts, and a wrong one has none.
+
+    Args:
+        schedule: the schedule.
+        width: the line width of `Figure.written`; not used, because the lines are not broken.
     """
     if schedule.size > MOST_COLUMNS:
         return [schedule.name, *fact_lines(facts_of(schedule))]
@@ -388,9 +399,17 @@ def space_time(story: History) -> Canvas:
 
 
 def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x2: float) -> None:
-    """Draw the arrow of a message between the pixels ``x1`` and ``x2``.
+    """Draw the arrow of a message, with a text for a pointer.
 
-    It has the colour of the first chunk. In collectives with reduction, arrows of copies are dashed.
+    It has the colour of the message's first chunk, or the default colour if the schedule has one chunk only. In
+    collectives with reduction, arrows of copies are dashed.
+
+    Args:
+        out: the canvas.
+        story: the schedule round by round.
+        message: the message.
+        x1: the x-coordinate of the sender's end in pixels.
+        x2: the x-coordinate of the receiver's end in pixels.
     """
     source, target, numbers, reduces = message
     count = story.schedule.chunk_count

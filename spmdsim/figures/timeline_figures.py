@@ -86,9 +86,13 @@ def draw_timeline(
 
 
 def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
-    """Draw a vertical line from the words of each tick down to the pixel ``low``.
+    """Draw a vertical line from the text of each tick down; neighbouring ticks of equal text share it.
 
-    ``margin`` is the pixel of the first event. Neighbouring ticks of equal text have one text.
+    Args:
+        out: the canvas.
+        axis: the time axis.
+        margin: the x-coordinate of the first event in pixels.
+        low: the y-coordinate of the lower end of the lines in pixels.
     """
     label = ""
     for first, further, position in axis.ticks():
@@ -226,7 +230,8 @@ def losses_figure(losses: Sequence[float]) -> Figure:
 def report_figure(report: Report) -> Figure:
     """Draw the calls and waits of each rank of a simulated run, above a table of messages.
 
-    Without a trace, each rank has one bar of its total time. The first ``MOST_LANES`` ranks are drawn.
+    Without a trace, each rank has one bar of its total time. Only the first ``MOST_LANES`` ranks are drawn; the table
+    has all. Notes below state the totals and the first 8 problems.
     """
     total, state = sum(report.messages), "all finished" if report.completed else "stopped"
     notes = [
