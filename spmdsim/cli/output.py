@@ -124,7 +124,8 @@ def is_printing_rank() -> bool:
 def console() -> Console:
     """Return a rich console for stdout, which prints on rank 0 and on ranks with a log.
 
-    It has colours only on a terminal. Its width is COLUMNS, the terminal's width, or :data:`NO_TERMINAL_WIDTH`.
+    It has colours only on a terminal. Its width is the variable COLUMNS; else the terminal's width; else
+    :data:`NO_TERMINAL_WIDTH`. If the reader closes the pipe, printing exits with :data:`READER_LEFT`.
     """
     from rich.console import Console
 

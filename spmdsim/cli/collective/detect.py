@@ -164,12 +164,14 @@ def _judge_table_choice(
         size: number of ranks.
         nbytes: message size.
         itemsize: bytes of an element.
-        bits: names of the algorithms whose order of additions gives the bits, from :func:`format_names`.
-        same_on_all: True if the results are identical on all ranks.
+        bits: names of the algorithms whose order of additions gives the result's bits, from :func:`format_names`;
+            empty if no known algorithm does.
+        same_on_all: True if the results are identical on all ranks; it is copied into the finding.
 
     Returns:
-        The finding. Its verdict begins with "not " if the bits refute the table's choice. Without a table the verdict
-        names the first of ``bits``.
+        The finding. Its verdict is "proven" if only the table's choice gives the bits, and "agrees with the bits" if
+        other algorithms give them, too. It begins with "not " if the choice does not give them. If the library has no
+        table, the verdict names the first of ``bits``, or says that no known algorithm gives the bits.
     """
     from spmdsim.collectives.selection_tables import choose
 
@@ -222,7 +224,15 @@ def format_names(schedules: list[Schedule]) -> tuple[str, ...]:
 def _print_findings(
     name: str, vendor: str, comm: Any, findings: list[DetectedAlgorithm], args: argparse.Namespace
 ) -> None:
-    """Print the findings of all message sizes as a table, or as JSON with ``--json``."""
+    """Print the findings of all message sizes as a table, or as JSON with ``--json``.
+
+    Args:
+        name: the collective.
+        vendor: the vendor of the MPI library.
+        comm: the communicator of the ranks.
+        findings: one finding per message size.
+        args: the command's arguments.
+    """
     if args.json:
         listed = [asdict(finding) for finding in findings]
         emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
