@@ -108,9 +108,9 @@ class Agreement:
         return True
 
     def _answer_roll_calls(self, late: bool) -> None:
-        """Answer the roll calls of other ranks: this rank waits.
+        """Answer the roll calls that have arrived from other ranks: this rank waits in an exchange.
 
-        ``late`` is True if its deadline is over.
+        ``late`` is the answer: True if this rank's deadline is over.
         """
         for rank in range(self.size):
             if self.comm.iprobe(source=rank, tag=ROLL_CALL):
@@ -118,9 +118,10 @@ class Agreement:
                 self.comm.isend(late, dest=rank, tag=HERE)
 
     def _roll_call(self) -> dict[int, bool]:
-        """Return the ranks that wait, too; the value is True if the deadline of the rank is over.
+        """Ask all ranks if they wait in an exchange; return True by rank if its deadline is over, else False.
 
-        Ranks that do not answer within :data:`ROLL_CALL_SECONDS` are missing in the dict. This rank is in it.
+        This rank calls it when its deadline is over, so its own value is True. Return when all ranks have answered, at
+        the latest after :data:`ROLL_CALL_SECONDS`. Ranks that have not answered are missing in the dict.
         """
         others = [rank for rank in range(self.size) if rank != self.rank]
         requests = [self.comm.isend(None, dest=rank, tag=ROLL_CALL) for rank in others]
@@ -136,7 +137,14 @@ class Agreement:
         return waiting
 
     def _abort_missing(self, what: str, phase: str, seconds: float, message: str) -> NoReturn:
-        """Print which ranks are missing, and abort the job; only the lowest late rank prints."""
+        """Print which ranks are missing, and abort the job; only the lowest late rank prints.
+
+        Args:
+            what: name of the test.
+            phase: one of PHASES.
+            seconds: the deadline that is over.
+            message: text of this rank's failure, which is printed first; empty if it has not failed.
+        """
         waiting = self._roll_call()
         missing = [rank for rank in range(self.size) if rank not in waiting]
         self._print_failure(what, phase, message)
@@ -150,7 +158,13 @@ class Agreement:
     def _abort_diverged(self, what: str, phase: str, records: list[Any], message: str) -> NoReturn:
         """Print which ranks are at which test, and abort the job.
 
-        ``records`` has (test, phase, outcome) of each rank. The lowest rank of each group of equal tests prints.
+        The lowest rank of each group of ranks at one test and phase prints.
+
+        Args:
+            what: name of this rank's test.
+            phase: phase of this rank's test, one of PHASES.
+            records: (checksum of the test's name, number of the phase, outcome) of each rank.
+            message: text of this rank's failure, which is printed first; empty if it has not failed.
         """
         self._print_failure(what, phase, message)
         same_test = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
@@ -305,7 +319,10 @@ class RankSession:
     def _agree(self, report: pytest.TestReport, phase: str) -> list[int]:
         """Exchange the outcome of a phase; change the report to failed if it failed on any rank.
 
-        A phase that this rank did not run, because it skipped the setup, counts as skipped.
+        Args:
+            report: this rank's report.
+            phase: the phase of the exchange. If ``report`` is of another phase, because this rank skipped the setup,
+                the outcome of this rank is SKIPPED.
 
         Returns:
             The outcomes by rank.
