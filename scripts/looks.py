@@ -209,7 +209,8 @@ def render_manual(folder: Path, scheme: str, report: Callable[[str], None]) -> I
         yield Shot(str(path.relative_to(built)), path.as_uri())
 
 
-#: Function that yields the pages of each kind, and the widths in which they are photographed.
+#: Function that yields the pages of each kind, and the widths in which they are photographed. All these functions take
+#: a folder for pages, the scheme and a function to report trouble, although not each of them needs all three.
 KINDS: dict[str, tuple[Callable[..., Iterator[Shot]], tuple[int, ...]]] = {
     "commands": (render_commands, (800,)),
     "pictures": (render_pictures, (900,)),
@@ -219,7 +220,14 @@ KINDS: dict[str, tuple[Callable[..., Iterator[Shot]], tuple[int, ...]]] = {
 
 
 def photograph(tab: Any, shot: Shot, path: Path, width: int) -> int:
-    """Photograph the top of a page; return how many pixels the page is wider than its window."""
+    """Write a PNG file of the top of a page; return how many pixels the page is wider than its window.
+
+    Args:
+        tab: a tab of the browser.
+        shot: the page.
+        path: the PNG file.
+        width: width of the window in pixels. The photograph is at most ``MOST_HEIGHT`` times as high.
+    """
     tab.goto(shot.address)
     tab.reload()  # A new fragment alone does not load a page again.
     tab.wait_for_load_state("networkidle")
@@ -235,7 +243,15 @@ def photograph(tab: Any, shot: Shot, path: Path, width: int) -> int:
 def arrange_sheet(
     tab: Any, photographs: list[tuple[str, Path]], path: Path, scheme: str, thumb_width: int
 ) -> None:
-    """Arrange photographs with their labels in rows; write the sheet as a PNG file."""
+    """Arrange photographs with their labels in rows; write the sheet as a PNG file.
+
+    Args:
+        tab: a tab of the browser, which shows the sheet afterwards.
+        photographs: label and PNG file of each page.
+        path: the file to write.
+        scheme: "light" or "dark", the background of the sheet.
+        thumb_width: width of a photograph on the sheet, in pixels.
+    """
     background, ink = ("#fff", "#000") if scheme == "light" else ("#222", "#eee")
     cells = "".join(
         f'<figure style="margin:0;width:{thumb_width}px"><img src="{photo.as_uri()}" style="width:100%;border:1px solid gray">'
@@ -254,6 +270,41 @@ def arrange_sheet(
     (path.parent / f"{path.stem}.html").unlink()
 
 
+def photograph_kind(
+    browser: Any, kind: str, scheme: str, work: Path, target: Path, troubles: list[str]
+) -> None:
+    """Photograph all pages of a kind in each of its widths; write their contact sheets.
+
+    Args:
+        browser: the running browser.
+        kind: a key of ``KINDS``.
+        scheme: "light" or "dark".
+        work: folder of the pages and the single photographs.
+        target: folder of the sheets.
+        troubles: receives a line for each failed command, error on a page and page wider than its window.
+    """
+    render, widths = KINDS[kind]
+    shots = [*render(work, scheme, troubles.append)]
+    for width in widths:
+        context = browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": 100}, reduced_motion="reduce"
+        )
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: troubles.append(f"{kind}: {error}"))
+        photographs = []
+        for number, shot in enumerate(shots):
+            path = work / f"{kind}-{width}-{scheme}-{number}.png"
+            if (excess := photograph(tab, shot, path, width)) > 0:
+                troubles.append(f"{kind}: {shot.label} is {excess} pixels wider than {width} ({scheme})")
+            photographs.append((shot.label, path))
+        per_sheet = SHEET_WIDTH // THUMB_WIDTHS[width] * SHEET_ROWS
+        for first in range(0, len(photographs), per_sheet):
+            sheet = target / f"{kind}-{width}-{scheme}-{first // per_sheet + 1}.png"
+            arrange_sheet(tab, photographs[first : first + per_sheet], sheet, scheme, THUMB_WIDTHS[width])
+        context.close()
+        print(f"{kind}, {width} pixels, {scheme}: {len(photographs)} pages", flush=True)
+
+
 def main() -> int:
     """Photograph the chosen kinds; return 1 if there was any trouble, else 0."""
     parser = argparse.ArgumentParser(
@@ -263,7 +314,6 @@ def main() -> int:
     parser.add_argument(
         "--to", default="results/looks", metavar="FOLDER", help="folder of the sheets (results/looks)"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the single photographs, too")
     arguments = parser.parse_args()
     if unknown := set(arguments.kinds) - set(KINDS):
         parser.error(f"KIND must be one of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
@@ -271,38 +321,10 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     troubles: list[str] = []
     with tempfile.TemporaryDirectory() as work, sync_playwright() as driver:
-        pages, photos = (
-            Path(work) / "pages",
-            target / "single" if arguments.keep else Path(work) / "photographs",
-        )
-        pages.mkdir()
-        photos.mkdir(exist_ok=True)
         browser = driver.chromium.launch(executable_path=find_browser(), args=FLAGS)
         for kind in arguments.kinds or KINDS:
-            render, widths = KINDS[kind]
             for scheme in SCHEMES:
-                shots = [*render(pages, scheme, troubles.append)]
-                for width in widths:
-                    context = browser.new_context(
-                        color_scheme=scheme, viewport={"width": width, "height": 100}, reduced_motion="reduce"
-                    )
-                    tab = context.new_page()
-                    tab.on("pageerror", lambda error, kind=kind: troubles.append(f"{kind}: {error}"))
-                    taken = []
-                    for number, shot in enumerate(shots):
-                        path = photos / f"{kind}-{width}-{scheme}-{number}.png"
-                        excess = photograph(tab, shot, path, width)
-                        if excess > 0:
-                            troubles.append(
-                                f"{kind}: {shot.label} is {excess} pixels wider than {width} ({scheme})"
-                            )
-                        taken.append((shot.label, path))
-                    size = SHEET_WIDTH // THUMB_WIDTHS[width] * SHEET_ROWS
-                    for first in range(0, len(taken), size):
-                        sheet = target / f"{kind}-{width}-{scheme}-{first // size + 1}.png"
-                        arrange_sheet(tab, taken[first : first + size], sheet, scheme, THUMB_WIDTHS[width])
-                    context.close()
-                    print(f"{kind}, {width} pixels, {scheme}: {len(taken)} pages", flush=True)
+                photograph_kind(browser, kind, scheme, Path(work), target, troubles)
         browser.close()
     print("\n".join(dict.fromkeys(troubles)) or "no page is wider than its window")
     return 1 if troubles else 0

@@ -1,4 +1,4 @@
-"""How tests and scripts start a headless browser."""
+"""Find a browser, and the options to start it without a window, for tests and scripts."""
 
 from __future__ import annotations
 

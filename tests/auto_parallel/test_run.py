@@ -129,10 +129,10 @@ def residual(x, w1, b1, w2, target):
 
 @pytest.mark.ranks(4)
 def test_the_peak_is_what_a_rank_takes(world, monkeypatch):
-    """Of what was found and of what is configured by hand; in one process of one rank.
+    """Compare the predicted peak of memory with the measured one, for the strategies found and those set by hand.
 
-    The arrays take 16 MiB or more on a rank, beside which the objects of Python that a run makes are little; the
-    least of three runs counts, as the first derives what later ones look up.
+    In lock step the world has one rank. A rank's arrays take 16 MiB or more: the Python objects of a run take little
+    beside them. The least of three runs counts, because the first run fills caches.
     """
     monkeypatch.setattr(pool(), "limit", 0)
     world = LockStep(1) if isinstance(world, LockStep) else world
