@@ -486,14 +486,14 @@ def _create_tensor(
 def _assemble_block(
     name: str, entry: dict[str, Any], files: Path, index: tuple[slice, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Return a block of a tensor, copied from the saved shards that overlap it.
+    """Return a new array with a block of a tensor, copied from the saved shards that overlap the block.
 
     Args:
-        name: the tensor's name.
-        entry: its entry in the manifest.
+        name: the tensor's name, for messages.
+        entry: its entry in the manifest. No two of its shards overlap; reading the manifest has checked that.
         files: the folder of the data.
-        index: the block, one slice per dim.
-        dtype: the element type.
+        index: the block, one slice with start and stop per dim.
+        dtype: the tensor's element type. Files store complex numbers with a last dim of 2: real and imaginary part.
 
     Raises:
         InputError: If the shards do not cover the block.

@@ -17,6 +17,8 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +106,7 @@ def _is_plain_name(name: object) -> bool:
 def _check_entry(name: str, entry: Any) -> None:
     """Raise an error unless the shards of a manifest entry can form a tensor of its shape.
 
-    Checked are the kinds of all values, and that the shards have as many elements as the tensor.
+    Checked are the kinds of all values, that the shards have as many elements as the tensor, and that none overlap.
 
     Args:
         name: the tensor's name.
@@ -121,16 +123,38 @@ def _check_entry(name: str, entry: Any) -> None:
     if parse_layout(entry).ndim != len(shape):
         raise ValueError(f"{name!r} has shape {shape} and a layout for another number of dims")
     total = 0
+    boxes = []
     for shard in entry["shards"]:
         bounds = shard["bounds"]
         is_box = len(bounds) == len(shape) and all(map(_is_range, bounds, shape))
         if not is_box or not _is_plain_name(shard["file"]) or not _is_count(shard["crc32"]):
             raise ValueError(f"a shard of {name!r} is {shard!r}")
-        total += math.prod(stop - start for start, stop in bounds)
+        size = math.prod(stop - start for start, stop in bounds)
+        total += size
+        if size:
+            boxes.append(tuple(map(tuple, bounds)))
+    if not _form_grid(boxes):
+        raise ValueError(f"the shards of {name!r} are not the blocks of a grid")
     if total != math.prod(shape):
         raise ValueError(
             f"the shards of {name!r} have {many(total, 'element')}, but its shape {tuple(shape)} has others"
         )
+
+
+def _form_grid(boxes: Sequence[tuple[tuple[int, int], ...]]) -> bool:
+    """Return True if the boxes are different blocks of one grid, so that no two of them overlap.
+
+    Args:
+        boxes: start and stop per dimension of boxes that have elements.
+
+    >>> _form_grid([((0, 2), (0, 3)), ((2, 4), (0, 3))]), _form_grid([((0, 2), (0, 3)), ((1, 4), (0, 3))])
+    (True, False)
+    """
+    for ranges in zip(*boxes):
+        ordered = sorted({*ranges})
+        if any(stop > start for (_, stop), (start, _) in pairwise(ordered)):
+            return False
+    return len({*boxes}) == len(boxes)
 
 
 def _is_range(pair: Any, size: int) -> bool:

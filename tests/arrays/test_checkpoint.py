@@ -223,6 +223,14 @@ LIES = {
     "an unknown type": ((*ENTRY, "dtype"), "Q8"),
     "bounds that leave a gap": ((*ENTRY, "shards", 0, "bounds"), [[0, 0], [0, 3]]),
     "bounds beyond the shape": ((*ENTRY, "shards", 1, "bounds"), [[1, 4], [0, 3]]),
+    "bounds of another shard": ((*ENTRY, "shards", 1, "bounds"), [[0, 1], [0, 3]]),
+    "bounds that overlap": (
+        (*ENTRY, "shards"),
+        [
+            {"file": "rank-00000.safetensors", "crc32": 1, "bounds": [[0, 2], [0, 2]]},
+            {"file": "rank-00001.safetensors", "crc32": 1, "bounds": [[0, 1], [1, 3]]},
+        ],
+    ),
     "bounds of fewer dims": ((*ENTRY, "shards", 0, "bounds"), [[0, 1]]),
     "no shards": ((*ENTRY, "shards"), []),
     "a layout without axes": ((*ENTRY, "layout"), {"mesh": [2]}),
