@@ -223,11 +223,13 @@ def _parse_mesh(text: str, size: int) -> Mesh:
 def _select_cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     """Return the cases that the arguments select, for ``size`` ranks.
 
-    ``--layout`` and ``--strategy`` select one matrix product. Otherwise the catalogue of cases is filtered by
-    ``--only``, ``--every`` and ``--mesh``.
+    ``--layout`` or ``--strategy`` selects one matrix product, on ``--mesh`` or else on the first default mesh that fits;
+    ``--every`` is ignored then. Without both, the catalogue of cases is filtered by ``--only`` and ``--every``, on
+    ``--mesh`` or else on all default meshes.
 
     Raises:
-        InputError: If options contradict each other, or the mesh has more axes than the catalogue.
+        InputError: If options contradict each other, an operator of ``--only`` is unknown, a mesh, layout or strategy
+            cannot be parsed, or the catalogue is asked for a mesh of more than 3 axes.
     """
     from spmdsim.cases.catalogue import OPERATORS, catalogue, layout_case, matmul_case, meshes, parse_strategy
 

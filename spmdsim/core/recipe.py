@@ -319,10 +319,12 @@ def bind_strategy(
     world: AbstractWorld,
     requested: ShardedOp | Strategy | None,
 ) -> tuple[Op, BoundRule, Strategy]:
-    """Return the operator that runs, its rule bound to the operands, and the checked strategy.
+    """Return the operator that runs, its rule bound to the operands, and the strategy.
 
-    The operator is another one than ``op`` only if a sharded operator replaces it. For arguments and errors see
-    :meth:`Recipe.derive`.
+    If ``requested`` is None, the cheapest strategy for the operands' layouts is chosen. A sharded operator has its own
+    strategy, and may replace ``op`` by another operator. A given strategy is used as it is. Strategies that are not
+    chosen here are checked against the rule; the mesh of all is checked against the world. For arguments and errors
+    see :meth:`Recipe.derive`.
     """
     shapes, dtypes = [meta.shape for meta in metas], [meta.dtype for meta in metas]
     bound = op.bind(shapes, params, dtypes)

@@ -225,9 +225,11 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
 def _list_next_steps(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     """Yield the steps from ``layout`` that can be part of a cheapest path to ``dst``.
 
-    A slice or reduce_scatter splits a dim by further axes of the target. An all_gather joins the blocks of axes that
-    the target's dim does not have there; an all_to_all moves these axes to the dim that has them in the target. An
-    all_reduce carries out all reductions that are not pending in the target.
+    Of each dim, the leading axes that equal those of the target stay. If the target has more axes, a slice adds the next
+    one, if it is replicated; a reduce_scatter adds one or more, if their reductions are to be carried out. If
+    ``layout`` has other axes after these, an all_gather removes one or more from the end, and an all_to_all moves them
+    to a dim whose target begins with what the dim then has. One all_reduce carries out all reductions that are not
+    pending in the target.
     """
 
     def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = layout.partial) -> Step:

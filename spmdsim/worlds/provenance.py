@@ -278,16 +278,16 @@ def number_result(
     facts: tuple[Any, ...] | None = None,
     parameters: Any = None,
 ) -> int:
-    """Record a calculation, and return the provenance number of its result.
+    """Record a calculation; return the provenance number of its result, or 0 if nothing compares them.
 
-    It is 0 if nothing compares provenances.
+    The number depends on ``facts`` and ``operands`` alone: equal ones in equal order give equal numbers.
 
     Args:
-        world: the world of the result.
-        name: the name of the calculation.
-        operands: the operands' numbers.
-        facts: further numbers on which the result depends; by default the name's number.
-        parameters: the values that messages show.
+        world: the world of the result. If its ``provenance`` is None, nothing is recorded.
+        name: the name of the calculation for messages. It counts for the number only if ``facts`` is None.
+        operands: the operands' provenance numbers.
+        facts: numbers that identify the calculation; None for the number of ``name``.
+        parameters: the values that messages show. They do not count for the number.
     """
     if world.provenance is None:
         return 0

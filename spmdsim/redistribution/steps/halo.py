@@ -316,10 +316,10 @@ def padded_buffer(step: HaloStep, rank: int) -> Room | None:
 
 
 def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Sequence[int] | None:
-    """Return the room on each side of a block per dimension, or None if the buffer would be too large.
+    """Return the room on each side of a block per dimension, or None if even the least room is too much.
 
-    Room is rounded up to a power of two of at least :data:`ROOM`; 0 stays. If the rounded room is too large, the least
-    room is used.
+    Each needed room other than 0 is rounded up to a power of two of at least :data:`ROOM`. If the padded block is then
+    too large (see :func:`_is_small_padding`), ``least_margins`` is returned for all dimensions.
 
     Args:
         sizes: the shape of the block.
