@@ -18,6 +18,9 @@ from spmdsim.worlds.several_worlds import in_one_world
 
 T = TypeVar("T", bound=PlainTensor)
 
+#: Integers of more bits are not written out in messages.
+MOST_BITS = 128
+
 
 @dataclass(frozen=True)
 class Described:
@@ -141,15 +144,19 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
         The array, its meta, and the provenance number, which is 0 for a NaN.
 
     Raises:
-        InputError: If an integer is out of range for the integer type of ``beside``.
+        InputError: If an integer is out of range for the type of ``beside``.
     """
     dtype = _with_number(beside.dtype, value)
     try:
         number = np.array(value, dtype)
     except OverflowError:
+        bits = int(value.real).bit_length()
+        words = f"{value}" if bits <= MOST_BITS else f"an int of {bits} bits"
+        if dtype.kind not in "iu":
+            raise InputError(f"a number beside {dtype.name} must have at most 1024 bits, got {words}") from None
         limits = np.iinfo(dtype)
         raise InputError(
-            f"{value} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
+            f"{words} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
             "such as x.astype('int64')"
         ) from None
     number.flags.writeable = False
