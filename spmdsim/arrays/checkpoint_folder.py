@@ -280,9 +280,9 @@ def _try_lock(descriptor: int) -> bool:
 def _find_current_data(folder: Path) -> str | None:
     """Return the name of the subfolder that the manifest names.
 
-    It is None without a manifest, and ``UNKNOWN`` if the manifest cannot be read.
+    It is None without a manifest, and ``UNKNOWN`` if the manifest cannot be read, such as a broken link.
     """
-    if not (folder / MANIFEST).is_file():
+    if not os.path.lexists(folder / MANIFEST):
         return None
     try:
         return str(read_manifest(folder)["data"])

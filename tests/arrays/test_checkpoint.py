@@ -451,6 +451,24 @@ def test_nothing_is_removed_beside_a_manifest_that_cannot_be_read(tmp_path):
     assert (tmp_path / data).is_dir()
 
 
+@pytest.mark.parametrize("kind", ["folder", "broken link"])
+def test_a_save_that_fails_removes_nothing_beside_what_is_no_manifest(kind, tmp_path):
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    data = checkpoint.read_manifest(tmp_path)["data"]
+    manifest = tmp_path / "manifest.json"
+    manifest.unlink()
+    if kind == "folder":
+        manifest.mkdir()
+        with pytest.raises(InputError, match="manifest"):
+            checkpoint.save(tmp_path, {"x": x})
+    else:
+        manifest.symlink_to(tmp_path / "nowhere" / "manifest.json")
+        (tmp_path / f"{'2' * 12}").mkdir()
+        checkpoint.save(tmp_path, {"x": x})
+    assert (tmp_path / data).is_dir()
+
+
 def test_a_killed_save_may_be_the_checkpoint_of_a_manifest_that_cannot_be_read(tmp_path, monkeypatch):
     """A later version was killed between its manifest and the end of its save: a save that fails removes nothing."""
     killed = Saving(tmp_path, "0" * 12)
