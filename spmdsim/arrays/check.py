@@ -110,7 +110,7 @@ def check(
         )
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
     pieces, surveys = Pieces(tensor.layout, tensor.meta.shape), []
-    for rank, shard in zip(world.ranks, tensor.shards):
+    for rank, shard in zip(world.ranks, tensor.read_shards()):
         surveys.append(
             _compare_shard(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None
         )

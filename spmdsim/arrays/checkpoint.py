@@ -235,7 +235,7 @@ def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int
         checksum.
     """
     own_shards = {
-        name: _view_as_real(np.asarray(tensor.shards[k], order="C"))
+        name: _view_as_real(np.asarray(tensor.read_shards()[k], order="C"))
         for name, tensor in tensors.items()
         if rank in tensor.layout.mesh and tensor.layout.replica_ranks(rank)[0] == rank
     }

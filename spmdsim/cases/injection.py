@@ -276,7 +276,9 @@ class Runner:
         if self.injection is None or tensor.ndim < 2:  # ids and biases stay unchanged
             return tensor
         text = "piece of the result" if site == "result" else f"piece of operand {number}"
-        shards = self._pass_shards(InjectionPlace(site, number, text), list(tensor.shards), tensor.dtype)
+        shards = self._pass_shards(
+            InjectionPlace(site, number, text), list(tensor.read_shards()), tensor.dtype
+        )
         return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
 
     def _record_place(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
@@ -354,7 +356,7 @@ def find(case: Case, world: World, name: str) -> Injection:
     for candidate in candidates:
         broken = Runner(world, Injection(kind, candidate))
         _, result = broken.run(case, inputs)
-        changed = [not np.array_equal(a, b) for a, b in zip(result.shards, right.shards)]
+        changed = [not np.array_equal(a, b) for a, b in zip(result.read_shards(), right.read_shards())]
         if any(world.gather_objects(changed)):
             return Injection(kind, candidate, broken.ranks)
     return Injection(kind)

@@ -249,7 +249,7 @@ def convert_gradient(gradient: T, dtype: np.dtype) -> T:
     """Return a gradient tensor converted to an element type, without pending reductions."""
     reduced, world = gradient.detach().to(gradient.layout.reduced), gradient.world
     function = match_dtype if world.has_data else lambda x, dtype: world.empty(x.shape, dtype)
-    shards = [function(x, dtype) for x in reduced.shards]
+    shards = [function(x, dtype) for x in reduced.read_shards()]
     return type(gradient)(world, Meta.of(reduced.layout, reduced.shape, dtype), shards)
 
 

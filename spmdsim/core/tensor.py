@@ -9,7 +9,7 @@ Next: :mod:`spmdsim.core.tape`, the gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial, reduce
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
@@ -179,10 +179,18 @@ class PlainTensor(Pictured):
 
         Raises WorldError if calls differ.
         """
+        arrays = self.read_shards()
+        return WritableShards(arrays) if len(arrays) > 1 and arrays is self.stored_shards else arrays
+
+    def read_shards(self) -> list[np.ndarray]:
+        """Return the arrays of :attr:`shards` only to read.
+
+        Ranks with equal shards may share one array here, which :attr:`shards` would copy.
+        """
         self.world.verify_calls()
         if self.meta.storage_dtype is not self.meta.dtype:
             return in_type(self.stored_shards, self.meta.dtype)
-        return WritableShards(self.stored_shards) if len(self.stored_shards) > 1 else self.stored_shards
+        return self.stored_shards
 
     def _set_requires_grad(self, wanted: bool) -> None:
         """Set the property ``requires_grad``. Raise UsageTypeError for True and a type without gradients."""
@@ -309,7 +317,7 @@ class WritableShards(list[Any]):
     """List of a tensor's shards in a process that owns several ranks; programs may write to a shard.
 
     Ranks with equal shards may share one array here, which ranks in processes of their own do not. So a shared array is
-    copied when a program reads a rank's shard by its index, and the tensor gets the copy, too.
+    copied when a program takes a rank's shard by its index or in a loop, and the tensor gets the copy, too.
     """
 
     def __init__(self, shards: list[Any]) -> None:
@@ -322,6 +330,9 @@ class WritableShards(list[Any]):
             array = array.copy()
             self[k] = array
         return array
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
 
     def __setitem__(self, k: Any, array: Any) -> None:
         super().__setitem__(k, array)

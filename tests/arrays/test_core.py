@@ -497,6 +497,9 @@ def test_equal_pieces_are_one_array_until_one_of_them_is_asked_for():
     last = x.shards[2]
     last[1] = 7  # two are left, then one: either way the others keep what they have
     assert [piece.tolist() for piece in x.stored_shards] == [[0, 0], [5, 0], [0, 7]]
+    for rank, shard in zip(world.ranks, (y := Tensor.from_global(np.zeros(2), mesh(None), world)).shards):
+        shard += rank
+    assert [shard.tolist() for shard in y.shards] == [[0, 0], [1, 1], [2, 2]]
     half = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("a"), world).sum()
     assert {piece.dtype.name for piece in half.shards} == {"bfloat16"}
 

@@ -61,7 +61,7 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
         return select(reshape(x, (1, *x.shape)), reshape(mask, (1,)))
     x = move_axes_to_first_dim(x, mask.ndim)
     split_mask = mask.detach().to(Layout(x.layout.mesh, x.layout.dims[: mask.ndim]))
-    masks = split_mask.shards
+    masks = split_mask.read_shards()
     pieces = [block[block_mask] for block, block_mask in zip(x.stored_shards, masks)]
     shapes, dims = [block.shape for block in x.stored_shards], x.layout.dims[mask.ndim :]
 
@@ -106,7 +106,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
     require_values(x.world, "nonzero(x)")
     x = move_axes_to_first_dim(x.detach(), x.ndim)
     pieces = []
-    for rank, shard in zip(x.world.ranks, x.shards):
+    for rank, shard in zip(x.world.ranks, x.read_shards()):
         local_positions = np.stack(np.nonzero(shard), -1)
         local_positions[:, 0] += x.layout.bounds(x.shape, rank)[0][0]
         pieces.append(local_positions.astype(np.int64))

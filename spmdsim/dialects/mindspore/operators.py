@@ -264,7 +264,9 @@ def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 def _fill_like(like: Tensor, value: int) -> Tensor:
     """Return a tensor like ``like`` with ``value`` everywhere."""
-    return Tensor(like.world, like.meta, [np.full(shard.shape, value, shard.dtype) for shard in like.shards])
+    return Tensor(
+        like.world, like.meta, [np.full(shard.shape, value, shard.dtype) for shard in like.read_shards()]
+    )
 
 
 # -- the table -----------------------------------------------------------------------------------------------------

@@ -396,7 +396,7 @@ class GlobalTensor(TensorSymbols):
 
     def to_local(self, *, copy: bool = False) -> LocalTensor:
         """Return each rank's shard as a local tensor."""
-        return LocalTensor([x.copy() if copy else x for x in self.value.shards], self.value.world)
+        return LocalTensor([x.copy() if copy else x for x in self.value.read_shards()], self.value.world)
 
     def numpy(self) -> np.ndarray:
         """Return the whole tensor, on every process; all ranks must call."""

@@ -256,7 +256,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     x, w = (Tensor.from_global(a, layout, world) for a, layout in ((X, first), (W, second)))
     y = matmul(x, w)  # the operands already have the layouts of the strategy
     total, reduction = y.to(y.layout.reduced), partial_reduction(y.layout)
-    local = [np.asarray(shard) for shard in y.shards]
+    local = [np.asarray(shard) for shard in y.read_shards()]
     return {
         "text": str(strategy),
         "layouts": [str(first), str(second), str(y.layout)],
@@ -268,7 +268,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
         "local": [shard.ravel().tolist() for shard in local],
         "received": _received_by_rank(y.layout, y.meta.dtype.itemsize),
         "rounds": ring_rounds(y.layout, local),
-        "result": [np.asarray(shard).ravel().tolist() for shard in total.shards],
+        "result": [np.asarray(shard).ravel().tolist() for shard in total.read_shards()],
     }
 
 
