@@ -153,7 +153,9 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
         bits = int(value.real).bit_length()
         words = f"{value}" if bits <= MOST_BITS else f"an int of {bits} bits"
         if dtype.kind not in "iu":
-            raise InputError(f"a number beside {dtype.name} must have at most 1024 bits, got {words}") from None
+            raise InputError(
+                f"a number beside {dtype.name} must have at most 1024 bits, got {words}"
+            ) from None
         limits = np.iinfo(dtype)
         raise InputError(
             f"{words} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
