@@ -63,6 +63,7 @@ def pytest_addoption(pluginmanager):
 def pytest_configure(config):
     os.environ.pop("COLUMNS", None)  # what is printed does not depend on the terminal that the tests run in
     config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
+    config.addinivalue_line("markers", "cluster: runs on the hosts of scripts/cluster.sh")
     config.addinivalue_line("markers", "quick: in a file of QUICK in tests/conftest.py")
     missing = [name for name in QUICK if not (TESTS / name).exists()]
     if missing:

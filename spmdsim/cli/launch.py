@@ -9,28 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import command, flag, group, value, varied, whole_number
+from spmdsim.cli.main import HOSTS, command, flag, group, value, varied, whole_number
 from spmdsim.cli.output import refuse_options, remark, writable
 from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
 from spmdsim.settings import CHECK, RANKS, RECORD
 
 if TYPE_CHECKING:
+    from spmdsim.launch.hosts import Host
     from spmdsim.worlds.base import World
 
-ONE_NODE = (
-    "spmdsim launch starts ranks on this machine; for several say the hosts to MPI's own launcher: "
-    "mpirun -n N --host A,B python script.py"
-)
-
-#: Variables of Slurm, PBS, LSF and Grid Engine with the number of tasks of a job.
-TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
+ONE_STARTER = "one command starts the ranks of all hosts here; name the hosts with --hosts node1:2,node2:2"
 
 EXAMPLES = """\
 examples:
   spmdsim launch -n 8 script.py --epochs 3
   spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
   spmdsim launch -n 8 --world lockstep script.py         all ranks in one process, without MPI
+  spmdsim launch --hosts node1:4,node2:4 script.py       8 ranks on two hosts, by ssh; --hostfile FILE
   spmdsim launch -n 8 --record calls.json script.py      if it stops: what all ranks called last
 
 The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
@@ -44,14 +40,13 @@ the rank is named, its traceback is shown once, and its exit code is returned.
 OTHERS = group(
     "words of other launchers",
     value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", whole_number),
-    value("--nnodes", "N", "only 1", default="1"),
+    value("--nnodes", "N", "only 1; see --hosts", default="1"),
     value("--node_rank --node-rank", "K", "only 0", default="0"),
     value("--master_addr --master-addr", "HOST", "for programs that ask for it", default="127.0.0.1"),
     value("--master_port --master-port", "PORT", "the same", default="29500"),
     value("--logdir --log_dir", "DIR", "the same as --log-dir", dest="log_dir"),
     flag("--redirect_stdout_and_stderr", "logs only; needs --logdir"),
     flag("--no_python", argparse.SUPPRESS),
-    value("--hostfile --machinefile --host --hosts", "HOSTS", argparse.SUPPRESS),
 )
 
 
@@ -75,6 +70,7 @@ OTHERS = group(
         help="lockstep needs no MPI: the script's own world() plays all ranks in one process",
     ),
     flag("-m --module", "the script is a module"),
+    *HOSTS,
     OTHERS,
     value("script", "", "script or module"),
     value("args", "", "its arguments", nargs=argparse.REMAINDER),
@@ -91,7 +87,17 @@ def main(args: argparse.Namespace) -> int:
     lockstep = args.world == "lockstep"
     variables |= _record_variables(args)
     shown = not args.redirect_stdout_and_stderr
-    return start(args.n, words, args.log_dir, variables, lockstep=lockstep, blocks=args.blocks, shown=shown)
+    hosts = [] if lockstep else read_hosts(args)
+    return start(
+        args.n,
+        words,
+        args.log_dir,
+        variables,
+        lockstep=lockstep,
+        blocks=args.blocks,
+        shown=shown,
+        hosts=hosts,
+    )
 
 
 def _complete_options(args: argparse.Namespace) -> dict[str, str]:
@@ -104,21 +110,21 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
         The environment variables that the ranks get. For ``--nproc_per_node`` they are those of other launchers.
 
     Raises:
-        InputError: If options contradict each other or ask for several nodes.
+        InputError: If options contradict each other or ask for a starter on each node.
     """
     nproc = args.nproc_per_node
-    if args.hostfile is not None:
-        raise InputError(f"--hostfile {args.hostfile}: {ONE_NODE}")
+    if args.world == "lockstep":
+        refuse_options(args, "--hosts --hostfile", "--world mpi: in lock step, one process plays all ranks")
     if args.n is None and nproc is None:
         _refuse_rank_count_after_script(args)
         if args.world == "lockstep":  # the program's own world states the number of ranks
             args.n = 1
             return {RANKS.name: os.environ.get(RANKS.name, "")}
-        args.n = default_ranks()
+        args.n = default_ranks(args)
     if None not in (args.n, nproc) and args.n != nproc:
         raise InputError(f"-n {args.n} and --nproc_per_node {nproc} say different numbers of ranks")
     if args.nnodes != "1" or args.node_rank != "0":
-        raise InputError(f"--nnodes {args.nnodes} --node_rank {args.node_rank}: {ONE_NODE}")
+        raise InputError(f"--nnodes {args.nnodes} --node_rank {args.node_rank}: {ONE_STARTER}")
     if not args.master_port.isdecimal() or not 0 < int(args.master_port) < 65536:
         raise InputError(f"--master_port is a number from 1 to 65535, not {args.master_port}")
     if args.no_python:
@@ -148,19 +154,38 @@ def _refuse_rank_count_after_script(args: argparse.Namespace) -> None:
             )
 
 
-def default_ranks() -> int:
+def read_hosts(args: argparse.Namespace) -> list[Host]:
+    """Return the hosts of ``--hosts`` or ``--hostfile``; [] without either.
+
+    Raises:
+        InputError: If both are set, or one names no hosts.
+    """
+    from spmdsim.launch.hosts import parse_hosts, read_hostfile
+
+    if args.hosts is not None and args.hostfile is not None:
+        raise InputError(
+            f"--hosts {args.hosts} and --hostfile {args.hostfile} both name the hosts: use one of them"
+        )
+    if args.hostfile is not None:
+        return read_hostfile(args.hostfile)
+    return [] if args.hosts is None else parse_hosts(args.hosts)
+
+
+def default_ranks(args: argparse.Namespace) -> int:
     """Return the number of ranks for a job without ``-n``; print it to stderr with its source.
 
-    It is the number of tasks of the batch job (see :data:`TASKS`), or one per core.
+    It is the number of slots of ``--hosts`` or ``--hostfile``, the number of tasks of the batch job, or one per core.
     """
+    from spmdsim.launch.hosts import count_slots, find_task_variable, read_task_count
     from spmdsim.launch.mpi import count_cores
 
-    for variable in TASKS:
-        if (tasks := os.environ.get(variable, "")).isdecimal() and int(tasks):
-            remark(f"{many(int(tasks), 'rank')}, as {variable} says; -n N chooses another number")
-            return int(tasks)
-    ranks = count_cores()
-    remark(f"{many(ranks, 'rank')}, one per core; -n N chooses another number")
+    if hosts := read_hosts(args):
+        ranks, source = count_slots(hosts), "one per slot of the hosts"
+    elif variable := find_task_variable(os.environ):
+        ranks, source = read_task_count(os.environ), f"as {variable} says"
+    else:
+        ranks, source = count_cores(), "one per core"
+    remark(f"{many(ranks, 'rank')}, {source}; -n N chooses another number")
     return ranks
 
 
@@ -193,18 +218,22 @@ def start_ranks(
 
     Returns:
         None if the command runs in this process: in lock step, in a process that a launcher started, or if neither
-        ``-n`` nor ``--world mpi`` is set.
+        ``-n``, ``--hosts``, ``--hostfile`` nor ``--world mpi`` is set.
     """
     from spmdsim.launch import launched, start_self
     from spmdsim.launch.job_starter import require_startable
 
-    if args.world == "lockstep" or launched() or not (args.n or args.world == "mpi"):
+    if args.world == "lockstep":
+        refuse_options(args, "--hosts --hostfile", "--world mpi: in lock step, one process plays all ranks")
         return None
-    ranks = args.n or default_ranks()
-    require_startable(ranks)
+    hosts = read_hosts(args)
+    if launched() or not (args.n or hosts or args.world == "mpi"):
+        return None
+    ranks = args.n or default_ranks(args)
+    require_startable(ranks, on_hosts=bool(hosts))
     if check is not None:
         check(ranks)
-    return start_self(ranks, sys.argv[1:], log_dir)
+    return start_self(ranks, sys.argv[1:], log_dir, hosts)
 
 
 def create_world(args: argparse.Namespace) -> World:

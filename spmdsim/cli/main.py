@@ -157,6 +157,12 @@ SHARED: dict[str, dict[str, Any]] = {
         value("--dtype", "", "element type (float32)", default="float32"),
         value("--factor", "", "from size to size (4)", finite, default=4),
         value("--group", "G", "ranks per group, for two-level algorithms", whole_number),
+        value("--hostfile", "FILE", "the same in a file with lines such as node1 slots=2"),
+        value(
+            "--hosts",
+            "HOSTS",
+            "start the ranks on these hosts, such as node1:2,node2:2 (ranks of each), by ssh",
+        ),
         value("--html", "FILE", "write the picture as a page that needs no other file", writable),
         value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
         flag("--json", "for programs"),
@@ -169,6 +175,8 @@ SHARED: dict[str, dict[str, Any]] = {
 }
 #: Arguments of commands that write pictures by :func:`spmdsim.cli.output.write_pictures`.
 PICTURES = ("--svg", "--html")
+#: Arguments of commands that start ranks; read by :func:`spmdsim.cli.launch.read_hosts`.
+HOSTS = ("--hosts", "--hostfile")
 
 
 def declare_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:

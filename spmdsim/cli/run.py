@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from spmdsim.cli import output
 from spmdsim.cli.launch import create_world, start_ranks
 from spmdsim.cli.main import (
+    HOSTS,
     PICTURES,
     command,
     flag,
@@ -73,6 +74,7 @@ arguments or files, 3 if a fault that changes a result is MISSED
     EXAMPLES,
     "-n",
     "--world",
+    *HOSTS,
     several("--only", "OP", "matmul, embedding or linear"),
     flag("--every", "all assignments of mesh axes, not one of each kind"),
     value("--mesh", "SHAPE", "one mesh: 2,4 or dp=2,tp=4"),

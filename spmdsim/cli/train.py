@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli import output
 from spmdsim.cli.launch import create_world, start_ranks
-from spmdsim.cli.main import PICTURES, amount, choice, command, flag, positive, value, varied, whole_number
+from spmdsim.cli.main import (
+    HOSTS,
+    PICTURES,
+    amount,
+    choice,
+    command,
+    flag,
+    positive,
+    value,
+    varied,
+    whole_number,
+)
 from spmdsim.cli.output import refuse_options
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -42,6 +53,7 @@ examples:
     EXAMPLES,
     "-n",
     "--world",
+    *HOSTS,
     choice(
         "--strategies",
         ("simple", "advanced", "data"),

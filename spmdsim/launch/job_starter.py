@@ -18,8 +18,16 @@ from pathlib import Path
 from types import FrameType
 
 from spmdsim.errors import InputError, WorldError, many, working_folder
+from spmdsim.launch.hosts import Host, count_slots, read_task_count, spread_ranks
 from spmdsim.launch.logs import echo_file, find_log, format_log_tail, prepare_blocks, prepare_logs
-from spmdsim.launch.mpi import THREAD_VARIABLES, Launcher, count_blas_threads, count_cores, find_launcher
+from spmdsim.launch.mpi import (
+    THREAD_VARIABLES,
+    Launcher,
+    count_blas_threads,
+    count_cores,
+    find_launcher,
+    list_exported_variables,
+)
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
 from spmdsim.shutdown.exit_notes import (
@@ -61,6 +69,7 @@ def start(
     lockstep: bool = False,
     blocks: bool = False,
     shown: bool = True,
+    hosts: Sequence[Host] = (),
 ) -> int:
     """Run a command on ``n`` ranks and wait for it.
 
@@ -73,6 +82,7 @@ def start(
         blocks: write each print of a rank of ``spmdsim.launch.bootstrap`` in one piece, not mixed with lines of other
             ranks.
         shown: echo rank 0 if there are logs.
+        hosts: the hosts to start ranks on, with their slots; empty for this machine, or for the hosts of the batch job.
 
     Returns:
         0 if every rank ended well, else the exit code of the rank that failed first.
@@ -81,7 +91,7 @@ def start(
         WorldError: If no MPI is installed, or none that fits the installed mpi4py; or if this process is a rank itself.
         InputError: If ``n`` is less than 1 or greater than ``MOST_STARTED``.
     """
-    require_startable(n, lockstep)
+    require_startable(n, lockstep, on_hosts=bool(hosts))
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
     working_folder()  # raises a clearer error than launchers if the folder does not exist
@@ -89,16 +99,10 @@ def start(
     logs = None if log_dir is None else Path(log_dir)
     if logs is not None:
         prepare_logs(logs)
-    ranks = 1 if lockstep else n
     with tempfile.TemporaryDirectory(prefix="spmdsim-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         note_begin(folder)
-        if launcher is None:
-            environment, command = {**os.environ, RANKS.name: str(n)}, list(argv)
-        else:
-            environment = make_rank_environment(n) | launcher.choose_variables()
-            command = launcher.make_command(n, oversubscribe=n > count_cores()) + list(argv)
-        environment |= env or {}
+        environment = {**make_environment(launcher, n, hosts), **(env or {})}
         give_job_facts(environment, folder=name, starter=str(os.getpid()))
         echoed = None
         if logs is not None:
@@ -107,6 +111,8 @@ def start(
         elif blocks and launcher is not None:
             echoed = prepare_blocks(folder, environment)
         last_calls = LastCallFiles(environment, folder)
+        command = [*list_launcher_words(launcher, n, hosts, environment), *argv]
+        ranks = 1 if lockstep else n
         code = run_launcher(
             launcher, command, environment, echoed, partial(find_remaining_seconds, folder, ranks), last_calls
         )
@@ -115,7 +121,53 @@ def start(
         return report_end(code, ranks, folder, launcher, logs, last_calls)
 
 
-def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
+def make_environment(launcher: Launcher | None, n: int, hosts: Sequence[Host] = ()) -> dict[str, str]:
+    """Return the environment of a job's ranks.
+
+    It has this process's variables, those that the launcher needs, and the number of BLAS threads.
+
+    All ranks get an equal number of threads, since results of BLAS depend on it. It is this machine's number of cores
+    divided by the largest number of ranks on a host. It is not set in a batch job without ``hosts``, where each rank
+    counts the ranks beside it, and if the user has set OMP_NUM_THREADS.
+
+    Args:
+        launcher: None in lock step: the number of ranks is set, and no threads.
+        n: the number of ranks.
+        hosts: the hosts with their slots; empty for this machine or those of the batch job.
+    """
+    if launcher is None:
+        return {**os.environ, RANKS.name: str(n)}
+    threads: dict[str, str] = {}
+    if "OMP_NUM_THREADS" not in os.environ and (hosts or not read_task_count(os.environ)):
+        local_size = max(host.slots for host in spread_ranks(hosts, n)) if hosts else n
+        threads = dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(local_size, count_cores())))
+    return {**threads, **os.environ, **launcher.choose_variables()}
+
+
+def list_launcher_words(
+    launcher: Launcher | None, n: int, hosts: Sequence[Host], environment: Mapping[str, str]
+) -> list[str]:
+    """Return the launcher's command before the program: its path and its options; [] in lock step.
+
+    Args:
+        launcher: None in lock step.
+        n: the number of ranks.
+        hosts: the hosts with their slots; empty for this machine or those of the batch job.
+        environment: the environment of the ranks.
+    """
+    if launcher is None:
+        return []
+    slots = count_slots(hosts) or read_task_count(environment) or count_cores()
+    spread = spread_ranks(hosts, n) if hosts else []
+    return launcher.make_command(n, n > slots, spread, list_exported_variables(environment))
+
+
+def start_self(
+    n: int,
+    argv: Sequence[str],
+    log_dir: str | os.PathLike[str] | None = None,
+    hosts: Sequence[Host] = (),
+) -> int:
     """Run ``python -m spmdsim <argv>`` on ``n`` ranks, and return the exit code.
 
     Commands call this function to run themselves on several ranks.
@@ -124,8 +176,9 @@ def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | No
         n: number of ranks.
         argv: the command's words.
         log_dir: as of :func:`start`.
+        hosts: as of :func:`start`.
     """
-    return start(n, [sys.executable, "-m", "spmdsim", *argv], log_dir)
+    return start(n, [sys.executable, "-m", "spmdsim", *argv], log_dir, hosts=hosts)
 
 
 def end_job_on_error(name: str = "program") -> None:
@@ -137,21 +190,20 @@ def end_job_on_error(name: str = "program") -> None:
     set_hooks(name)
 
 
-def require_startable(n: int, lockstep: bool = False) -> None:
-    """Raise InputError if ``n`` is less than 1, or if it needs more than ``MOST_STARTED`` processes."""
+def require_startable(n: int, lockstep: bool = False, on_hosts: bool = False) -> None:
+    """Raise InputError if ``n`` is less than 1, or more than this machine starts.
+
+    One machine starts at most ``MOST_STARTED`` processes. There is no limit in lock step and on named hosts.
+
+    Args:
+        n: the number of ranks.
+        lockstep: one process plays all ranks.
+        on_hosts: the user has named the hosts.
+    """
     if n < 1:
         raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
-    if not lockstep and n > MOST_STARTED:
+    if not lockstep and not on_hosts and n > MOST_STARTED:
         raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
-
-
-def make_rank_environment(n: int) -> dict[str, str]:
-    """Return this process's environment for ranks, with a number of BLAS threads.
-
-    Each rank gets its share of the cores as threads, unless the user has set OMP_NUM_THREADS.
-    """
-    threads = dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(n, count_cores())))
-    return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
 
 
 class LastCallFiles:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from spmdsim._version import __version__
 from spmdsim.errors import WorldError, many
+from spmdsim.launch.hosts import Host, format_hosts
 from spmdsim.launcher import LAUNCHER, Launched, detect, read_job_facts
 
 #: Vendors whose launchers can start ranks of each other's libraries.
@@ -36,6 +37,8 @@ print("%d.%d" % MPI.Get_version())
 print(MPI.Get_library_version().splitlines()[0].strip())
 """
 """Run in a process of its own: loading MPI into this one would fix its settings too early."""
+#: The plugin of ``srun --mpi`` for each vendor's library: ``pmi2`` for all others.
+SLURM_PLUGINS = {"Open MPI": "pmix"}
 #: The binary interface of the library that each launcher's ranks need.
 FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
 THREAD_VARIABLES = (
@@ -47,6 +50,25 @@ THREAD_VARIABLES = (
 )
 """Read once, when the library is loaded: to be set before ``import numpy``."""
 
+
+#: Beginnings of the names of variables that belong to one host, one login or one launcher, not to the program.
+OF_ONE_HOST = (
+    *(
+        "OMPI_",
+        "PMIX_",
+        "PRTE_",
+        "PMI_",
+        "HYDRA_",
+        "SLURM_",
+        "SLURMD_",
+        "PBS_",
+        "LSB_",
+        "SSH_",
+        "XDG_",
+        "DBUS_",
+    ),
+    *("HOST", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "DISPLAY", "TTY", "MAIL", "LS_COLORS", "_"),
+)
 
 #: Seconds for loading mpi4py and its library: a cold file system of a cluster takes many.
 LOAD_SECONDS = 60
@@ -83,24 +105,38 @@ class Launcher:
     Attributes:
         path: its path.
         vendor: the vendor of the MPI that it belongs to; "Slurm" for ``srun``.
+        plugin: what ``srun --mpi`` needs for the ranks to see each other; empty for other launchers.
     """
 
     path: str
     vendor: str
+    plugin: str = ""
 
-    def make_command(self, n: int, oversubscribe: bool) -> list[str]:
+    def make_command(
+        self, n: int, oversubscribe: bool, hosts: Sequence[Host] = (), exported: Iterable[str] = ()
+    ) -> list[str]:
         """Return the command that starts ``n`` ranks of the program that follows it.
 
         Args:
             n: the number of ranks.
-            oversubscribe: allow more ranks than cores, which Open MPI refuses by default.
+            oversubscribe: allow more ranks than cores or slots, which Open MPI refuses by default.
+            hosts: the hosts with the number of ranks of each; empty for this machine, or for the hosts that the launcher
+                gets from a batch system or from its own settings.
+            exported: names of the environment variables that ranks on other hosts need. Open MPI passes only its own
+                there unless they are named; other launchers pass all.
         """
-        if Path(self.path).name == "srun":
-            return [self.path, "-n", str(n)]
-        options = (
-            ["--oversubscribe", "--bind-to", "none"] if oversubscribe and self.vendor == "Open MPI" else []
-        )
-        return [self.path, "-n", str(n), *options]
+        command = [self.path, "-n", str(n)]
+        if self.vendor == "Slurm":
+            command += [f"--mpi={self.plugin}"] if self.plugin else []
+            names = ",".join(host.name for host in hosts)
+            return command + ([f"--nodes={len(hosts)}", f"--nodelist={names}"] if hosts else [])
+        if self.vendor == "Open MPI":
+            command += ["--host", format_hosts(hosts)] if hosts else []
+            command += ["--oversubscribe"] if oversubscribe else []
+            # It refuses to bind more ranks than a host has cores, which only the host knows.
+            command += ["--bind-to", "none"] if oversubscribe or hosts else []
+            return command + [word for name in exported for word in ("-x", name)]
+        return command + (["-hosts", format_hosts(hosts)] if hosts else [])
 
     @property
     def ended_by(self) -> int:
@@ -115,6 +151,21 @@ class Launcher:
         if self.vendor == "Open MPI" and hasattr(os, "geteuid") and os.geteuid() == 0:
             return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {}
+
+
+def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the sorted names of the variables that a program may read on another host.
+
+    They are all but those of one host, one login or one launcher (see :data:`OF_ONE_HOST`), and names that shells do not allow.
+
+    >>> list_exported_variables({"DATA_PATH": "/data", "OMP_SCHEDULE": "static", "SSH_TTY": "/dev/pts/0", "_": "/bin/sh"})
+    ['DATA_PATH', 'OMP_SCHEDULE']
+    """
+    return sorted(
+        name
+        for name in environment
+        if not name.startswith(OF_ONE_HOST) and re.fullmatch(r"[A-Za-z]\w*", name)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -198,7 +249,7 @@ def find_launcher() -> Launcher:
         other_launchers.append(f"{path} ({vendor or 'unknown'})")
     srun = shutil.which("srun")
     if srun and "SLURM_JOB_ID" in os.environ:
-        return Launcher(srun, "Slurm")
+        return Launcher(srun, "Slurm", SLURM_PLUGINS.get(wanted, "pmi2"))
     if other_launchers:
         raise WorldError(
             f"mpi4py is built for {wanted}, but the launchers found are of another MPI: "

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from spmdsim.cli import output
-from spmdsim.cli.launch import TASKS
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import bootstrap
 from spmdsim.launch.diagnosis import Diagnosis, _examine_blas, _examine_cores
+from spmdsim.launch.hosts import TASKS
 from spmdsim.launch.mpi import Launcher, count_cores, describe_missing, is_related, parse_vendor
 from spmdsim.launcher import Launched
 from spmdsim.tables import Table
@@ -196,11 +196,10 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--nproc_per_node", "4", "--hostfile", "hosts"], "mpirun -n N --host A,B"),
         (["-n", "2", "--nproc_per_node", "4"], "-n 2 and --nproc_per_node 4 say different"),
-        (["--nproc_per_node", "4", "--nnodes", "2"], "starts ranks on this machine"),
-        (["--nproc_per_node", "4", "--node_rank", "1"], "mpirun -n N --host A,B"),
-        (["--nproc_per_node", "4", "--nnodes", "1:2"], "starts ranks on this machine"),
+        (["--nproc_per_node", "4", "--nnodes", "2"], "one command starts the ranks of all hosts"),
+        (["--nproc_per_node", "4", "--node_rank", "1"], "--hosts node1:2,node2:2"),
+        (["--nproc_per_node", "4", "--nnodes", "1:2"], "one command starts the ranks of all hosts"),
         (["--nproc_per_node", "4", "--master_port", "65536"], "a number from 1 to 65535, not 65536"),
         (["--nproc_per_node", "4", "--no_python"], "each rank runs Python here"),
         (["--nproc_per_node", "4", "--redirect_stdout_and_stderr"], "only available when 'logdir' is set"),

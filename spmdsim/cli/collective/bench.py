@@ -18,7 +18,8 @@ from spmdsim.cli.collective.schedule_arguments import (
     names_in,
     parse_bytes,
 )
-from spmdsim.cli.main import PICTURES, command, finite, natural, positive, value, varied
+from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.main import HOSTS, PICTURES, command, finite, natural, positive, value, varied
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
@@ -60,6 +61,7 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     value("-w --warmup-iters", "", "calls before (5)", natural, default=5),
     value("-d --datatype", "", "element type (float32)", default="float32"),
     "--ranks",
+    *HOSTS,
     "--algorithms",
     "--group",
     "--segments",
@@ -80,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
     sizes, dtype, name = _parse_sizes(args), _parse_dtype(args.datatype), collective(args.collective).name
     if not launched() and args.ranks:
         _make_schedules(args, name, args.ranks)  # refuses unknown algorithms before ranks are started
-        return start_self(args.ranks, sys.argv[1:])
+        return start_self(args.ranks, sys.argv[1:], hosts=read_hosts(args))
     from spmdsim.cli.collective.measure import noise_note, require_communicator, watch_other_programs
 
     comm = require_communicator()

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
-from spmdsim.cli.main import PICTURES, command, value, varied
+from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.main import HOSTS, PICTURES, command, value, varied
 from spmdsim.cli.output import (
     emit_json,
     remark,
@@ -49,6 +50,7 @@ examples:
     EXAMPLES,
     value("-o --output", "FILE", "machine file to write", writable),
     varied("--ranks", default=2, help="ranks to start outside mpirun (2)"),
+    *HOSTS,
     value("-e --end", "", "largest message (64M)", default="64M"),
     "--json",
     *PICTURES,
@@ -68,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
     if largest < 1024:
         raise InputError(f"--end is {largest}; fitting needs sizes up to 1K at least")
     if not launched():
-        return start_self(args.ranks, sys.argv[1:])
+        return start_self(args.ranks, sys.argv[1:], hosts=read_hosts(args))
     from spmdsim.cli.collective.measure import noise_note, require_communicator
     from spmdsim.cli.collective.samples import Pace
     from spmdsim.cost.machine_file import machine_to_json

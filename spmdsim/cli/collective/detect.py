@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
-from spmdsim.cli.main import choice, command, flag, value, varied, whole_number
+from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.main import HOSTS, choice, command, flag, value, varied, whole_number
 from spmdsim.cli.output import emit_json, refuse_options, say
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -68,6 +69,7 @@ class DetectedAlgorithm:
     EXAMPLES,
     varied("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)"),
     "--ranks",
+    *HOSTS,
     value("-b --begin", "", "smallest size (32)", default="32"),
     value("-e --end", "", "largest size (256K)", default="256K"),
     varied("-f --factor"),
@@ -102,7 +104,7 @@ def main(args: argparse.Namespace) -> int:
             f"bits tell only of collectives that add: {', '.join(REDUCING)}; for {name} there is --table"
         )
     if not launched() and args.ranks:
-        return start_self(args.ranks, sys.argv[1:])
+        return start_self(args.ranks, sys.argv[1:], hosts=read_hosts(args))
     from spmdsim.cli.collective.measure import require_communicator
     from spmdsim.worlds import MPIWorld
 

@@ -1,0 +1,192 @@
+#!/usr/bin/env bash
+# Four hosts on one Linux machine, for tests of what happens between hosts. Needs root; nothing is left on the machine.
+#
+#   scripts/cluster.sh                   start the hosts, run the tests with marker "cluster" on Open MPI and MPICH, stop
+#   scripts/cluster.sh --mpi mpich -k X  with one MPI; other words are options of pytest
+#   scripts/cluster.sh up [RATE]         start the hosts node1 … node4; RATE of each network port (100mbit)
+#   scripts/cluster.sh on N COMMAND…     run a command on host N, in this folder
+#   scripts/cluster.sh link N up|down    connect or disconnect host N
+#   scripts/cluster.sh down              stop the hosts and everything on them
+#
+# A host is a process tree with its own name, network, processes, /tmp, /dev/shm, and changes to files (an overlay on
+# tmpfs). Shared are the folder of this repository and /srv/shared. Between the hosts: a bridge, and sshd with a key.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SELF=$ROOT/scripts/cluster.sh
+STATE=/run/spmdsim-cluster # process numbers of the hosts; keys
+LAYERS=/mnt/spmdsim-cluster
+HOSTS=4
+
+fail() {
+    echo "spmdsim: error: $*" >&2
+    exit 2
+}
+
+require_rights() {
+    [ "$(id -u)" = 0 ] || fail "hosts are namespaces of Linux, which need root: run it as root, or in a virtual machine"
+    unshare --mount --uts --ipc --net --pid --fork ip link add eth0 type veth 2>/dev/null ||
+        fail "this system does not allow namespaces or virtual network cards (unshare, ip link add type veth)"
+}
+
+start_hosts() { # rate
+    require_rights
+    [ ! -e "$STATE/switch" ] || fail "the hosts run already; scripts/cluster.sh down stops them"
+    rm -rf "$STATE" && mkdir -p "$STATE"
+    setsid unshare --mount bash "$SELF" _packages "$1" >"$STATE/log" 2>&1 </dev/null &
+    local number
+    for number in $(seq $HOSTS); do
+        for _ in $(seq 1200); do
+            [ ! -e "$STATE/ready$number" ] || continue 2
+            kill -0 $! 2>/dev/null || break
+            sleep 0.1
+        done
+        cat "$STATE/log" >&2
+        stop_hosts
+        fail "host $number did not start"
+    done
+}
+
+stop_hosts() { # the switch's death ends all hosts: their first processes die with it
+    local switch
+    if switch=$(cat "$STATE/switch" 2>/dev/null); then
+        kill -KILL -- "-$switch" 2>/dev/null || true
+        while kill -0 "$switch" 2>/dev/null; do sleep 0.05; done
+    fi
+    rm -rf "$STATE"
+}
+
+run_on() { # number, command…
+    local process
+    process=$(cat "$STATE/host$1" 2>/dev/null) || fail "host $1 does not run: scripts/cluster.sh up"
+    shift
+    exec nsenter --target "$process" --mount --uts --ipc --net --pid --root --wd env -i HOME=/root USER=root LANG=C.UTF-8 \
+        TERM="${TERM:-dumb}" PATH="${CLUSTER_PATH:-}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+        bash -c 'cd "$1" && shift && exec "$@"' host "$ROOT" "$@"
+}
+
+# -- inside of the namespaces ----------------------------------------------------------------------------------------
+
+install_packages() { # in a mount namespace: a tmpfs for all changes, with an SSH server if the machine has none
+    mount --make-rprivate /
+    mkdir -p $LAYERS
+    mount -t tmpfs -o size=8G layers $LAYERS
+    mkdir $LAYERS/{packages,work,system,shared,keys}
+    ssh-keygen -q -t ed25519 -N "" -f $LAYERS/keys/id
+    if [ ! -x /usr/sbin/sshd ]; then
+        mount -t overlay overlay -o lowerdir=/,upperdir=$LAYERS/packages,workdir=$LAYERS/work $LAYERS/system
+        mount -t proc proc $LAYERS/system/proc
+        mount --rbind /dev $LAYERS/system/dev
+        printf '#!/bin/sh\nexit 101\n' >$LAYERS/system/usr/sbin/policy-rc.d # start no services
+        chmod +x $LAYERS/system/usr/sbin/policy-rc.d
+        DEBIAN_FRONTEND=noninteractive chroot $LAYERS/system sh -c \
+            "apt-get update -q && apt-get install -qy --no-install-recommends openssh-server" ||
+            fail "there is no sshd, and apt-get does not install openssh-server"
+        umount -R $LAYERS/system
+    fi
+    exec unshare --net bash "$SELF" _switch "$1"
+}
+
+run_switch() { # in a network namespace of its own: the bridge, and a card of each host
+    local rate=$1 number parent process
+    echo $$ >"$STATE/switch"
+    ip link set lo up
+    ip link add bridge0 type bridge
+    ip link set bridge0 up
+    for number in $(seq $HOSTS); do
+        unshare --mount --uts --ipc --net --pid --fork --kill-child bash "$SELF" _host "$number" &
+        parent=$!
+        until process=$(pgrep --parent $parent); do sleep 0.02; done
+        until [ "$(readlink /proc/"$process"/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
+        echo "$process" >"$STATE/host$number"
+        ip link add port"$number" type veth peer name eth0 netns "$process"
+        ip link set port"$number" master bridge0 up
+        limit_rate port"$number" "$rate"
+        nsenter --target "$process" --net bash "$SELF" _limit eth0 "$rate"
+    done
+    wait
+}
+
+limit_rate() { # card, rate
+    [ "$2" = off ] || tc qdisc replace dev "$1" root tbf rate "$2" burst 16kb latency 1s
+}
+
+build_host() { # number: the first process of a host makes its own view of the file system
+    local number=$1 top=$LAYERS/host$1 device
+    mount --make-rprivate /
+    mkdir -p "$top" "$top".upper "$top".work
+    mount -t overlay overlay -o "lowerdir=$LAYERS/packages:/,upperdir=$top.upper,workdir=$top.work" "$top"
+    hostname "node$number"
+    mount -t proc proc "$top/proc"
+    mount -t sysfs sysfs "$top/sys"
+    mount -t tmpfs -o mode=755 dev "$top/dev"
+    for device in null zero full random urandom tty; do
+        touch "$top/dev/$device"
+        mount --bind "/dev/$device" "$top/dev/$device"
+    done
+    mkdir "$top"/dev/{pts,shm}
+    mount -t devpts -o newinstance,ptmxmode=666 devpts "$top/dev/pts"
+    ln -s pts/ptmx "$top/dev/ptmx"
+    ln -s /proc/self/fd "$top/dev/fd"
+    for device in stdin:0 stdout:1 stderr:2; do ln -s "/proc/self/fd/${device#*:}" "$top/dev/${device%:*}"; done
+    mount -t tmpfs -o size=1G shm "$top/dev/shm"
+    mount -t tmpfs -o size=1G,mode=1777 tmp "$top/tmp"
+    mkdir -p "$top$STATE" && mount --bind "$STATE" "$top$STATE"
+    mkdir -p "$top$ROOT" && mount --bind "$ROOT" "$top$ROOT"
+    mkdir -p "$top/srv/shared" && mount --bind $LAYERS/shared "$top/srv/shared"
+    mkdir -p "$top/root/.ssh" && cp $LAYERS/keys/* "$top/root/.ssh/"
+    exec chroot "$top" bash "$SELF" _serve "$number"
+}
+
+serve_host() { # number: the network, and the SSH server
+    local number=$1 i
+    {
+        echo "127.0.0.1 localhost"
+        for i in $(seq $HOSTS); do echo "10.77.0.$i node$i"; done
+    } >/etc/hosts
+    until [ -e /sys/class/net/eth0 ]; do sleep 0.02; done
+    ip link set lo up
+    ip link set eth0 up
+    ip addr add "10.77.0.$number/24" dev eth0
+    cd /root/.ssh
+    mv id id_ed25519
+    cp id.pub authorized_keys
+    printf '%s\n' "StrictHostKeyChecking no" "UserKnownHostsFile /dev/null" "LogLevel ERROR" >config
+    chmod -R go= /root/.ssh
+    mkdir -p /run/sshd
+    /usr/sbin/sshd -o UsePAM=no -o PermitRootLogin=yes -o HostKey=/root/.ssh/id_ed25519 -o MaxStartups=100
+    touch "$STATE/ready$number"
+    while true; do wait -n 2>/dev/null || sleep 1; done # the first process reaps orphans
+}
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+run_tests() { # options of pytest
+    local kinds="openmpi mpich" failed=0 mpi
+    if [ "${1:-}" = --mpi ]; then
+        kinds=$2
+        shift 2
+    fi
+    trap stop_hosts EXIT
+    start_hosts 100mbit
+    for mpi in $kinds; do
+        MPI=$mpi
+        . "$ROOT/scripts/environment.sh"
+        prepare_environment test
+        echo "spmdsim: tests on $HOSTS hosts ($mpi)"
+        (CLUSTER_PATH=$(dirname "$PYTHON"): run_on 1 "$PYTHON" -m pytest -m cluster tests/cluster --with-mpi "$@") || failed=1
+    done
+    return $failed
+}
+
+case ${1:-} in
+    up) start_hosts "${2:-100mbit}" ;;
+    on) shift && run_on "$@" ;;
+    link) nsenter --target "$(cat $STATE/switch)" --net ip link set "port$2" "$3" ;;
+    down) stop_hosts ;;
+    _packages) install_packages "$2" ;;
+    _switch) run_switch "$2" ;;
+    _host) build_host "$2" ;;
+    _serve) serve_host "$2" ;;
+    _limit) limit_rate "$2" "$3" ;;
+    *) run_tests "$@" ;;
+esac

@@ -1,0 +1,46 @@
+"""Tests on several hosts: collected only on the first host of scripts/cluster.sh, which runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+STATE = Path("/run/spmdsim-cluster")
+HOSTS = tuple(f"node{number}" for number in range(1, 5))
+SHARED = Path("/srv/shared")
+
+collect_ignore_glob = [] if STATE.exists() and os.uname().nodename == HOSTS[0] else ["test_*"]
+
+
+@pytest.fixture
+def shared_folder() -> Path:
+    """A new folder that all hosts see."""
+    return Path(mkdtemp(dir=SHARED))
+
+
+@pytest.fixture
+def launch(shared_folder) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs ``spmdsim launch WORDS`` of a program on this host, in a folder that all hosts see."""
+
+    def run(program: str, *words: str, arguments: tuple[str, ...] = (), **variables: str):
+        script = shared_folder / "program.py"
+        script.write_text(program)
+        command = [sys.executable, "-m", "spmdsim", "launch", *words, str(script), *arguments]
+        environment = {**os.environ, "SPMDSIM_DEADLINE": "20", **variables}
+        return subprocess.run(
+            command,
+            cwd=shared_folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+        )
+
+    return run

@@ -1,0 +1,100 @@
+"""Start ranks on several hosts: placements, host files, variables, and commands that start ranks themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+PLACES = """\
+import os, sys
+from spmdsim import Mesh, MPIWorld, Tensor
+import numpy as np
+
+world = MPIWorld()
+rank, = world.ranks
+mesh = Mesh((world.size,), ("x",))
+whole = np.arange(world.size * 8.0).reshape(world.size, 8)
+total = Tensor.from_global(whole, mesh("x", None), world).to(mesh(None, None)).full().sum()
+assert total == whole.sum()
+print(rank, os.uname().nodename, *(os.environ.get(name) for name in sys.argv[1:]), flush=True)
+world.close()
+"""
+
+
+def read_places(result: subprocess.CompletedProcess[str]) -> dict[int, list[str]]:
+    """Return what each rank of PLACES printed: its host, and the values of the variables."""
+    assert result.returncode == 0, result.stderr
+    return {int(rank): values for rank, *values in map(str.split, result.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(
+    "words, counts",
+    [
+        (["--hosts", "node1:2,node2:2,node3:2,node4:2"], [2, 2, 2, 2]),
+        (["-n", "3", "--hosts", "node1:2,node2:2"], [2, 1, 0, 0]),
+        (["-n", "7", "--hosts", "node2,node4:3"], [0, 2, 0, 5]),
+        (["--hosts", "node3:2,node4"], [0, 0, 2, 1]),
+    ],
+)
+def test_ranks_fill_the_slots_of_the_hosts(launch, words, counts):
+    places = read_places(launch(PLACES, *words))
+    assert sorted(places) == list(range(sum(counts)))
+    hosts = Counter(host for (host,) in places.values())
+    assert [hosts[f"node{number}"] for number in range(1, 5)] == counts
+
+
+@pytest.mark.parametrize("line", ["{} slots=1", "{}:1", "{}"])
+def test_a_host_file_in_each_notation(launch, shared_folder, line):
+    file = shared_folder / "hosts"
+    file.write_text("# two hosts\n" + "".join(line.format(host) + "\n" for host in ("node1", "node3")))
+    places = read_places(launch(PLACES, "--hostfile", str(file)))
+    assert places == {0: ["node1"], 1: ["node3"]}
+
+
+def test_variables_and_settings_reach_all_hosts(launch):
+    names = ("SPMDSIM_DEADLINE", "DATA_PATH", "OMP_NUM_THREADS")
+    result = launch(PLACES, "--hosts", "node1:2,node2", arguments=names, DATA_PATH="/data/set")
+    values = [values[1:] for values in read_places(result).values()]
+    assert values[0][:2] == ["20", "/data/set"]
+    assert values == [values[0]] * 3  # BLAS threads, too: results depend on their number
+
+
+def test_commands_start_their_ranks_on_hosts(shared_folder):
+    words = ["run", "--hosts", "node1:2,node2:2", "--only", "linear", "--mesh", "dp=2,tp=2"]
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", *words],
+        cwd=shared_folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "6 of 6 cases hold on 4 ranks" in result.stdout
+
+
+def test_an_error_on_another_host_ends_the_job_with_its_traceback(launch):
+    program = "from spmdsim import MPIWorld\nworld = MPIWorld()\nif 3 in world.ranks:\n    raise ValueError('broken')\n"
+    result = launch(program + "world.barrier()\n", "--hosts", "node1:2,node2:2")
+    assert result.returncode != 0
+    assert "rank 3 of 4 stopped" in result.stderr and "ValueError: broken" in result.stderr
+
+
+def test_an_unknown_host_is_named(launch):
+    result = launch(PLACES, "--hosts", "node1,node9", SPMDSIM_DEADLINE="10")
+    assert result.returncode not in (0, None) and "node9" in result.stderr
+
+
+def test_processes_are_gone_from_all_hosts_after_a_failure(launch):
+    program = "import os, time\nfrom spmdsim import MPIWorld\nworld = MPIWorld()\n"
+    program += "if 2 in world.ranks:\n    os._exit(7)\nworld.barrier()\ntime.sleep(60)\n"
+    result = launch(program, "--hosts", ",".join(f"node{number}" for number in range(1, 5)))
+    assert result.returncode != 0
+    for host in ("node1", "node2", "node3", "node4"):
+        find = ["ssh", host, "pgrep", "-f", "[s]pmdsim.launch.bootstrap"]
+        assert subprocess.run(find, capture_output=True, text=True, env=dict(os.environ)).stdout == ""

@@ -1,0 +1,77 @@
+"""Hosts of a job on the command line and in files, and the words of each launcher for them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spmdsim.cli.main import main
+from spmdsim.launch.hosts import Host, parse_hosts, read_hostfile, spread_ranks
+from spmdsim.launch.mpi import Launcher
+
+HOSTS = [Host("a", 2), Host("b", 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["a slots=2\nb slots=1\n", "a:2\nb", "# two\n\na slots = 2 max_slots=4 # big\nb:1\n", "a\nb\na\n"]
+)
+def test_host_files_of_all_launchers(tmp_path, text):
+    file = tmp_path / "hosts"
+    file.write_text(text)
+    assert read_hostfile(str(file)) == parse_hosts("a:2,b") == HOSTS
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a slots=0\n", "line 1: a host must be written like node1 slots=2 or node1:2, got a slots=0"),
+        ("a\nb cores=2\n", "line 2: a host must be written like"),
+        ("a:x\n", "line 1: a host must be written like"),
+        ("# none\n", "must name at least one host"),
+    ],
+)
+def test_host_files_that_are_refused(tmp_path, text, message, capsys):
+    file = tmp_path / "hosts"
+    file.write_text(text)
+    assert main(["launch", "--hostfile", str(file), __file__]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--hosts", "a:0"], "--hosts must be names with numbers of slots"),
+        (["--hosts", "a b"], "--hosts must be names with numbers of slots"),
+        (["--hosts", "a", "--hostfile", "f"], "both name the hosts"),
+        (["--hostfile", "/no/such/file"], "/no/such/file"),
+        (["--hosts", "a:2", "--world", "lockstep"], "in lock step, one process plays all ranks"),
+    ],
+)
+@pytest.mark.parametrize("command", [["launch", __file__], ["run"], ["train"]], ids=lambda words: words[0])
+def test_hosts_that_are_refused(words, message, command, capsys):
+    assert main([command[0], *words, *command[1:]]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 40))
+def test_ranks_fill_hosts_in_order_and_evenly(slots, n):
+    hosts = [Host(f"node{number}", count) for number, count in enumerate(slots)]
+    spread = spread_ranks(hosts, n)
+    ranks = {host.name: host.slots for host in spread}
+    assert sum(ranks.values()) == n and all(ranks.values())
+    rounds = -(-n // sum(slots))  # ranks of the fullest slot
+    assert all(ranks.get(name, 0) in range(count * (rounds - 1), count * rounds + 1) for name, count in hosts)
+
+
+def test_each_launcher_gets_hosts_and_variables_in_its_words():
+    hosts, names = HOSTS, ["DATA_PATH", "SPMDSIM_DEADLINE"]
+    ompi, mpich = Launcher("/a/mpirun", "Open MPI"), Launcher("/b/mpirun", "MPICH")
+    slurm = Launcher("/c/srun", "Slurm", "pmix")
+    assert ompi.make_command(3, False, hosts, names)[3:] == (
+        ["--host", "a:2,b:1", "--bind-to", "none", "-x", "DATA_PATH", "-x", "SPMDSIM_DEADLINE"]
+    )
+    assert mpich.make_command(3, False, hosts, names)[3:] == ["-hosts", "a:2,b:1"]
+    assert slurm.make_command(3, False, hosts, names)[3:] == ["--mpi=pmix", "--nodes=2", "--nodelist=a,b"]
