@@ -265,11 +265,14 @@ def _equal_split_row(dim: int) -> Row:
     """
 
     def call(input: Any, indices_or_sections: Any) -> list[Any]:
-        at, cuts = 0 if input.ndim == 1 else dim, indices_or_sections
+        at = 0 if input.ndim == 1 else dim
         size = input.shape[at]
-        if isinstance(cuts, int) and size % cuts:
-            raise FunctionError(f"a dim of size {size} has no {cuts} equal parts")
-        return _split(input, size // cuts if isinstance(cuts, int) else [*np.diff([0, *cuts, size])], at)
+        if not isinstance(indices_or_sections, int):
+            return _split(input, [*np.diff([0, *indices_or_sections, size])], at)
+        count = indices_or_sections
+        if count < 1 or size % count:
+            raise FunctionError(f"a dim of size {size} has no {count} equal parts")
+        return _split(input, size // count, at)
 
     return Row(call)
 
@@ -344,8 +347,19 @@ def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _glu(input: Any, dim: int = -1) -> Any:
-    """Compute a * sigmoid(b), where a and b are the first and second half of ``dim``."""
-    values, gate = _split(input, input.shape[dim] // 2, dim)
+    """Compute a * sigmoid(b), where a and b are the first and second half of ``dim``.
+
+    Args:
+        input: the tensor.
+        dim: the dim that is halved; negative numbers count from the end.
+
+    Raises:
+        FunctionError: If the size of ``dim`` is odd or 0.
+    """
+    size = input.shape[dim]
+    if size % 2:
+        raise FunctionError(f"glu halves dim {dim}, but its size {size} is odd")
+    values, gate = _split(input, size // 2, dim)
     return core.multiply(values, core.sigmoid(gate))
 
 

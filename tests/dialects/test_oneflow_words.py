@@ -72,6 +72,10 @@ def test_local_tensors_are_each_ranks_own(world):
             flow.maximum(x, x.to_global(placement, S0))
         with pytest.raises(OneFlowError, match="relu: an operand must be a tensor, got float"):
             flow.relu(1.0)
+        with pytest.raises(InputError, match="a dim of size 3 has no 0 equal parts"):
+            flow.hsplit(x, 0)
+        with pytest.raises(InputError, match="its size 3 is odd"):
+            nn.functional.glu(x)
         with pytest.raises(OneFlowError, match="at least two placements"):
             flow.ones(2, placement=placement, sbp=B) + flow.ones(
                 2, placement=flow.placement("cpu", [0]), sbp=B
