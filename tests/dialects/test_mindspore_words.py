@@ -53,6 +53,7 @@ def test_what_strategies_must_be(world):
             relu.shard(((3, 1),))(X)
         with pytest.raises(RuleError, match="needs an in_strategy"):
             ops.MatMul().shard(None, ((4, 1),))
+        assert ops.ReLU().shard(((1, 4),)).shard()(X).layout.cuts == (4, 1)
         assert relu.shard((layout(("mp", "dp"), "None"),))(X).layout.cuts == (4, 1)
 
 

@@ -129,10 +129,11 @@ class Primitive(DialectObject):
             UsageTypeError: If cuts and layouts are mixed, or the strategy has another type.
             ShardError: If only ``out_strategy`` is given.
         """
+        if in_strategy is None and out_strategy is not None:
+            raise ShardError("an out_strategy needs an in_strategy beside it")
+        self._sharding = None
         if in_strategy is not None:
             self._sharding = rules.configure(self.op, in_strategy, out_strategy, self._repeat)
-        elif out_strategy is not None:
-            raise ShardError("an out_strategy needs an in_strategy beside it")
         self._strategies = (in_strategy, out_strategy)
         return self
 
