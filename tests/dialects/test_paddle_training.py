@@ -350,6 +350,7 @@ WRONG = [
     (lambda x: paddle.static.Executor().run("main"), "takes a paddle.static.Program"),
     (lambda x: paddle.static.program_guard("main").__enter__(), "takes a paddle.static.Program"),
     (lambda x: paddle.static.data("x", [3]), "give static.data another name"),
+    (lambda x: paddle.static.data(paddle.nn.functional.relu(x).name, [None, 4]), "give static.data another name"),
     (lambda x: paddle.ParamAttr(learning_rate=-1), "number from 0 on, not -1"),
     (lambda x: paddle.ParamAttr(regularizer=0.1), "L2Decay or L1Decay, not a float"),
     (lambda x: paddle.optimizer.SGD("0.1"), "learning_rate is a number here, not a str; nearest: set_lr"),

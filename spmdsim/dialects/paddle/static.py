@@ -508,15 +508,18 @@ def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variab
         tensors.append(shape_only(Tensor(shapes, meta, []), shapes))
     variable = Variable(program, next(_keys), tensors, name)
     existing = program.variables.get(name, variable)
+    is_new, is_fed = existing is variable, name in program.feeds
     is_equal = (existing.shape, existing.dtype) == (variable.shape, variable.dtype)
     refuse(
         {
-            f"variable {name} is {existing!r} already; give static.data another name than {name!r}": not is_equal
+            f"variable {name} is {existing!r} already; give static.data another name than {name!r}": not (
+                is_new or (is_fed and is_equal)
+            )
         }
     )
-    if existing is variable:
+    if is_new:
         program.feeds[name] = program.variables[name] = variable
-    return program.feeds.get(name, variable)
+    return program.feeds[name]
 
 
 add_words(__name__)
