@@ -130,7 +130,7 @@ class ModuleWords:
         """Return, for each name of the tables, a function without arguments that returns its value.
 
         Imports the files of the tables. A table is a dictionary of values by name, or a function that returns such
-        functions by name.
+        functions by name. Of a name in two tables, the later table counts. Without tables the result is empty.
 
         Args:
             dialect: full name of the package to which the paths of the tables are relative.
@@ -151,12 +151,15 @@ _MODULES: dict[str, ModuleWords] = {}
 
 
 def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callable[[str], Any]:
-    """Declare the modules of a dialect and create those without a file, so that programs can import them.
+    """Declare the modules of a dialect, and create those without a file for ``import``.
+
+    A created module is empty: its names are found on their first use. It is stored in ``sys.modules``. A module that
+    has a file must call `add_words` itself.
 
     Args:
-        dialect: full name of the dialect's package.
+        dialect: full name of the dialect's package, which is being imported.
         modules: the names of each module, by its path below the package, such as ``"nn.functional"``; path ``""`` is
-            the package itself.
+            the package itself, which must be present.
 
     Returns:
         The function ``__getattr__`` for the package, which finds the names when a program uses them.
@@ -173,9 +176,14 @@ def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callabl
 
 
 def _explain_arguments(value: Any, name: str) -> Any:
-    """Return a dialect's function or class with errors that explain wrong arguments; see `explained`.
+    """Return a dialect's function or class with errors that explain wrong arguments.
 
-    Values of other packages, and functions and classes that have such errors already, stay.
+    Other values are returned unchanged: those of other packages, and functions and classes that have such errors
+    already (their function has ``__wrapped__``).
+
+    Args:
+        value: any value of a module. A class is changed in place; of a function, a wrapper is returned.
+        name: its name in errors.
     """
     if not getattr(value, "__module__", "").startswith(PREFIX):
         return value
@@ -187,47 +195,68 @@ def _explain_arguments(value: Any, name: str) -> Any:
 def add_words(module: str) -> Callable[[str], Any]:
     """Set ``__getattr__`` and ``__dir__`` of a declared module; return ``__getattr__``.
 
-    A name is looked up on its first use, and its value is then stored in the module. The order is: the file that
-    defines the name, the modules inside, ``__version__`` (this package's) and ``__all__``, the dialect's tables of
-    functions. Names with an underscore are in no table. Other names raise the error of `not_covered`.
+    A name is looked up on its first use, see `_find_value`, and its value is then stored in the module. ``dir()`` lists
+    the names of files, of submodules that are not hidden, and of tables, in alphabetical order.
 
     A module with a file of its own calls this function at the file's end.
 
     Args:
-        module: full name of an imported module that `declare_modules` has declared.
+        module: full name of an imported module that `declare_modules` has declared; otherwise the first use raises
+            KeyError.
     """
-    words, namespace = _MODULES[module], vars(sys.modules[module])
-    dialect = ".".join(module.split(".")[:3])
-    declared = [path for path in _MODULES if path.rpartition(".")[0] == module]
-    inside = {*words.submodules, *(path.rpartition(".")[2] for path in declared)}
-    shown = {path.rpartition(".")[2] for path in declared if not _MODULES[path].hidden}
-
-    def names() -> list[str]:
-        return sorted({*words.homes, *words.submodules, *shown, *words.makers(dialect)})
-
-    def find(name: str) -> Any:
-        """Return the value of a name from a file, a submodule or a table, or raise `not_covered`."""
-        if name in words.homes:
-            path, ours = words.homes[name]
-            home = import_module(f".{path}", dialect)
-            # The name is that of the file, and the file defines nothing of this name.
-            itself = path.rpartition(".")[2] == ours and not hasattr(home, ours)
-            return home if itself else getattr(home, ours)
-        if name in inside:
-            return import_module(f"{module}.{name}")
-        if name == "__version__":
-            return import_module("spmdsim").__version__
-        if name == "__all__":  # all functions of a system would hide Python's own
-            return [*words.homes, *words.submodules] if module == dialect else names()
-        makers = {} if name.startswith("_") else words.makers(dialect)
-        if name in makers:
-            return makers[name]()
-        raise not_covered(module, name, [] if name.startswith("_") else names(), words.nearest)
+    namespace = vars(sys.modules[module])
 
     def __getattr__(name: str) -> Any:
-        value = _explain_arguments(find(name), name)
+        value = _explain_arguments(_find_value(module, name), name)
         namespace[name] = value
         return value
 
-    namespace.update(__getattr__=__getattr__, __dir__=names)
+    namespace.update(__getattr__=__getattr__, __dir__=partial(_list_names, module))
     return __getattr__
+
+
+def _list_names(module: str) -> list[str]:
+    """Return the names of a declared module in alphabetical order; imports the files of its tables.
+
+    They are the names of files, of submodules that are not hidden, and of tables.
+    """
+    words = _MODULES[module]
+    declared = {path.rpartition(".")[2]: path for path in _MODULES if path.rpartition(".")[0] == module}
+    shown = [name for name, path in declared.items() if not _MODULES[path].hidden]
+    return sorted({*words.homes, *words.submodules, *shown, *words.makers(_dialect_of(module))})
+
+
+def _dialect_of(module: str) -> str:
+    """Return the package of a module's dialect, such as ``spmdsim.dialects.paddle``."""
+    return ".".join(module.split(".")[:3])
+
+
+def _find_value(module: str, name: str) -> Any:
+    """Return the value of a name of a declared module; import its file if necessary.
+
+    Searched are, in this order: the file that defines the name, the modules inside, ``__version__`` (this package's)
+    and ``__all__``, the dialect's tables of functions. A name that is a file's own name, and that the file does not
+    define, is the file's module. Names with an underscore are in no table. ``__all__`` of a dialect's package leaves
+    tables out.
+
+    Raises:
+        AttributeError: If the module lacks the name; see `not_covered`.
+    """
+    words, dialect = _MODULES[module], _dialect_of(module)
+    if name in words.homes:
+        path, ours = words.homes[name]
+        home = import_module(f".{path}", dialect)
+        is_file = path.rpartition(".")[2] == ours and not hasattr(home, ours)
+        return home if is_file else getattr(home, ours)
+    if name in words.submodules or f"{module}.{name}" in _MODULES:
+        return import_module(f"{module}.{name}")
+    if name == "__version__":
+        return import_module("spmdsim").__version__
+    if name == "__all__":  # All functions of a system would hide Python's own.
+        return [*words.homes, *words.submodules] if module == dialect else _list_names(module)
+    if name.startswith("_"):
+        raise not_covered(module, name, [])
+    makers = words.makers(dialect)
+    if name in makers:
+        return makers[name]()
+    raise not_covered(module, name, _list_names(module), words.nearest)
