@@ -62,8 +62,15 @@ def same_rows(module: Any, words: str, operands: str = "") -> dict[str, Row]:
     Args:
         module: module of this library with the functions.
         words: names, separated by spaces. ``mul=multiply`` renames a function, ``relu:ReLU`` adds a layer.
-        operands: the original's names of the first parameters, such as ``"input other"``; further parameters keep
-            their names.
+        operands: the original's names of the first parameters, such as ``"input other"``; further parameters keep their
+            names.
+
+    Returns:
+        The rows by the original's names of the functions.
+
+    Raises:
+        AttributeError: If ``module`` lacks a function.
+        InputError: If ``words`` has a name twice.
     """
     rows = Registry[Row]("operator")
     for word in words.split():
@@ -81,10 +88,18 @@ def rows(*functions: Callable[..., Any]) -> dict[str, Row]:
 
 
 def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
-    """Return a function that calls ``function`` and has other parameter names, also in its signature.
+    """Return ``function`` with other parameter names, also in its signature.
 
-    ``names`` maps new names to the names in ``function``. Positional-only parameters of ``function`` may be passed by
-    name, too.
+    Positional-only parameters of ``function`` may be passed by name, too. A wrong argument raises the TypeError of
+    ``function``.
+
+    Args:
+        function: the function to call.
+        names: the new name of a parameter -> its name in ``function``; other parameters keep their names.
+
+    >>> power = with_parameters(lambda base, exponent: base**exponent, {"x": "base"})
+    >>> power(x=2, exponent=3), str(inspect.signature(power))
+    (8, '(x, exponent)')
     """
     written = inspect.signature(function)
     back = {ours: theirs for theirs, ours in names.items()}
@@ -105,12 +120,15 @@ def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> C
 
 
 def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
-    """Return the module classes of all rows that name a layer, by name.
+    """Return the module classes of all rows that name a layer, by the layer's name.
 
     Args:
-        table: the rows.
+        table: the rows by function name, which is not used.
         base: base class of the modules.
         lift: converts a function of spmdsim's own tensors to a function of the other system's tensors.
+
+    Raises:
+        InputError: If two rows name one layer.
     """
     classes = Registry[Any]("layer")
     for row in table.values():
@@ -122,13 +140,19 @@ def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
 def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
     """Create the module class of a row: the constructor stores options, ``forward`` applies them.
 
-    ``base`` is the parent class, ``function`` the lifted ``row.call``.
+    The constructor stores its arguments, or what ``row.keeps`` returns for them, as attributes. ``forward`` passes its
+    operands and the attributes with the name of an option to ``function``.
+
+    Args:
+        row: the row, which names a layer.
+        base: the parent class.
+        function: the lifted ``row.call``.
+
+    Raises:
+        UsageTypeError: By the constructor or by ``forward``, if arguments do not fit.
+        InputError: By the constructor, if an argument ``reduction`` is unknown.
     """
-    # ``axis=`` beside ``dim`` is this package's second name, which the original does not have.
-    written = inspect.signature(row.call).parameters.values()
-    parameters = [p for p in written if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)]
-    operands = parameters[:1] if row.keeps else [p for p in parameters if p.default is p.empty]
-    options = [p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p not in operands]
+    operands, options = _split_parameters(row)
     constructor_parameters = inspect.signature(row.keeps).parameters.values() if row.keeps else options
     arguments, inputs = inspect.Signature([*constructor_parameters]), inspect.Signature(operands)
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -162,6 +186,27 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
     return kind
 
 
+def _split_parameters(row: Row) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
+    """Return the parameters of a row's function as (operands, options), in order.
+
+    Operands are the parameters without default; if ``row.keeps`` is set, only the first parameter. Options are all
+    others, with the defaults of ``row.options``.
+
+    >>> operands, options = _split_parameters(Row(lambda x, dim=None: x, options={"dim": 1}))
+    >>> [str(p) for p in operands], [str(p) for p in options]
+    (['x'], ['dim=1'])
+    """
+    # ``axis=`` beside ``dim`` is this package's second name, which the original does not have.
+    parameters = [
+        p
+        for p in inspect.signature(row.call).parameters.values()
+        if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)
+    ]
+    operands = parameters[:1] if row.keeps else [p for p in parameters if p.default is p.empty]
+    options = [p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p not in operands]
+    return operands, options
+
+
 def network_functions(
     table: Mapping[str, Row], network_table: Mapping[str, Row], lift: Callable[..., Any]
 ) -> dict[str, Any]:
@@ -185,7 +230,12 @@ def flat(values: Iterable[Any]) -> list[Any]:
 def map_nested(x: Any, change: Callable[[Any], Any]) -> Any:
     """Apply ``change`` to ``x``, or to every element of nested lists, tuples and dicts.
 
-    Containers keep their type, named tuples their fields.
+    Return new containers: lists and tuples keep their type, named tuples their fields, dicts their keys. Other values,
+    such as arrays and sets, count as elements.
+
+    Args:
+        x: a value or a container.
+        change: takes an element and returns its replacement.
 
     >>> map_nested([1, {"k": 2}], str), map_nested((1, 2), str), map_nested(1, str)
     (['1', {'k': '2'}], ('1', '2'), '1')
@@ -217,9 +267,14 @@ ARITHMETIC = (
 
 
 def add_tensor_operators(kind: type[Any], tensor: str) -> None:
-    """Add operators such as ``+`` to a class of parameters, whose tensor is attribute ``tensor``.
+    """Add operators such as ``+``, which act on the parameter's tensor, to a class.
 
-    Operators are the words of ``ARITHMETIC``. Equality stays identity, and numpy arrays defer to the parameter.
+    Operators are the words of ``ARITHMETIC``. ``==`` still compares identity. ``numpy_array + parameter`` calls the
+    parameter's operator, because ``__array_ufunc__`` becomes None.
+
+    Args:
+        kind: the class, which is changed.
+        tensor: name of the attribute that is the tensor; also read from other operands of this class.
     """
 
     def symbol(name: str) -> Any:
@@ -247,14 +302,20 @@ def add_in_place_operators(kind: type[Any]) -> None:
 def adapt_class(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
-    """Create a subclass of one of spmdsim's classes with another system's name and constructor arguments.
+    """Create a subclass with another system's name and constructor arguments.
+
+    Wrong arguments of the constructor raise UsageTypeError with a hint; see `explained`.
 
     Args:
         name: name of the new class.
-        ours: the class that does the work.
+        ours: the class of spmdsim that does the work; the new class has its docstring.
         arguments: function with the original constructor's parameters. It returns the keyword arguments for ``ours``.
+            The new class has its signature and belongs to its module.
         bases: further base classes, before ``ours``.
-        members: further attributes of the class.
+        members: further attributes of the class, which replace those above.
+
+    Returns:
+        The class.
     """
     rewritten = explained(arguments, name)
 
