@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -77,13 +77,19 @@ def from_right(layout: Layout) -> list[tuple[int, ...]]:
 def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -> MapLayout:
     """Return the layout with one axis per dim; a dim with several axes becomes several dims.
 
+    See `_one_axis_each` for their sizes.
+
     Args:
         matrix: device matrix.
-        entries: per dim an axis from the right, -1, or several axes, major first.
+        entries: per dim an axis from the right, -1, or several axes, major first (-1 among them is ignored).
         shape: global shape of the tensor.
 
     Raises:
-        PlanError: If an axis is unknown or used twice, entries and shape differ in length, or a split is uneven.
+        PlanError: If an axis is unknown or used twice, entries and shape differ in length, or a dim with several axes
+            is not divided by all of them but the last. Whether the last one divides is not checked.
+
+    >>> expand_tuples((2, 4), [(1, 0), -1], (16, 3))
+    MapLayout(matrix=(2, 4), map=(1, 0, -1), shape=(2, 8, 3))
     """
     lists = [[entry] if isinstance(entry, int) else list(entry) for entry in entries]
     named = [axis for several in lists for axis in several if axis != -1]
@@ -98,7 +104,7 @@ def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -
 def _one_axis_each(
     matrix: Shape, lists: Sequence[list[int]], shape: Shape, error: type[PlanError], uneven: str
 ) -> MapLayout:
-    """Return the layout in which each dim with several axes is replaced by several dims, one per axis.
+    """Replace each dim with several axes by several dims, one per axis; return the layout.
 
     All of these dims but the last are as long as their axes; the last one has the remaining size.
 
@@ -107,7 +113,10 @@ def _one_axis_each(
         lists: per dim its axes from the right, major first; ``[-1]`` for none.
         shape: global shape.
         error: class of the error for a dim that the axes do not divide.
-        uneven: format of its message, with the size of the dim and those of its axes.
+        uneven: format of its message, with the size of the dim and the list of the leading axes' sizes.
+
+    Raises:
+        PlanError: Of class ``error``, if all axes of a dim but the last do not divide it.
     """
     axes: list[int] = []
     sizes: list[int] = []
@@ -134,7 +143,13 @@ def as_numbers(layout: AnyLayout) -> MapLayout:
 
 
 def check_map(layout: MapLayout) -> None:
-    """Raise PlanError if the map has a wrong length, names an unknown axis, or names an axis twice."""
+    """Raise PlanError if the map has a wrong length, names an unknown axis, or names an axis twice.
+
+    Sizes are not compared: axes may divide dims unevenly.
+
+    Args:
+        layout: device matrix, map and shape; only the length of the shape counts.
+    """
     if len(layout.map) != len(layout.shape):
         raise PlanError(
             f"a map has one entry per dim, but {list(layout.map)} has {len(layout.map)} for {list(layout.shape)}"
@@ -180,8 +195,14 @@ def expand_shape(shape: Sizes, other_shape: Sizes) -> Shape:
 def _find_ratios(products: Iterable[int], what: str) -> Shape:
     """Return the sizes whose prefix products are given numbers: the ratios of successive products.
 
-    ``_find_ratios({2, 8, 16}, ...)`` is ``(2, 4, 2)``. Raises NotExpandable, with ``what`` in the message, if a product
-    does not divide the next one.
+    ``_find_ratios({2, 8, 16}, ...)`` is ``(2, 4, 2)``. The products are sorted first; 1 is left out.
+
+    Args:
+        products: the prefix products, in any order.
+        what: what has no common form, for the message.
+
+    Raises:
+        NotExpandable: If a product does not divide the next one.
     """
     factors, below = [], 1
     for product in sorted({*products} - {1}):
@@ -205,7 +226,14 @@ def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
 def _refine_axes(matrix: Shape, finer: Shape) -> list[list[int]]:
     """Return, per axis of a device matrix, the axes of a finer one that it consists of.
 
-    Axes of the finer one count from the right. Raises NotExpandable if ``finer`` does not refine ``matrix``.
+    Axes of the finer one count from the right, the major one first. An axis of size 1 consists of none.
+
+    Args:
+        matrix: device matrix.
+        finer: device matrix whose successive axes multiply to those of ``matrix``.
+
+    Raises:
+        NotExpandable: If ``finer`` does not refine ``matrix``.
     """
     parts: list[list[int]] = []
     at = 0
@@ -225,7 +253,7 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     """Return the layout for a finer shape; an axis that splits several of the new dims is cut.
 
     Each dim of the layout must be the product of the next dims of ``shape``. Its axis splits the first of these dims
-    first.
+    first. For example, an axis of 8 that splits a dim of 16 becomes axes 4 and 2 for the dims 4 and 4.
 
     Args:
         layout: the layout.
@@ -235,30 +263,16 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
         NotExpandable: If the shape does not refine that of the layout, or an axis cannot be cut to fit it.
     """
     matrix = [[size] for size in layout.matrix]
-    #: Per new dim the axis (from the left) that splits it, and the number of the axis's part.
+    #: Per new dim the axis (from the left) that splits it, and the number of the axis's part; (-1, 0) if none does.
     pieces: list[tuple[int, int]] = []
     at = 0
-    for size, axis in zip(layout.shape, layout.map):
+    for dim, axis in enumerate(layout.map):
         left = len(layout.matrix) - 1 - axis
-        cut: list[int] = []
-        # The old dim is the product of the new dims so far, `covered`, and of later ones; `remaining` is the part of
-        # the axis that splits none of them yet. New dims of size 1 belong to the old dim before them.
-        remaining, covered = layout.axis_size(axis), 1
-        while at < len(shape) and (covered < size or shape[at] == 1):
-            new_size = shape[at]
-            covered *= new_size
-            at += 1
-            share = math.gcd(new_size, remaining)
-            if remaining > 1 and share not in (new_size, remaining):
-                raise NotExpandable(
-                    f"{many(remaining, 'part')} cannot split a dim of {new_size} and what follows it"
-                )
-            pieces.append((left, len(cut)) if share > 1 else (-1, 0))
-            if share > 1:
-                cut.append(share)
-            remaining //= share
-        if covered != size or remaining > 1:
-            raise NotExpandable(f"shape {shape} does not refine {layout.shape}")
+        block_counts = _split_new_dims(layout, dim, shape, at)
+        at += len(block_counts)
+        cut = [blocks for blocks in block_counts if blocks > 1]
+        part_numbers = count()
+        pieces += [(left, next(part_numbers)) if blocks > 1 else (-1, 0) for blocks in block_counts]
         if cut:
             matrix[left] = cut
     if at < len(shape):
@@ -269,11 +283,53 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     return MapLayout(finer, axes, tuple(shape))
 
 
+def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[int]:
+    """Return the number of blocks of each new dim that replaces one dim of a layout.
+
+    The new dims are the next ones of ``shape`` that multiply to the size of the dim, and dims of size 1 behind them.
+    The axis of the dim splits the first of them as often as possible, then the next one.
+
+    Args:
+        layout: the layout.
+        dim: the dim of the layout.
+        shape: the finer shape.
+        at: position of the first new dim in ``shape``.
+
+    Raises:
+        NotExpandable: If the next dims do not multiply to the size, or the axis cannot be cut to fit them.
+    """
+    size = layout.shape[dim]
+    block_counts: list[int] = []
+    # `covered` is the product of the new dims so far; `remaining` is the part of the axis that splits none of them yet.
+    remaining, covered = layout.axis_size(layout.map[dim]), 1
+    for new_size in shape[at:]:
+        if covered >= size and new_size != 1:
+            break
+        blocks = math.gcd(new_size, remaining)
+        if remaining > 1 and blocks not in (new_size, remaining):
+            raise NotExpandable(
+                f"{many(remaining, 'part')} cannot split a dim of {new_size} and what follows it"
+            )
+        block_counts.append(blocks)
+        covered *= new_size
+        remaining //= blocks
+    if covered != size or remaining > 1:
+        raise NotExpandable(f"shape {shape} does not refine {layout.shape}")
+    return block_counts
+
+
 def unify(a: AnyLayout, b: AnyLayout) -> tuple[MapLayout, MapLayout]:
     """Return two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
 
+    Axes and dims of size 1 are removed. Then matrices and shapes are refined in turn until both are equal.
+
+    Args:
+        a: a layout, or ``[device matrix, map, shape]``.
+        b: the other layout.
+
     Raises:
         NotExpandable: If no common form exists.
+        PlanError: If a layout is malformed.
 
     >>> first, second = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
     >>> first
@@ -320,16 +376,21 @@ class Abstract(NamedTuple):
 
 
 def infer_operators(matrix: Sizes, from_map: Sizes, to_map: Sizes, all2all: bool = False) -> list[Abstract]:
-    """Return the operators from one map to another on a device matrix.
+    """Return the operators from one map to another on a device matrix, in order; empty for equal maps.
+
+    See the module for the algorithm: the number of bytes plays no role.
 
     Args:
         matrix: device matrix.
-        from_map: map before.
+        from_map: map before: per dim an axis from the right, or -1.
         to_map: map after.
         all2all: exchange axes by AllToAll; by default by Concat and Split, as in MindSpore's offline transforms.
 
     Raises:
         PlanError: If the maps differ in length or do not fit the device matrix.
+
+    >>> [(op.name, op.arguments()) for op in infer_operators((2, 4), (1, -1), (-1, 1))]
+    [('Concat', [0, 1, 2]), ('Split', [1, 1, 2])]
     """
     if len(from_map) != len(to_map):
         raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
@@ -352,7 +413,7 @@ class _Inference:
         """Run the loop until every dim has its wanted axis; return the operators.
 
         Each turn splits and exchanges as much as possible, then gathers axes that no target dim has. A turn without an
-        operator gathers the first open dim.
+        operator gathers the first open dim. The state is used up: call it once.
         """
         while self.open:
             count = len(self.operators)
@@ -375,7 +436,10 @@ class _Inference:
         self._repeat(self._exchange_axes)
 
     def _split_dims(self) -> None:
-        """Remove finished dims from ``open``; split each whole dim whose wanted axis splits no other dim."""
+        """Remove finished dims from ``open``; append a Split for each dim that can be split now.
+
+        It is a dim without axis whose wanted axis splits no other open dim; then it is finished, too.
+        """
         for dim, axis in list(self.open.items()):
             wanted = self.after[dim]
             if axis == wanted:
@@ -385,7 +449,11 @@ class _Inference:
                 del self.open[dim]
 
     def _exchange_axes(self) -> None:
-        """Exchange axes: a whole dim takes its wanted axis from the dim that has it."""
+        """Append the exchanges in which a whole dim takes its wanted axis from the dim that has it.
+
+        With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis and a Split. The dim
+        that got its axis is removed from ``open``; the other one is whole now.
+        """
         for dim in list(self.open):
             wanted = self.after[dim]
             if self.open[dim] != -1 or wanted == -1 or wanted not in self.open.values():
@@ -406,7 +474,13 @@ class _Inference:
                 self._gather(dim)
 
     def _gather(self, dim: int) -> None:
-        """Append a Concat that removes the split of a dim; mark the dim as done if its target is not split."""
+        """Append a Concat that removes the split of a dim.
+
+        The dim is removed from ``open`` if its target is not split; else it is whole now.
+
+        Args:
+            dim: an open dim that an axis splits.
+        """
         self._add("Concat", dim, self.open[dim])
         if self.after[dim] == -1:
             del self.open[dim]
