@@ -89,6 +89,15 @@ class AlpaModel(PublishedModel):
         return max(self.alpha[i] for i in used), max(self.beta[i] for i in used)
 
     def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
+        """Return Alpa's cost by the formulas of the class; 0 for one rank or a slice.
+
+        Args:
+            collective: a valid name.
+            group_size: number of ranks.
+            nbytes: bytes that a rank receives, which are b * (n-1) / n of the formulas for an all_gather.
+            axes: mesh axes of the group; the largest alpha and the largest beta of them count.
+            copied: not used: the interface has it.
+        """
         if group_size == 1 or collective == "slice":
             return 0.0
         a, b = self._terms(axes)
@@ -117,6 +126,15 @@ class DTensorModel(PublishedModel):
     name: str = "dtensor"
 
     def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
+        """Return DTensor's cost in microseconds by the formula of the class; 0 for one rank or a slice.
+
+        Args:
+            collective: a valid name.
+            group_size: number of ranks.
+            nbytes: bytes that a rank receives.
+            axes: mesh axes of the group. Without axes, or if one is not in ``intra_axes``, the group is between hosts.
+            copied: not used: the interface has it.
+        """
         if group_size == 1 or collective == "slice":
             return 0.0
         inside = bool(axes) and {*axes} <= {*self.intra_axes}
@@ -166,9 +184,18 @@ class MindSporeModel(PublishedModel):
         return self.const if communication <= self.threshold else communication + self.bias
 
     def forward_bytes(self, collective: str, group_size: int, nbytes: float) -> float:
-        """Return the bytes that MindSpore counts for the forward communication of a collective.
+        """Return the bytes that MindSpore counts for a collective of the forward pass.
 
-        They have no weights. The class describes the counts. The arguments are those of `seconds`.
+        They have no weights. They are half of the message of an all_gather or reduce_scatter, twice that of an
+        all_to_all, and the message of others. The class says what the message is. It is 0 for one rank.
+
+        Args:
+            collective: name of the collective.
+            group_size: number of ranks.
+            nbytes: bytes that a rank receives.
+
+        >>> MindSporeModel().forward_bytes("all_gather", 4, 300)
+        200.0
         """
         message = message_bytes(collective, group_size, nbytes) if group_size > 1 else 0.0
         if collective in ("all_gather", "reduce_scatter"):
@@ -216,11 +243,17 @@ def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
     """Return search settings with Alpa's restrictions.
 
     Costs are those of ``machine``, every product runs on all ranks, a dim is split by one axis at most, and pending
-    sums are reduced by all_reduce only. On a mesh of several axes, the first one splits the batch. ``options``
-    override fields of `Settings`. Alpa's own options correspond to ``allow_all_gather``: ``gather``,
-    ``allow_recompute_heavy_op``: ``full=False``, ``prefer_reduce_scatter``: ``scatter=True``,
-    ``allow_mixed_mesh_shape`` (one dim over both axes): ``nested=True``, ``force_batch_dim_to_mesh_dim``:
-    ``batch_axis``.
+    sums are reduced by all_reduce only. On a mesh of several axes, the first one splits the batch.
+
+    Args:
+        machine: the cost model; its ``axes`` are those of the mesh.
+        options: fields of `Settings` that override these. Alpa's own options correspond to ``allow_all_gather``:
+            ``gather``, ``allow_recompute_heavy_op``: ``full=False``, ``prefer_reduce_scatter``: ``scatter=True``,
+            ``allow_mixed_mesh_shape`` (one dim over both axes): ``nested=True``, ``force_batch_dim_to_mesh_dim``:
+            ``batch_axis``.
+
+    Raises:
+        TypeError: If `Settings` has no field of an option's name.
 
     >>> alpa_settings(AlpaModel(axes=("a", "b"))).batch_axis
     'a'

@@ -50,9 +50,10 @@ def in_mesh_order(layout: Layout) -> bool:
 
 
 def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransition]:
-    """Return the steps of the graph planner between two layouts of one mesh.
+    """Return the steps of the graph planner between two layouts of one mesh, in order.
 
-    They are the cheapest path by the prices of `transitions`, found by Dijkstra's algorithm.
+    They are the cheapest path by the prices of `transitions`, found by Dijkstra's algorithm. Of equally cheap paths,
+    the one found first counts; lower numbers of axes are tried first. The list is empty for equal layouts.
 
     Args:
         src: layout before.
@@ -88,10 +89,11 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransit
 
 
 def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransition]]:
-    """Yield every step that the graph planner allows from a layout, each with its price in microseconds.
+    """Yield ``(price in microseconds, step)`` for each step that the graph planner allows.
 
     A partial axis may be reduced, with or without a scatter. An unused axis may split any dim, as its innermost axis.
-    The innermost axis of a dim may be gathered, or exchanged to another dim.
+    The innermost axis of a dim may be gathered, or exchanged to another dim. Prices are latency plus hops plus bytes /
+    bandwidth inside one host; a slice costs 1e-9. Sizes count as evenly split.
 
     Args:
         layout: layout before the step.
@@ -131,7 +133,10 @@ def _appended(layout: Layout, axis: str) -> Iterator[list[tuple[str, ...]]]:
 
 
 def format_dtensor_layout(layout: Layout) -> str:
-    """Return DTensor's short text of a layout; axes that split one dim together show their index in it.
+    """Return DTensor's short text of a layout: one placement per mesh axis.
+
+    A placement is ``S(dim)``, ``R`` or ``P(op)``. Axes that split one dim together show their index in it. Index 0 is
+    the major axis of the dim.
 
     >>> from spmdsim.core import Mesh
     >>> format_dtensor_layout(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None))
@@ -149,8 +154,11 @@ def format_dtensor_layout(layout: Layout) -> str:
 def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
     """Return the steps of the greedy planner, in order, between two layouts of one mesh.
 
-    The first pass goes from the innermost to the outermost axis, the second one back; see the module's description.
-    Raises PlanError if ``dst`` has a pending reduction that ``src`` lacks.
+    The first pass goes from the innermost to the outermost axis, the second one back; see the module's description. The
+    list is empty for equal placements. The order of axes inside a dim is not looked at: it must be the mesh's.
+
+    Raises:
+        PlanError: If ``dst`` has a pending reduction that ``src`` lacks.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -179,9 +187,17 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
 
 
 def _collective(before: Placement, after: Placement) -> str:
-    """Return the name of the collective between two placements of an axis.
+    """Return the name of the collective that changes an axis between two different placements.
 
-    Raises PlanError if ``after`` is partial.
+    From Replicate it is ``"slice"``; from Partial "reduce_scatter" or "all_reduce"; from Shard "all_to_all" (to another
+    Shard) or "all_gather".
+
+    Args:
+        before: placement of the axis before.
+        after: placement after.
+
+    Raises:
+        PlanError: If ``after`` is partial.
     """
     if isinstance(after, Partial):
         raise PlanError(f"DTensor does not turn {before} into {after}")
@@ -229,7 +245,11 @@ class DTensorPlan:
 
     @property
     def received_elements(self) -> float:
-        """Number of elements a rank receives, by the textbook volumes for evenly split sizes."""
+        """Number of elements a rank receives, by the textbook volumes for evenly split sizes.
+
+        Per step, with local elements before it and n ranks: all_gather local * (n-1), all_reduce 2 * local * (n-1) / n,
+        slice 0, all others local * (n-1) / n.
+        """
         total, local = 0.0, math.prod(self.shape) / self.src.shard_count
         for step in self.steps:
             n = self.src.mesh.shape[step.axis]
@@ -244,7 +264,11 @@ class DTensorPlan:
         return self.received_elements * self.itemsize
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a dict of numbers, texts and lists."""
+        """Return the plan as a dict of numbers, texts and lists, for JSON.
+
+        Its keys are ``style`` ("dtensor"), ``planner``, ``trace``, ``steps`` (a dict with ``collective`` and ``axis``
+        each), ``nbytes`` (received by a rank) and ``ours``, the dict of this package's plan.
+        """
         mesh = self.src.mesh
         return {
             "style": "dtensor",
@@ -269,6 +293,9 @@ class DTensorPlan:
 
 def dtensor_plan(ours: Plan) -> DTensorPlan:
     """Return DTensor's plan for the redistribution of one of our plans.
+
+    Args:
+        ours: this package's plan, which states layouts, shape and element size.
 
     Raises:
         PlanError: If the meshes differ, or DTensor does not support the redistribution.

@@ -54,7 +54,11 @@ class Recursion:
     cuts: tuple[tuple[str | None, ...], ...]
 
     def strategies(self) -> tuple[Strategy, ...]:
-        """Return one strategy per operator, on the mesh with one axis per step."""
+        """Return one strategy per operator, in the program's order, on the mesh with one axis per step.
+
+        Axis i splits the factor that step i cut; a factor that several steps cut is split by several axes, the first
+        one major.
+        """
         mesh = binary_mesh(self.ranks)
         by_cuts: dict[tuple[str | None, ...], Strategy] = {}
         for cuts in self.cuts:
@@ -67,7 +71,11 @@ class Recursion:
         return tuple(by_cuts[cuts] for cuts in self.cuts)
 
     def parts(self, operator: int) -> tuple[Cuts, ...]:
-        """Return the cuts of an operator as ``.shard`` takes them: blocks per dim of each operand."""
+        """Return the cuts of an operator as ``.shard`` takes them: blocks per dim of each operand.
+
+        Args:
+            operator: index of the operator in the program.
+        """
         bound = self.graph.operators[operator].bound
         pieces = dict.fromkeys(bound.sizes, 1)
         for size, factor in zip(prime_factors(self.ranks), self.cuts[operator]):
@@ -88,8 +96,9 @@ def double_recursion(
         ranks: number of ranks, at least 1.
         version: ``"2.x"`` or ``"r1.0"``; see the module for the differences.
         order: ``"weight"`` (heaviest operator first) or ``"topological"`` (last operator first). None is the order of
-            the version.
-        memory: bytes of a rank; the tensors of the program, evenly spread over the ranks, must fit.
+            the version; see `_Search._default_order`.
+        memory: bytes of a rank; all tensors of the program together, evenly spread over the ranks, must fit. None: not
+            checked.
 
     Raises:
         InputError: If an argument is out of range or the tensors do not fit.
@@ -153,9 +162,13 @@ class CutCosts:
         return all(k not in members for members in self.members[self.inputs :])
 
     def costs(self, state: Cuts, pieces: int) -> list[float | None]:
-        """Return, per factor, the cost of a cut into ``pieces`` times as many blocks.
+        """Return, per factor, the cost of a cut in elements; None for a cut that is not possible.
 
-        None stands for a cut that is not possible. ``state`` has the number of blocks per factor so far.
+        See `_cost` for the formula. Costs are cached.
+
+        Args:
+            state: number of blocks per factor so far.
+            pieces: number of blocks into which a cut divides each block of the factor.
         """
         costs = self._memory.get((state, pieces))
         if costs is None:
@@ -164,11 +177,16 @@ class CutCosts:
         return costs
 
     def _cost(self, k: int, state: Cuts, pieces: int) -> float | None:
-        """Return the cost, in elements, of cutting factor ``k`` into ``pieces`` times as many blocks.
+        """Return the cost, in elements, of cutting one factor; None if the cut is not possible.
 
-        The cost of a product is the elements of the operands and results that lack the factor, times ``(pieces - 1) /
-        pieces``; rows cost a tenth in version 2.x. Cuts of other operators are free. None if the cut is not possible;
-        see `_can_cut`.
+        The cost of a product is the elements of the operands and results that lack the factor, times
+        ``(pieces - 1) / pieces``. Rows cost a tenth of it in version 2.x. Cuts of other operators are free (0). See
+        `_can_cut` for cuts that are not possible.
+
+        Args:
+            k: number of the factor.
+            state: number of blocks per factor so far.
+            pieces: number of blocks into which each block of the factor is cut.
         """
         if not self._can_cut(k, state, pieces):
             return None
@@ -179,10 +197,15 @@ class CutCosts:
         return cost * ROW_COEFFICIENT if self.version == "2.x" and k in self.rows else cost
 
     def _can_cut(self, k: int, state: Cuts, pieces: int) -> bool:
-        """Return True if factor ``k`` can be cut into ``pieces`` times as many blocks.
+        """Return True if the blocks of a factor can be cut further.
 
         It cannot if it must stay whole, does not divide evenly, or lies inside a factor of its dim that is not cut
         completely. Version 2.x also never cuts both a reduced and a column factor of one product.
+
+        Args:
+            k: number of the factor.
+            state: number of blocks per factor so far.
+            pieces: number of blocks into which each block of the factor is cut.
         """
         block, remainder = divmod(self.sizes[k], state[k])
         if k in self.whole or remainder or block % pieces or block < pieces:
@@ -195,7 +218,11 @@ class CutCosts:
         return all(state[m] == 1 for m in others)
 
     def elements(self, state: Cuts) -> list[float]:
-        """Return the number of elements of a shard of each operand and each result."""
+        """Return the number of elements of a shard of each operand, then of each result; cached.
+
+        Args:
+            state: number of blocks per factor.
+        """
         elements = self._sizes.get(state)
         if elements is None:
             edges = [size / cut for size, cut in zip(self.sizes, state)]
@@ -240,7 +267,8 @@ class _Search:
     def _list_links(self, operator: Operator) -> list[tuple[int, int, int]]:
         """Return ``(slot, neighbour, neighbour's slot)`` for every tensor shared with another operator.
 
-        Slots number operands, then results. Of each result, at most 16 readers count.
+        Slots number an operator's operands, then its results. A neighbour is the index of the operator that produced an
+        operand, or reads a result. Of each result, only the first 16 readers count.
         """
         graph, links = self.graph, []
         for slot, value in enumerate(operator.inputs):
@@ -268,9 +296,9 @@ class _Search:
     def _order_operators(self, order: str) -> list[int]:
         """Return the numbers of the operators in the order in which the search decides them.
 
-        "topological" is from the last operator to the first. "weight" is from the largest weight to the smallest. A
-        product's weight is the lowest cost (r1.0) or the highest cost (2.x) of its first cut in two; other operators
-        have weight 0.
+        "topological" is from the last operator to the first. "weight" is from the largest weight to the smallest; equal
+        weights stay in the program's order. A product's weight is the lowest cost (r1.0) or the highest cost (2.x) of
+        its first cut in two, 0 if it cannot be cut; other operators have weight 0.
 
         Args:
             order: "topological" or "weight".
@@ -286,9 +314,10 @@ class _Search:
         return sorted(range(count), key=lambda i: -weights[self.kind_of[i]])
 
     def _read_configured(self) -> dict[int, list[int | None]]:
-        """Return the factor that each step cuts, for every operator with a configured strategy, by operator.
+        """Return the factor that each step cuts, by operator, for operators with a configured strategy.
 
-        A factor is a number; None stands for a step that cuts nothing.
+        A factor is a number; None stands for a step that cuts nothing. Each step takes the first factor whose number of
+        blocks, so far as earlier steps have not cut it, is a multiple of the step's size.
         """
         factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:
@@ -307,7 +336,14 @@ class _Search:
         return factors_cut
 
     def _number_state(self, kind: int, state: Cuts) -> int:
-        """Return the number of a state of an operator kind; new states are added with their views."""
+        """Return the number of a state of an operator kind; a new state gets the next number.
+
+        A new state is stored with the numbers of its views, the blocks per dim of each operand and result.
+
+        Args:
+            kind: number of the kind: operators with equal rules and sizes have one.
+            state: number of blocks per factor.
+        """
         number = self.numbers.get((kind, state))
         if number is None:
             number = self.numbers[kind, state] = len(self.states)
@@ -323,7 +359,11 @@ class _Search:
         return number
 
     def run(self) -> Recursion:
-        """Decide all steps for all operators."""
+        """Return the result of all steps for all operators; to be called once.
+
+        Each step decides all operators in ``order``. Operators with a configured strategy cut the factor that it
+        states. All others take `_decide`, once for operators in equal states beside equal neighbours.
+        """
         state = [self._number_state(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
         cuts: list[list[str | None]] = [[] for _ in state]
         links = [[(u, slot) for _, u, slot in entry] for entry in self.links]
@@ -369,16 +409,19 @@ class _Search:
         return self.kinds[kind].factors[factor], self._number_state(kind, cut)
 
     def _decide(self, number: int, i: int, around: Cuts, pieces: int) -> tuple[str | None, int]:
-        """Cut operator ``i`` along the factor of least cost plus charges; see `_cut_factor` for the result.
+        """Cut an operator along the factor of least cost plus charges.
 
-        Equal sums go to the first factor in ``kind.preference``. Version 2.x may leave a product uncut; any operator
-        stays uncut if no cut is possible.
+        Equal sums go to the first factor in ``kind.preference``. Version 2.x may leave a product uncut, at the square
+        of the cheapest cost / UNCUT_DIVISOR; any operator stays uncut if no cut is possible.
 
         Args:
             number: number of the operator's state.
             i: index of the operator.
             around: per link the number of the neighbour's view; -1 if it is not decided in this step.
             pieces: number of blocks of the cut.
+
+        Returns:
+            The name of the factor that was cut (None if the operator stays uncut), and the number of the new state.
         """
         kind_number, state = self.states[number]
         kind = self.kinds[kind_number]
@@ -400,10 +443,11 @@ class _Search:
     def _charge_differences(self, views: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
         """Return the charge, in elements, for neighbours that cut a shared tensor differently.
 
-        Only neighbours that were decided in this step count. In r1.0 the cuts must differ in at least two dims.
+        It is the sum of ``REDISTRIBUTION`` of the version times the elements of the shared tensor's shard. Only
+        neighbours that were decided in this step count. In r1.0 the cuts must differ in at least two dims.
 
         Args:
-            views: number of the view of each operand and result.
+            views: number of the view (blocks per dim of a tensor) of each operand and result.
             i: index of the operator.
             around: per link the number of the neighbour's view; -1 if it is not decided in this step.
             sizes: elements of a shard of each operand and result, before the cut.

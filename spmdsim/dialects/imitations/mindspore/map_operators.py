@@ -51,17 +51,19 @@ def operators(
 ) -> list[MapOperator]:
     """Return the operators that change a rank's shard from one layout to another, in order.
 
-    They are those of MindSpore's redistribution in a program, without the reordering of its offline transforms.
+    They are those of MindSpore's redistribution in a program, without the reordering of its offline transforms. If the
+    layouts have no common form, all dims are gathered, and the result is sliced. The list is empty for equal layouts.
 
     Args:
-        before: layout before.
+        before: layout before: a `MapLayout`, or ``[device matrix, map, shape]``.
         after: layout after.
         rank: the rank.
-        ranks: ranks of the device matrix; by default 0, 1, and so on.
+        ranks: ranks of the device matrix, row-major; None for 0, 1, and so on.
         all2all: exchange axes by AllToAll, not by Concat and Split.
 
     Raises:
-        PlanError: If the layouts are for different numbers of devices, or ``rank`` is not one of them.
+        PlanError: If the layouts are for different numbers of devices, malformed or uneven, or ``rank`` is not one of
+            the ranks.
 
     >>> ops = operators(MapLayout((8,), (0, -1), (32, 256)), MapLayout((4, 2), (1, -1), (32, 256)), 0)
     >>> [op.to_list() for op in ops]
@@ -94,9 +96,15 @@ def slice_operator(shape: Sizes, dim: int, index: int) -> MapOperator:
 def _check_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | None) -> list[int]:
     """Return the rank list after checks; None is 0, 1, and so on.
 
+    Args:
+        before: layout before.
+        after: layout after.
+        rank: a rank that must be in the list.
+        ranks: the rank list, or None.
+
     Raises:
-        PlanError: If the device matrices differ in size, the list has a wrong length or repeats a rank, or ``rank``
-            is missing.
+        PlanError: If the device matrices differ in size, the list has a wrong length or repeats a rank, or ``rank`` is
+            missing.
     """
     devices, others = math.prod(before.matrix), math.prod(after.matrix)
     if devices != others:
@@ -114,7 +122,15 @@ def _check_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | 
 
 
 def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
-    """Return True if MindSpore finds a common form; else it gathers everything."""
+    """Return True if MindSpore finds a common form of two layouts; else it gathers everything.
+
+    Args:
+        before: a `MapLayout`, or ``[device matrix, map, shape]``.
+        after: the other layout.
+
+    Raises:
+        PlanError: If a layout is malformed.
+    """
     try:
         unify(before, after)
     except NotExpandable:
@@ -125,14 +141,16 @@ def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
 def make_concrete(
     abstract: Sequence[Abstract], matrix: Shape, local: Shape, rank: int, ranks: Sizes
 ) -> list[MapOperator]:
-    """Return inferred operators with the groups and slices of one rank.
+    """Return inferred operators with the groups and slices of one rank, in order.
+
+    A Split becomes a StridedSlice, a Concat an AllConcat; an AllToAll stays.
 
     Args:
         abstract: the inferred operators.
         matrix: device matrix.
         local: local shape before the first operator.
         rank: the rank.
-        ranks: ranks of the device matrix.
+        ranks: ranks of the device matrix, in row-major order.
     """
     shape, out = list(local), []
     for op in abstract:
@@ -152,9 +170,15 @@ def make_concrete(
 
 
 def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes) -> list[MapOperator]:
-    """Return the operators of a rank for layouts without a common form: gather all dims, reshape, slice.
+    """Return the operators that gather all dims, reshape and slice.
 
-    The arguments are those of `operators`, in numbers.
+    They are for layouts without a common form.
+
+    Args:
+        before: layout before.
+        after: layout after.
+        rank: the rank.
+        ranks: ranks of both device matrices, in row-major order.
     """
     nothing = (-1,) * len(before.map)
     gathers = infer_operators(before.matrix, _without_ones(before), nothing)
@@ -170,13 +194,18 @@ def _without_ones(layout: MapLayout) -> Shape:
 
 
 def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int], int]:
-    """Return the group of a rank along one axis of a device matrix, and the rank's position in the group.
+    """Return the group of a rank along one axis, and the rank's position in it.
+
+    The group's ranks are in the order of the axis.
 
     Args:
         matrix: device matrix.
         axis: the axis, counted from the right.
-        rank: the rank.
+        rank: the rank, which must be in ``ranks``.
         ranks: ranks of the device matrix, in row-major order.
+
+    >>> _group((2, 4), 1, 5, list(range(8)))
+    ([1, 5], 1)
     """
     left = len(matrix) - 1 - axis
     stride, size = math.prod(matrix[left + 1 :]), matrix[left]
@@ -187,9 +216,12 @@ def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int]
 
 
 def run_names(ops: Sequence[MapOperator]) -> list[str]:
-    """Return the names of the operators that MindSpore runs for these operators.
+    """Return the names of the operators that MindSpore runs for a list of operators, in order.
 
     An AllConcat runs as AllGather; along another dim than 0, Split and Concat follow. Others run under their names.
+
+    Args:
+        ops: concrete operators.
     """
     out: list[str] = []
     for op in ops:
@@ -201,7 +233,14 @@ def run_names(ops: Sequence[MapOperator]) -> list[str]:
 
 
 def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
-    """Return the local shape after an operator, from the local shape before it."""
+    """Return the local shape after an operator.
+
+    Besides the names of `MapOperator` it knows ``Slice`` with ``[dim, count]``; all other operators keep the shape.
+
+    Args:
+        op: the operator.
+        shape: local shape before it.
+    """
     out = list(shape)
     if op.name == "Reshape":
         return list(op.args)
@@ -220,7 +259,12 @@ def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
 def received_elements(ops: Sequence[MapOperator], local: Sizes) -> int:
     """Return the number of elements that a rank receives in a list of operators.
 
-    ``local`` is the local shape before the first one.
+    An AllConcat receives all other shards of the group, an AllToAll (count - 1) / count of the shard, rounded down;
+    others receive nothing.
+
+    Args:
+        ops: concrete operators, in order.
+        local: local shape before the first one.
     """
     shape, total = list(local), 0
     for op in ops:
@@ -259,14 +303,18 @@ class MapCost(NamedTuple):
 
 
 def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes: int = 1) -> MapCost:
-    """Return the cost of a Split, Concat or AllToAll (also called Permute).
+    """Return MindSpore's cost of a Split, Concat or AllToAll (also called Permute).
+
+    Communication of a Concat: half of the gathered elements forward, half of the shard backward. Of an AllToAll: twice
+    the shard in each direction. A Split communicates nothing. Computation and memory count the elements that are read
+    or copied.
 
     Args:
         name: name of the operator; other names cost as a Split.
         elements: elements of the shard before the operator.
         count: number of ranks.
         dim: dim that is concatenated; beyond 0, the values are copied once more.
-        nbytes: bytes of an element.
+        nbytes: bytes of an element, by which all numbers are multiplied.
     """
     gathered = elements * count
     copies = elements if dim == 0 else elements + COST_FACTOR * gathered
@@ -284,7 +332,15 @@ def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes
 
 
 def list_cost(ops: Sequence[MapOperator], local: Sizes, nbytes: int = 1) -> MapCost:
-    """Return the cost of a list of operators; ``local`` is the local shape before the first one."""
+    """Return MindSpore's cost of a list of operators: the sum of their costs.
+
+    A Reshape costs twice its elements of computation and memory; for the others see `operator_cost`.
+
+    Args:
+        ops: concrete operators, in order.
+        local: local shape before the first one.
+        nbytes: bytes of an element.
+    """
     total = [0.0, 0.0, 0.0, 0.0]
     shape = list(local)
     for op in ops:
@@ -327,10 +383,14 @@ class MindSporePlan:
     def operators(self, rank: int | None = None) -> list[MapOperator]:
         """Return the operators that take a rank from its source shard to its target shard, in order.
 
-        A dim that several axes split is reshaped to one dim per axis, and back at the end.
+        A dim that several axes split is reshaped to one dim per axis, and back at the end. A Reshape to the shape that
+        the shard has already is left out at the front.
 
         Args:
             rank: the rank; None for the first rank of the mesh.
+
+        Raises:
+            PlanError: If the rank is not in the mesh.
         """
         ours, mesh = self.ours, self.ours.src.mesh
         rank = mesh.rank_at(0) if rank is None else rank
@@ -358,7 +418,12 @@ class MindSporePlan:
         return list_cost(self.operators(rank), self.before.slice_shape, self.ours.itemsize)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a dict of numbers, texts and lists."""
+        """Return the plan as a dict of numbers, texts and lists, for JSON.
+
+        Its keys are ``style`` ("mindspore"), ``expandable`` (see `is_expandable`), ``operators`` (lists by rank, as
+        text), ``operator_names``, ``nbytes`` and ``cost`` of the first rank, and ``ours``, the dict of this package's
+        plan.
+        """
         cost, ranks = self.cost(), self.ours.src.mesh.rank_list
         return {
             "style": "mindspore",
@@ -392,6 +457,9 @@ class MindSporePlan:
 
 def mindspore_plan(ours: Plan) -> MindSporePlan:
     """Return MindSpore's plan for the redistribution of one of our plans.
+
+    Args:
+        ours: this package's plan, which states layouts, shape and element size.
 
     Raises:
         PlanError: If the rank lists differ, a layout has pending reductions, or a split is uneven.

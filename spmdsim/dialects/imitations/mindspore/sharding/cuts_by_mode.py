@@ -59,17 +59,21 @@ def batch_parallel(
 ) -> Sharded:
     """Split dim 0 of every operand and result over all devices, on a device matrix of one axis.
 
-    Semantics: ``ops_info/batch_parallel_info.cc``.
+    Semantics: ``ops_info/batch_parallel_info.cc``. Scalars are replicated.
 
     Args:
         name: MindSpore's name of the operator.
         shapes: global shapes of the operands.
         in_strategy: cuts or layouts per operand; they must be these cuts. None asks for them.
-        devices: number or list of devices; None for the product of the first operand's cuts.
-        attrs: attributes; ``output_shapes`` states the results' shapes, else the result has the shape of operand 0.
+        devices: number or list of devices; None for the product of the first operand's cuts, or 1 without a strategy.
+            Layouts have their own.
+        attrs: attributes; ``output_shapes`` states the results' shapes, else the result has the shape of operand 0 (of
+            Flatten: a matrix).
 
     Raises:
         ShardError: If the strategy has other cuts.
+        RuleError: If the number of devices does not divide a dim 0.
+        LayoutError: If layouts are for another number of devices.
     """
     if in_strategy and isinstance(in_strategy[0], Layout):
         check_devices(in_strategy, devices)
@@ -110,17 +114,21 @@ def data_source(
 ) -> Sharded:
     """Derive the sharding of tensors from a data set: each dim is split as its strategy states.
 
-    The device matrix is the longest strategy. Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
+    The device matrix is the longest strategy: the one with the most dims. Semantics:
+    ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
 
     Args:
         name: MindSpore's name of the operator.
         shapes: global shapes of the tensors.
-        in_strategy: cuts or layouts per tensor; None splits dim 0 over all devices.
+        in_strategy: cuts or layouts per tensor; None, or only empty cuts, splits dim 0 over all devices.
         devices: number or list of devices; None for the product of the longest strategy.
         repeat: side of the device matrix for repeated calculation, ``"left"`` or ``"right"``.
 
     Raises:
-        ShardError: If strategies disagree, or do not divide the devices.
+        ShardError: If a cut is neither 1 nor that of the longest strategy, the cuts do not divide the devices, or there
+            is not one layout per tensor.
+        RuleError: If cuts do not divide the shapes.
+        LayoutError: If a layout splits unevenly, or is for another number of devices.
     """
     if in_strategy and isinstance(in_strategy[0], Layout):
         check_devices(in_strategy, devices)
@@ -158,6 +166,8 @@ def _shard_source(
 ) -> Sharded:
     """Return the sharding of a data source; GetNext has results only, other operators also operands.
 
+    Nothing is communicated: operands and results have equal layouts.
+
     Args:
         name: MindSpore's name of the operator.
         shapes: global shapes of the tensors.
@@ -188,7 +198,12 @@ def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) ->
     """Return the mesh of a device matrix, with axes ``dim0``, ``dim1`` and so on.
 
     If there are more ranks than the matrix has devices, they form a further axis ``repeat``, along which devices do
-    equal work. It is the first axis if the argument ``repeat`` is ``"left"``, else the last one.
+    equal work.
+
+    Args:
+        matrix: sizes of the axes; their product must divide the number of ranks.
+        ranks: the ranks, row-major.
+        repeat: side of the further axis: ``"left"`` for the first axis, else the last one.
     """
     times = len(ranks) // math.prod(matrix)
     sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
@@ -213,20 +228,23 @@ MANUAL = "MANUAL"
 
 
 def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
-    """Return MindSpore's mode of a Gather strategy, which states what a split of the lookup axis means.
+    """Return MindSpore's mode of a Gather strategy: the meaning of a split lookup axis.
 
     ``MANUAL`` with a manual split; ``NORMAL`` if the lookup axis is not split; ``AXIS_0`` or ``AXIS_1`` if the indices
-    are not split; else ``BATCH_AND_AXIS`` if dim 0 of the indices is split, ``BATCH_AXIS_SP`` if dim 1 is.
+    are not split; else ``BATCH_AND_AXIS`` if dim 0 of the indices is split, ``BATCH_AXIS_SP`` if dim 1 is (perhaps
+    beside dim 0).
 
     Args:
-        axis: lookup axis of the table.
+        axis: lookup axis of the table, from 0.
         param: cuts of the table.
         index: cuts of the indices.
         devices: number of devices.
         manual: True if ``manual_split`` is set.
 
     Raises:
-        ShardError: If no mode supports the cuts.
+        ShardError: If the axis is split, and the table has more than two dims; or the indices are split, too, and the
+            axis is not 0, another dim of the table is split, the indices are split beyond dim 1, or the cuts do not use
+            all devices.
     """
     if manual:
         return MANUAL
@@ -264,13 +282,16 @@ def gather(
     Args:
         shapes: global shapes of table and indices.
         in_strategy: cuts of both; None splits dim 0 of the indices over all devices.
-        out: cuts of the result, for axis 0 only; None takes MindSpore's choice.
-        devices: number or list of devices; None for the product of the cuts.
-        repeat: side of the device matrix for repeated calculation; None for the default of the mode.
+        out: cuts of the result, for axis 0 only; None takes MindSpore's choice: scattered along dim 0 if that divides,
+            except in mode ``BATCH_AXIS_SP``.
+        devices: number or list of devices; None for the product of the cuts, or 1 without a strategy.
+        repeat: side of the device matrix for repeated calculation; None for the default of the mode: right if the
+            lookup axis is whole, else left.
         attrs: attributes ``axis`` (default 0) and ``manual_split``.
 
     Raises:
-        ShardError: If MindSpore refuses the strategy.
+        ShardError: If MindSpore refuses the strategy; see `choose_mode` and `_reduce_result`.
+        RuleError: If the cuts do not divide the shapes.
     """
     if len(shapes) != 2:
         raise ShardError(f"Gather takes a table and indices, but got shapes {tuple(shapes)}")
@@ -321,7 +342,8 @@ def _derive_split_axis(
 ) -> Sharded:
     """Derive the sharding of a Gather whose lookup axis is split.
 
-    The device matrix has only the dims that the mode states.
+    The device matrix has only the dims that the mode states: those of the table, or one or two dims of the indices and
+    the lookup axis.
 
     Args:
         bound: rule of the Gather with its sizes.
@@ -331,8 +353,8 @@ def _derive_split_axis(
         repeat: side of the device matrix for repeated calculation; None is ``"left"``.
 
     Raises:
-        ShardError: If the cuts do not divide the devices, or need repeated calculation that ``mode`` does not
-            support.
+        ShardError: If the cuts do not divide the devices, or need repeated calculation that ``mode`` does not support:
+            only ``AXIS_0`` does, if no other dim of the table is split.
     """
     param, index = cuts
     used = math.prod(param) * math.prod(index)
@@ -372,16 +394,17 @@ def _derive_manual_split(
 ) -> Sharded:
     """Derive the sharding of a table in uneven blocks of rows, one per field of the indices.
 
-    Nothing is communicated.
+    Nothing is communicated. Field j (column j of the indices) looks up rows of block j only.
 
     Args:
         bound: rule of the Gather with its sizes.
-        cuts: cuts of table and indices.
+        cuts: cuts of table and indices, such as ((4, 1), (1, 4)).
         ranks: the devices.
         pieces: rows of each block, as an int or as a sequence that starts with it.
 
     Raises:
-        ShardError: If ``pieces`` or the cuts do not fit.
+        ShardError: If ``pieces`` is no tuple or list with one entry per block that add up to the table's rows; if the
+            indices are not cut like (1, blocks); or if the table's cuts do not use all devices.
     """
     param, index = cuts
     if not isinstance(pieces, (tuple, list)):
@@ -409,14 +432,17 @@ def _derive_manual_split(
 def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
     """Return the sharding with its result reduced, and scattered along dim 0 if that divides.
 
+    In mode ``BATCH_AXIS_SP`` it is not scattered. Without a pending reduction, nothing is communicated.
+
     Args:
         derivation: the sharding with a pending result.
         cuts: cuts of table and indices.
         axis: lookup axis.
-        out: cuts of the result, which decide whether it is scattered; or None.
+        out: cuts of the result, which decide whether it is scattered; None for the choice above.
 
     Raises:
-        ShardError: If ``out`` is not supported, or the mode must scatter and the size does not divide.
+        ShardError: If ``out`` is not supported, or in mode ``AXIS_1`` the size of dim 0 does not divide.
+        LayoutError: If the result is split unevenly.
     """
     computed, shape = derivation.computed[0], derivation.output_shapes[0]
     complete, parted = computed.reduced, scatter_first_dim(computed)
@@ -438,9 +464,9 @@ def _choose_result(derivation: Sharded, choices: tuple[Layout, Layout | None], a
 
     Args:
         derivation: the sharding.
-        choices: the possible layouts; the second one is None if the result cannot be scattered.
+        choices: the possible layouts, complete and scattered; the second one is None if the result cannot be scattered.
         axis: lookup axis.
-        out: the wanted cuts, perhaps in a tuple.
+        out: the wanted cuts, or a tuple whose first element they are.
 
     Raises:
         ShardError: If no choice has these cuts, ``axis`` is not 0, or the mode is ``MANUAL``.
@@ -462,6 +488,9 @@ Axes = tuple[str, ...]
 
 def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
     """Derive the sharding of a product whose operands' layouts match the 2-D or the 3-D pattern.
+
+    Operands are gathered along axes that the product does not use, then the sum is scattered. The result's ``mode`` is
+    "2-D" or "3-D".
 
     Args:
         name: MindSpore's name of the operator.
@@ -497,7 +526,8 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
 def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
     """Recognise the 2-D or the 3-D pattern of the layouts of a product.
 
-    The patterns are in the module's table. x, y and z are mesh axes.
+    2-D: the activation is (m, (x, y)), the weight (x, y). 3-D: the activation is ((..., z, y), x), the weight ((x, z),
+    y). x, y and z are mesh axes.
 
     Args:
         bound: rule of the product with its sizes. Its factors are m (rows of the activation), k (the summed dim), n

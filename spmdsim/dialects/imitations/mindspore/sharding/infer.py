@@ -41,17 +41,18 @@ def infer_layout(
     args: Args | None = None,
     input_shapes: Sequence[Sequence[int]] | None = None,
 ) -> Layout:
-    """Return the layout of an operator's result.
+    """Return the layout of an operator's result, with its pending reductions.
 
     Args:
-        operator: hyper-parallel's or MindSpore's name.
+        operator: hyper-parallel's or MindSpore's name; case and underscores count only for Linear and Embedding.
         layouts: one per operand; None for an absent operand (a bias).
-        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``. One size of ``src_shape`` may be -1, for
-            any size that divides.
-        input_shapes: global shapes. Without them, each dim has the size of the mesh, which every axis divides.
+        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``; None for none. One size of ``src_shape`` may
+            be -1, for any size that divides.
+        input_shapes: global shapes. Without them, each dim has the size of the mesh, which every axis divides, and a
+            replicated operand is not sliced to fit the others.
 
     Raises:
-        LayoutError: If no operand has a layout, or the number of shapes is wrong.
+        LayoutError: If no operand has a layout, the number of shapes is wrong, or a layout does not fit its shape.
         RuleError: If the operator is unknown or cannot combine the operands.
     """
     arguments = dict(args or {})
@@ -69,11 +70,8 @@ def infer_layout(
         shapes = [_broadcast_batch(layout, shape, present) for layout, shape in zip(present, shapes)]
     if name == "Linear":
         return _infer_linear(present, shapes)
-    if name == "Embedding" and len(present) > 1 and present[1].canonical.dims[0]:
-        raise RuleError(
-            f"{operator} takes no table that is split by rows, {present[1]}; the function embedding does, and its "
-            f"result is then partial"
-        )
+    if name == "Embedding":
+        _refuse_split_table(operator, present)
     if key in _OF_ONE_OPERAND:
         present, shapes = _common_layout(operator, present), shapes[:1]
     op, params, operands = _find_operator(name, shapes, arguments)
@@ -87,10 +85,25 @@ def infer_layout(
     return bound.output_layouts(bound.infer(make_partial(bound, taken)))[0]
 
 
-def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return the operands' layouts after each whole dim is split like the same factor of another operand.
+def _refuse_split_table(operator: str, layouts: Sequence[Layout]) -> None:
+    """Raise RuleError if the table of an Embedding, the second operand, is split by rows.
 
-    A dim is split only along axes that its operand does not use yet, so a local slice is enough.
+    Args:
+        operator: name of the operator, for the error.
+        layouts: layouts of the operands; with one operand, nothing is checked.
+    """
+    if len(layouts) > 1 and layouts[1].canonical.dims[0]:
+        raise RuleError(
+            f"{operator} takes no table that is split by rows, {layouts[1]}; the function embedding does, and its "
+            f"result is then partial"
+        )
+
+
+def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
+    """Split whole dims like equal factors of other operands; return the operands' layouts.
+
+    The first operand that splits a factor (a dim that operands share) decides. A dim is split only along axes that its
+    operand does not use yet, so a local slice is enough.
 
     Args:
         bound: rule with sizes.
@@ -115,10 +128,17 @@ def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
     """Return the layout of a reshape whose ``src_shape`` has one unknown size, written as -1.
 
-    It is derived for two sizes, the smallest size that divides as required times two primes. Both must agree.
+    It is derived for two sizes: the smallest size that divides as required, times the primes 101 and 103. Both must
+    agree.
+
+    Args:
+        operator: name of the operator.
+        layouts: layouts of the operands; the first one has the dims of ``src_shape``.
+        args: its other arguments, with ``src_shape``, and ``dst_shape`` or ``shape``.
 
     Raises:
-        RuleError: If the results differ, or more than one size is unknown.
+        RuleError: If the results differ, more than one size is unknown, or ``src_shape`` does not have the layout's
+            dims.
     """
     src, dst = tuple(args["src_shape"]), _target_shape(args)
     if src.count(-1) > 1 or layouts[0].ndim != len(src):
@@ -167,7 +187,8 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     """Return the operands' layouts with replicated operands as partial where the rule needs it.
 
     The rule needs it if it adds a replicated operand to a partial one. This moves nothing: one rank of each group keeps
-    the values, the others have zeros. The original divides the values by the size of the group instead.
+    the values, the others have zeros. The original divides the values by the size of the group instead. Operands stay
+    as they are if another added operand is split along the pending axis.
 
     Args:
         bound: rule with sizes.
@@ -188,8 +209,13 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 def _infer_linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
     """Return the layout of ``x @ weight.T + bias`` with weight ``[out, in]``.
 
+    Args:
+        layouts: layouts of x, weight and, if there is one, bias.
+        shapes: their global shapes.
+
     Raises:
-        RuleError: If the product is partial and a bias is given, which would be added several times.
+        RuleError: If the product is partial and a bias is given, which would be added several times; or the layouts do
+            not fit.
     """
     bound = our_operator("matmul").bind(shapes[:2], {"transpose_b": True})
     product = bound.output_layouts(bound.infer(layouts[:2]))[0]
@@ -207,9 +233,17 @@ def _infer_linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
 def _operand_shapes(
     layouts: Sequence[Layout], args: Args, shapes: Sequence[Sequence[int]] | None
 ) -> list[Shape]:
-    """Return the operands' global shapes: ``shapes``, else ``src_shape``, else the mesh size in every dim.
+    """Return the operands' global shapes.
 
-    Raises LayoutError if there is not one shape per layout.
+    They are ``shapes``, else ``src_shape``, else the size of the largest mesh in every dim.
+
+    Args:
+        layouts: layouts of the operands.
+        args: other arguments; ``src_shape`` is the shape of the only operand.
+        shapes: the shapes, or None if they are not known.
+
+    Raises:
+        LayoutError: If ``shapes`` has not one shape per layout.
     """
     if shapes is not None:
         if len(shapes) != len(layouts):
@@ -226,8 +260,12 @@ def _operand_shapes(
 def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) -> Shape:
     """Return a product's operand shape with size 1 for batch dims that are broadcast.
 
-    Batch dims are all but the last two. One is broadcast if it is whole in this operand, ``layout``, but split in
-    another operand of ``layouts``.
+    Batch dims are all but the last two. One is broadcast if it is whole in this operand, but split in another one.
+
+    Args:
+        layout: layout of this operand.
+        shape: its global shape.
+        layouts: layouts of all operands; dims are compared from the right.
     """
     sizes = list(shape)
     for back in range(3, layout.ndim + 1):
@@ -243,15 +281,16 @@ def _find_operator(
     """Return the operator of this library that stands for an operator of MindSpore or hyper-parallel.
 
     Args:
-        name: name of the operator.
+        name: name of the operator: MindSpore's, hyper-parallel's, or else of a function of this library.
         shapes: global shapes of the operands.
-        args: its other arguments.
+        args: its other arguments; ``dim`` counts as ``axis``.
 
     Returns:
-        The operator; its parameters; the indices of the operands that it takes, which are all if the tuple is empty.
+        (operator, parameters, operands): the indices of the operands that it takes, which are all if the tuple is
+        empty.
 
     Raises:
-        RuleError: If the operator is unknown.
+        RuleError: If the operator is unknown, or an argument of a reshape, transposition or other operator is wrong.
     """
     key, ndim = _normalize_name(name), len(shapes[0])
     row = _index_rows().get(key)
@@ -268,11 +307,8 @@ def _find_operator(
         first = row.known_as[0]
         attributes = {**args, "axis": args["dim"]} if "dim" in args else args
         params = otherwise[first]() if first in otherwise else row.strategy_params(shapes, attributes)
-        return (
-            our_operator(row.ours) if first == "Reshape" else row.op,
-            params,
-            (0, 1) if first == "RmsNorm" else (),
-        )
+        op = our_operator(row.ours) if first == "Reshape" else row.op
+        return op, params, (0, 1) if first == "RmsNorm" else ()
     try:
         return our_operator(key), {}, ()
     except AttributeError:
@@ -293,8 +329,11 @@ def _index_rows() -> dict[str, OperatorRow]:
 def _elementwise_operator(count: int) -> Op:
     """Return an operator with the layouts of an element-wise operator of ``count`` operands.
 
-    The operator for one operand is relu, which is not linear: partial sums are reduced before it. The operator for
-    several operands adds them: partial sums stay partial.
+    The operator for one operand is relu, which is not linear: partial sums are reduced before it. The operator for two
+    or more operands adds them: partial sums stay partial.
+
+    Args:
+        count: number of operands, at least 1.
     """
     if count == 1:
         return our_operator("relu")
@@ -320,8 +359,12 @@ def _target_shape(args: Args) -> Sequence[int]:
 def _read_permutation(args: Args, ndim: int) -> tuple[int, ...]:
     """Return the order of dims: ``perm`` (or ``dims``), or the exchange of ``dim0`` and ``dim1``.
 
+    Args:
+        args: arguments of a transposition. ``dim0`` and ``dim1`` may be negative, elements of ``perm`` may not.
+        ndim: number of dims.
+
     Raises:
-        RuleError: If ``perm`` is no permutation of 0 to ndim - 1.
+        RuleError: If ``perm`` is no permutation of 0 to ndim - 1, or ``dim0`` or ``dim1`` is out of range.
     """
     if "dim0" in args:
         first, second = normalise_dims((args["dim0"], args["dim1"]), ndim)

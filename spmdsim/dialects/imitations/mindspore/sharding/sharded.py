@@ -35,6 +35,11 @@ Groups = tuple[tuple[int, ...], ...]
 def without_ones(layout: Layout) -> MindSporeLayout:
     """Return the distribution on a device matrix without axes of size 1; the map is renumbered.
 
+    Pending reductions are dropped.
+
+    Args:
+        layout: the layout.
+
     >>> reduced = without_ones(from_tensor_map((1, 16, 1), (2, 1)))
     >>> reduced.mesh.shape, reduced.tensor_map
     ((16,), (-1, 0))
@@ -65,7 +70,12 @@ def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayou
 def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
     """Return a parameter's layout when devices with equal slices split them further along dim 0.
 
-    The split of the model is the major part of dim 0, the split of the optimizer the minor part.
+    The split of the model is the major part of dim 0, the split of the optimizer the minor part. All devices with equal
+    slices take part; micro-shards of a virtual axis do not count.
+
+    Args:
+        layout: layout of the parameter.
+        shape: its global shape.
 
     Raises:
         LayoutError: If the parameter is a scalar, no slices are equal, or dim 0 is not split evenly.
@@ -91,7 +101,14 @@ def _map_entries(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ..
 
 @contextmanager
 def name_operator(operator: str) -> Iterator[None]:
-    """Convert errors inside the block to `ShardError` with the operator's name; keep UsageTypeError."""
+    """Convert errors inside the ``with`` block to `ShardError` with the operator's name.
+
+    Errors of this package are converted; the block gets None. A ShardError stays, with the name added to its ``facts``.
+    UsageTypeError, and errors of Python, stay as they are.
+
+    Args:
+        operator: MindSpore's name.
+    """
     try:
         yield
     except UsageTypeError:
@@ -105,7 +122,14 @@ def name_operator(operator: str) -> Iterator[None]:
 def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
     """Return the operator's rule for these shapes.
 
-    Raise `ShardError` for a wrong number of operands.
+    Args:
+        op: our operator.
+        shapes: global shapes of the operands.
+        params: its parameters by name.
+
+    Raises:
+        ShardError: If a rule that is a function does not take this number of operands or these parameters.
+        RuleError: If the shapes do not fit the rule.
     """
     if not isinstance(op.rule, Rule):
         try:
@@ -118,7 +142,12 @@ def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
 
 
 def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None) -> None:
-    """Raise LayoutError if layouts are for another number of devices; virtual axes do not count."""
+    """Raise LayoutError if layouts are for another number of devices; virtual axes do not count.
+
+    Args:
+        layouts: the layouts.
+        devices: number or list of devices, of which only the length counts; None: nothing is checked.
+    """
     count = None if devices is None else devices if isinstance(devices, int) else len(devices)
     for layout in layouts:
         needed = layout.mesh.size // micro_shards(layout.mesh)
@@ -127,7 +156,9 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
 
 
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
-    """Raise an error for cuts (numbers of blocks) that no operator supports with operands of these shapes.
+    """Raise an error for cuts (numbers of blocks) that no operator supports for these shapes.
+
+    Whether the cuts fit each other, or all devices are used, is not checked.
 
     Args:
         cuts: cuts per operand and dim.
@@ -135,8 +166,8 @@ def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], d
         devices: number of devices.
 
     Raises:
-        RuleError: If the number of operands or dims is wrong, or a cut is not positive, does not divide its dim, or
-            is no power of two although ``devices`` is one.
+        RuleError: If the number of operands or dims is wrong, or a cut is not positive, does not divide its dim, or is
+            no power of two although ``devices`` is one.
         UsageTypeError: If a cut is no integer.
 
     >>> check_cuts(((2, 4), (4, 1)), ((32, 784), (784, 512)), 8)
@@ -355,7 +386,13 @@ class Sharded:
 def derive_sharding(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) -> Sharded:
     """Return the sharding that an operator's rule derives from a strategy.
 
-    Results have no pending reductions unless ``more``, which overrides fields of `Sharded`, states other outputs.
+    Results have no pending reductions, and no collectives are listed, unless ``more`` states them.
+
+    Args:
+        operator: MindSpore's name.
+        bound: rule with sizes.
+        strategy: the strategy.
+        more: fields of `Sharded` that override or complete the derived ones.
     """
     computed = bound.output_layouts(strategy)
     facts: dict[str, Any] = {
@@ -385,11 +422,15 @@ def shard_without_rule(operator: str, mesh: Mesh, shapes: Sequence[Shape], input
 def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
     """Return the layout with the axes that split one dim together merged into one axis.
 
-    Only axes that are adjacent in the device matrix, in this order, are merged.
+    Only axes that are adjacent in the device matrix, in this order, are merged; the new axis has the name of the first.
+    Pending reductions are dropped.
 
     Args:
         layout: the layout.
         matrix: device matrix of the result, which may have additional leading axes of size 1; None for none.
+
+    >>> merge_axes(from_tensor_map((2, 4), ((1, 0), -1))).mesh.shape
+    (8,)
     """
     mesh, axes = layout.mesh, list(layout.mesh.axes)
     blocks = [[axis] for axis in axes]
@@ -409,9 +450,10 @@ def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSpo
 
 
 def forward_collectives(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
-    """Return the collective after the local operator: none, an AllReduce or a ReduceScatter.
+    """Return the list of the collective after the local operator, which may be empty.
 
-    Reductions along a virtual axis are local to the device.
+    Without a pending reduction there is none. It is a ReduceScatter if ``wanted`` splits a dim along one of the axes of
+    the pending reduction, else an AllReduce. Reductions along a virtual axis are local to the device.
 
     Args:
         computed: layout of the result before the collective.
@@ -436,13 +478,15 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
     """Return the layout that an out_strategy asks for.
 
     Args:
-        kind: ``"no"`` (not accepted), ``"product"`` (a pending sum may be scattered), or another kind (reduced only).
+        kind: ``"no"`` (not accepted), ``"product"`` (a pending sum may be scattered along dim 0), or another kind
+            (reduced only).
         computed: layout of the result with pending reductions.
         shape: global shape of the result.
-        out: cuts or a layout, perhaps in a tuple.
+        out: cuts or a layout, or a tuple whose first element it is.
 
     Raises:
-        ShardError: If the operator does not support it.
+        ShardError: If the operator accepts none, the result cannot have this layout, or cuts are given for a product
+            with other than 2 dims.
     """
     if kind == "no":
         raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")

@@ -67,13 +67,14 @@ def shard(
     Args:
         operator: MindSpore's name, such as ``"MatMul"``.
         input_shapes: global shapes of the operands.
-        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). None is data parallel:
-            dim 0 of the first operand over all devices.
-        out_strategy: cuts or layout of the result, if the operator accepts one (MatMul, Gather, Transpose).
-        devices: number of devices, or their ranks in order; by default the product of the cuts. A virtual axis of
-            layouts does not count.
-        repeat: side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); by default
-            the operator's own.
+        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). None is data parallel: dim
+            0 of the first operand over all devices. An attribute ``layout`` replaces it.
+        out_strategy: cuts or layout of the result, if the operator accepts one (MatMul, Gather, Transpose); None: it
+            follows from the operands.
+        devices: number of devices, or their ranks in order; None for the product of the cuts, and for 1 without a
+            strategy. A virtual axis of layouts does not count.
+        repeat: side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); None for the
+            operator's own.
         attrs: MindSpore's attributes, such as ``{"transpose_b": True}``. With ``cross_batch``, every device keeps its
             own addend of a reduction.
 
@@ -110,7 +111,15 @@ def shard(
 
 
 def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, Any]) -> None:
-    """Raise ShardError for attributes that the operator lacks, and for texts instead of other values."""
+    """Raise ShardError for attributes that the operator lacks, and for texts instead of other values.
+
+    Other values are not checked. ``dtype`` may always be a text.
+
+    Args:
+        operator: MindSpore's name, for the error.
+        row: row of the operator table.
+        attributes: values by name.
+    """
     names = row.attribute_names
     defaults = {**arguments(row.called).defaults, **arguments(row.attrs).defaults}
     for name, value in attributes.items():
@@ -122,10 +131,15 @@ def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, A
 
 
 def configured_layouts(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
-    """Return the layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``.
+    """Return one layout per operand from an attribute ``layout`` in numbers.
+
+    Args:
+        attribute: ``{"dev_matrix": ..., "input_tensor_map": ...}``: the device matrix, and per operand a tensor map
+            (axes from the right, -1 for none). Further keys are ignored.
 
     Raises:
         ShardError: If the attribute is no dict with both keys.
+        LayoutError: If a map does not fit the device matrix.
     """
     if not isinstance(attribute, Mapping) or not {"dev_matrix", "input_tensor_map"} <= {*attribute}:
         raise ShardError(
@@ -160,7 +174,12 @@ class _RequestedStrategy:
 
         Args:
             in_strategy: cuts per operand, or of the result for OneHot; None is data parallel.
-            repeat: side of the device matrix for repeated calculation.
+            repeat: side of the device matrix for repeated calculation, ``"left"`` or ``"right"``.
+
+        Raises:
+            RuleError: If the cuts do not fit the shapes, the rule or the devices.
+            LayoutError: If a result is split unevenly.
+            ShardError: If the requested out_strategy is not supported.
         """
         row, bound = self.row, self.bound
         if row.of_result and in_strategy is not None:
@@ -181,9 +200,15 @@ class _RequestedStrategy:
     def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
         """Derive the sharding from one layout per operand.
 
+        With the attribute ``enable_nd_tp``, layouts of a product are those of tensor parallelism in two or three dims.
+
+        Args:
+            layouts: the layouts.
+
         Raises:
             LayoutError: If a layout splits unevenly or is for another number of devices.
-            ShardError: If there is not one layout per operand.
+            ShardError: If there is not one layout per operand, or the requested out_strategy is not supported.
+            RuleError: If the rule cannot combine the layouts.
             UsageTypeError: If cuts and layouts are mixed.
         """
         if not all(isinstance(entry, Layout) for entry in layouts):
@@ -219,13 +244,19 @@ class _RequestedStrategy:
     def _derive(
         self, strategy: Strategy, repeated: int, side: str, layouts: tuple[Layout, ...] | None = None
     ) -> Sharded:
-        """Derive layouts and collectives from a strategy.
+        """Derive layouts of all results, and the collective of the first one, from a strategy.
+
+        Pending sums are reduced; with the attribute ``cross_batch`` no collective is listed.
 
         Args:
             strategy: the strategy.
             repeated: number of devices that do equal work.
-            side: position of their axis in the device matrix.
+            side: position of their axis in the device matrix, ``"left"`` or ``"right"``.
             layouts: layouts of the operands; None takes the layouts of the strategy.
+
+        Raises:
+            ShardError: If the requested out_strategy is not supported.
+            LayoutError: If a result is split unevenly.
         """
         row, bound, attrs = self.row, self.bound, self.attrs
         inputs = layouts or bound.input_layouts(strategy)
@@ -261,8 +292,8 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
 
     Returns:
         For each operand the number of blocks of each dim. Dims of any operand that have the factor of this dim 0 are
-        cut into ``devices`` blocks, all others into 1. No dim is cut if the first operand is a scalar, or its dim 0
-        has no factor in the rule.
+        cut into ``devices`` blocks, all others into 1. No dim is cut if the first operand is a scalar, or its dim 0 has
+        no factor in the rule.
 
     Raises:
         RuleError: If dim 0 must stay whole, or ``devices`` does not divide its size.
@@ -289,7 +320,8 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
         devices: number or list of devices; None for the product of the cuts.
 
     Raises:
-        ShardError: If a further entry is not empty, or the cuts do not fit the result or the devices.
+        ShardError: If a further entry is not empty.
+        RuleError: If the cuts do not fit the result's shape; see `check_cuts`.
     """
     entries = [tuple(entry) for entry in in_strategy]
     if any(entry for entry in entries[1:]):
@@ -302,14 +334,16 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
 def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
     """Return our operator with a strategy in MindSpore's form, on devices and not on virtual ranks.
 
+    Shapes are not known yet: whether the strategy fits them is checked in a call.
+
     Args:
         op: our operator.
         in_strategy: cuts or one layout per operand, not mixed.
         out_strategy: cuts or layout of the result, or None.
-        repeat: side of repeated calculation in the device matrix.
+        repeat: side of repeated calculation in the device matrix, ``"left"`` or ``"right"``.
 
     Raises:
-        UsageTypeError: If ``in_strategy`` is no such tuple.
+        UsageTypeError: If ``in_strategy`` is no such tuple or list, or is empty.
     """
     if not isinstance(in_strategy, (tuple, list)) or not in_strategy:
         raise UsageTypeError(
@@ -329,7 +363,11 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
 
 
 def _to_devices(strategy: Any) -> Any:
-    """Return a strategy with its layouts on real devices, without virtual axes."""
+    """Return a strategy with its layouts on real devices, without virtual axes.
+
+    Args:
+        strategy: a layout, a tuple or list of layouts, or anything else, such as cuts, which is returned unchanged.
+    """
     if isinstance(strategy, Layout):
         return device_layout(strategy)
     if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
@@ -341,7 +379,11 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
     """Return a configured operator with its layouts for operands with these numbers of dims.
 
     A layout written as one tuple of axes depends on the number of dims; see `MindSporeLayout.of`. Other configured
-    operators, and None, are returned unchanged.
+    operators, None, and operators for another number of operands are returned unchanged.
+
+    Args:
+        sharding: the configured operator; None if there is no strategy.
+        ndims: number of dims of each operand.
     """
     in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
     if sharding is None or len(in_strategy) != len(ndims) or not isinstance(in_strategy[0], Layout):
@@ -353,7 +395,12 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
 
 
 def _check_devices(layouts: Sequence[Layout], ranks: int) -> None:
-    """Raise ShardError unless the device matrix of each layout has as many devices as there are ranks."""
+    """Raise ShardError unless the device matrix of each layout has as many devices as there are ranks.
+
+    Args:
+        layouts: the layouts.
+        ranks: number of ranks.
+    """
     for layout in layouts:
         if layout.mesh.size != ranks:
             raise ShardError(
@@ -376,6 +423,7 @@ def strategy_of(
 
     Raises:
         ShardError: If the strategy does not fit the shapes or the ranks.
+        UsageTypeError: If a cut is no integer.
     """
     if sharding is None:
         return data_parallel(bound, ranks)
@@ -404,6 +452,10 @@ def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
 
     If the number of ranks does not divide the dim, or the dim must stay whole, nothing is split: all ranks compute the
     whole result.
+
+    Args:
+        bound: rule of the operator with its sizes.
+        ranks: number of ranks.
     """
     try:
         cuts = default_cuts(bound, ranks)
@@ -418,7 +470,7 @@ def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None,
     Do nothing without an out_strategy.
 
     Args:
-        row: row of the operator table.
+        row: row of the operator table, whose ``out_strategy`` says what is accepted.
         bound: rule with sizes.
         sharding: the configured operator, or None.
         strategy: the strategy of the call.
