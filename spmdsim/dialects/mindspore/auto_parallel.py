@@ -57,9 +57,9 @@ class AutoParallel(DialectObject):
         """State which part of the global input each rank passes.
 
         Args:
-            config: ``"data_parallel"`` (default): each rank passes its rows of a batch that is as many times as long
-                as there are ranks. ``"full_batch"``: every rank passes the whole batch. A tuple with cuts or a Layout
-                per input: each rank passes its slice.
+            config: ``"data_parallel"`` (default): each rank passes its rows of a batch that is as many times as long as
+                there are ranks. ``"full_batch"``: every rank passes the whole batch. A tuple with cuts or a Layout per
+                input: each rank passes its slice.
 
         Raises:
             InputError: If ``config`` is None or another word.
@@ -78,11 +78,12 @@ class AutoParallel(DialectObject):
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Split parameters and the optimiser's state further, over the ranks that need equal slices.
 
-        Parameters are gathered where they are used.
+        It holds for parameters that are filled later. Parameters are gathered where they are used. A parameter stays
+        whole if dim 0 would be split unevenly.
 
         Args:
             shard_size: number of ranks that share a slice; -1 for all that need it.
-            threshold: size in KB below which a parameter stays whole.
+            threshold: size in KB (1024 bytes) of the whole parameter below which it stays whole.
             optimizer_level: ``"level1"``: gradients are summed as wholes, of which each rank takes its shard.
                 ``"level2"``: they are reduced by reduce_scatter. ``"level3"``: gathered parameters are also dropped
                 after their operator, and gathered again for the backward pass.

@@ -136,11 +136,12 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     """Return the class of a cell that applies the first primitive of a row of the operator table.
 
     The cell passes its constructor's arguments to the primitive's. The primitive is an attribute of the cell with the
-    name of the row's first function.
+    name of the row's first function, or, without functions, the class's name in lower case. Equal arguments return one
+    class.
 
     Args:
         row: the row.
-        name: name of the class; by default the row's.
+        name: name of the class; empty for the row's.
     """
     name = name or row.cell
     attribute = next(iter(row.written_functions), name.lower())
@@ -350,14 +351,20 @@ class CrossEntropyLoss(_Loss):
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
-        """Compute the loss of logits ``[batch, classes, ...]``.
+        """Return the loss of logits: a scalar, or one number per row without reduction.
+
+        Pending sums of a scalar are reduced. The ``name`` of a plain mean or sum says that each rank computes it from
+        its own rows (:mod:`spmdsim.dialects.mindspore.context`). With weights, smoothed labels, ignored rows or
+        probabilities as labels, it has no such name.
 
         Args:
-            logits: the logits.
-            labels: class numbers ``[batch, ...]``, or probabilities in the shape of the logits.
+            logits: the logits: a tensor, a parameter or an array.
+            labels: class numbers ``[batch, ...]``, or probabilities in the shape of the logits; arrays are equal on all
+                ranks.
 
         Raises:
-            InputError: If a class number or the shape of ``weight`` is wrong.
+            InputError: If a class number is out of range, which is checked for arrays only, or ``weight`` has a wrong
+                shape.
         """
         x = to_tensor(logits)
         x = x.to(x.layout.reduced)
@@ -378,9 +385,13 @@ class CrossEntropyLoss(_Loss):
         return _reduce_loss(losses.cross_entropy(x, targets, self._place_weight(rows), *options))
 
     def _place_weight(self, rows: Tensor) -> Tensor | None:
-        """Return the weights of the classes, replicated on the mesh of the logits; None without weights.
+        """Return the classes' weights, replicated on the logits' mesh; None without weights.
 
-        ``rows`` are the logits with the classes in the last dim. Raises InputError for another number of weights.
+        Args:
+            rows: the logits with the classes in the last dim.
+
+        Raises:
+            InputError: If there is not one weight per class.
         """
         if self.weight is None:
             return None
@@ -398,7 +409,15 @@ class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
         self.sparse = sparse
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
-        """Compute ``[batch, classes]`` and labels -> ``[batch]``, or ``[]`` with a reduction."""
+        """Return the loss of each row, or a scalar with a reduction.
+
+        Args:
+            logits: as in `CrossEntropyLoss`.
+            labels: class numbers ``[batch]`` if ``sparse``, else probabilities in the shape of the logits.
+
+        Raises:
+            InputError: If the number of the labels' dims does not fit ``sparse``, or a class number is out of range.
+        """
         dims = np.ndim(labels)
         if (dims < to_tensor(logits).ndim) is not self.sparse:
             raise InputError(

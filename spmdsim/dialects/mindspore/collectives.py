@@ -40,7 +40,7 @@ def check_attributes(attrs: Any) -> None:
 
     Args:
         attrs: attributes by name: ``group``, and for some collectives ``op``, ``split_count``, ``split_dim``,
-            ``concat_dim`` or ``root_rank``. Only these are checked.
+            ``concat_dim`` or ``root_rank``. Others are not checked, nor whether the group exists.
 
     Raises:
         InputError: If ``op`` is an unknown word.
@@ -70,7 +70,14 @@ class _Back(Node):
         self.back = back
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradient of each rank's array."""
+        """Run the transposed collective; return ``[[gradient of the ranks' arrays]]``.
+
+        Where ranks have copies of a shard, each has a gradient of its own; the gradient is their mean, as a pending
+        reduction.
+
+        Args:
+            gradients: one list with the addends of the result's gradient. It is returned itself if the list is empty.
+        """
         if not gradients[0]:
             return gradients
         dy = reduce_gradients(gradients[0], gradients[0][0].layout.dual())
@@ -128,7 +135,14 @@ class CallGroup:
             raise UsageTypeError(f"{name} takes a tensor of numbers, not of {self.dtype.name}")
 
     def _compare(self, description: str) -> None:
-        """Raise InputError unless all ranks of the group have this description of their array."""
+        """Raise InputError unless all ranks of the group have this description of their array.
+
+        All ranks of the group must call it. The error is equal on them: it names the first rank that differs from the
+        group's first.
+
+        Args:
+            description: type and shape, as text.
+        """
         texts = self.world.gather_on(self.ranks, description)
         first = texts[self.ranks[0]]
         for rank, text in texts.items():
@@ -144,10 +158,10 @@ class CallGroup:
         Args:
             number: the dim; negative numbers count from the end.
             what: name of the argument, for messages.
-            divides: also check that the number of ranks divides its size.
+            divides: also check that the number of ranks of the group divides the size of the dim.
 
         Raises:
-            InputError: If the dim is out of range, or ``divides`` is set and the ranks do not divide its size.
+            InputError: If the dim is out of range, or the ranks do not divide its size.
         """
         if not -len(self.shape) <= number < len(self.shape):
             raise InputError(
@@ -187,11 +201,13 @@ class CallGroup:
         return self.tensor_of(meta, arrays, local or self.shape).to(target)
 
     def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
-        """Return a tensor whose shards are arrays of the ranks; ranks outside of the group own nothing.
+        """Return a tensor on the group's ranks whose shards are the ranks' arrays.
+
+        Ranks outside of the group own nothing. Nothing is communicated, and the arrays' types are not checked.
 
         Args:
             meta: layout, shape and type of the tensor.
-            arrays: one array per rank that this process plays.
+            arrays: one array per rank that this process plays, in order; those of ranks outside are not used.
             local: shape of a shard; each array is reshaped to it.
         """
         shards = [
@@ -221,9 +237,13 @@ class CallGroup:
 
 
 def all_reduce(group: CallGroup) -> Tensor:
-    """Return the sum of the ranks' arrays, or the reduction of the attribute ``op``, on all ranks.
+    """Return the ranks' arrays, reduced by the attribute ``op``, on all ranks of the group.
 
-    Gradients are summed over the ranks. The gradient of a maximum or minimum goes to the elements that equal it.
+    Gradients are summed over the ranks. The gradient of a maximum or minimum goes to all elements that equal it. The
+    gradient of a product is nan where an element is 0.
+
+    Args:
+        group: the group, its arrays, and the attributes.
     """
     op = group.attrs["op"]
     reduced = group.redistribute(group.layout(partial=op), group.layout(), group.shape)
@@ -260,10 +280,17 @@ def reduce_scatter(group: CallGroup) -> Tensor:
 
 
 def all_to_all(group: CallGroup) -> Tensor:
-    """Return on rank k every rank's k-th block along ``split_dim``, concatenated along ``concat_dim``.
+    """Return on rank k the k-th block of every rank, concatenated.
+
+    Arrays are split along ``split_dim``, and the blocks concatenated along ``concat_dim``. Blocks are in the order of
+    the group's ranks. The gradient is exchanged in the opposite direction.
+
+    Args:
+        group: the group, its arrays, and the attributes.
 
     Raises:
-        InputError: If ``split_count`` is not the number of ranks, which must divide the split dim.
+        InputError: If ``split_count`` is not the number of ranks, this number does not divide the split dim, or a dim
+            is out of range.
     """
     count, concat = group.attrs["split_count"], group.check_dim(group.attrs["concat_dim"], "concat_dim")
     if count != group.size:
@@ -285,7 +312,13 @@ def all_to_all(group: CallGroup) -> Tensor:
 
 
 def broadcast(group: CallGroup) -> Tensor:
-    """Return the array of the root on all ranks of a group; its gradient is summed on the root.
+    """Return the array of the root on all ranks of a group.
+
+    Its gradient is summed on the root, and 0 on other ranks.
+
+    Args:
+        group: the group, its arrays, and the attributes. ``root_rank`` is a rank of the job, not a position in the
+            group.
 
     Raises:
         InputError: If the root is not in the group.

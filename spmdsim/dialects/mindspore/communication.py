@@ -43,17 +43,19 @@ def release() -> None:
 
 @explained
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Create a group of ranks under a name; only its ranks need to call.
+    """Create a group of ranks under a name; only its ranks need to call. Nothing is communicated.
+
+    A second call with equal ranks does nothing.
 
     Args:
-        group: name of the group.
+        group: name of the group; not one of the group of all ranks.
         rank_ids: ranks in the group's order.
-        options: ignored.
+        options: not used.
 
     Raises:
         UsageTypeError: If the name is no text, or the ranks are no list of integers.
-        InputError: If the group has fewer than two ranks, a rank is repeated or not running, or other ranks use the
-            name.
+        InputError: If the group has fewer than two ranks, a rank is repeated or not running, the name is that of all
+            ranks, or a group of other ranks has it.
     """
     world, groups = current_world(), _groups.setdefault(current_world(), {})
     refuse({
@@ -80,7 +82,10 @@ def destroy_group(group: str) -> None:
 
 
 def get_process_group_ranks(group: str | None = None) -> list[int]:
-    """Return the ranks of a group, in its order; None is the group of all ranks.
+    """Return a new list of the ranks of a group, in its order.
+
+    Args:
+        group: name of the group; None, or a backend's name such as ``"hccl_world_group"``, is the group of all ranks.
 
     Raises:
         UsageTypeError: If the name is no text.

@@ -56,13 +56,15 @@ class Sharing:
     level: int = 1
 
     def storage_layout(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
-        """Return a layout that stores a parameter in smaller shards: ranks with equal slices split dim 0.
+        """Return a layout that stores a parameter in smaller shards along dim 0.
 
-        The split that the operator needs is the major one. If ``size`` is below the number of ranks with equal slices,
-        neighbouring ranks share; a mesh axis of which they are a part is cut in two for this.
+        Ranks with equal slices split dim 0. The split that the operator needs is the major one. If ``size`` is below
+        the number of ranks with equal slices, neighbouring ranks share; a mesh axis of which they are a part is cut in
+        two for this.
 
-        It is ``layout`` itself if the parameter is smaller than the threshold, no ranks have equal slices, or dim 0
-        would be split unevenly.
+        It is ``layout`` itself if the whole parameter has fewer bytes than the threshold, if it has no dims, if no
+        ranks have equal slices, if the mesh's axes cannot be cut for this number of ranks, or if dim 0 would be split
+        unevenly.
 
         Args:
             layout: layout that the operator needs.
@@ -120,6 +122,9 @@ class Parallel:
 
         A mean over each rank's own rows counts once per rank, a sum over them once. Any other loss counts once; without
         ``loss_repeated_mean``, once per rank that has it.
+
+        Args:
+            loss: the loss, whose ``name`` is `LOCAL_MEAN` or `LOCAL_SUM` if each rank computes it from its own rows.
         """
         if loss.name == LOCAL_MEAN:
             return loss.world.size
@@ -132,13 +137,17 @@ class Parallel:
         return count_copies(layout) if self.gradients_mean else 1
 
     def to_global(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return a network's inputs as global tensors, by the dataset strategy; all ranks must call.
+        """Return a network's inputs as global tensors; all ranks must call it.
 
-        Inputs that are no arrays, and arrays without dims, are returned unchanged. "full_batch" returns all inputs
-        unchanged.
+        Each array is this rank's slice of a tensor by the dataset strategy, see `_join_slices`. Inputs that are no
+        arrays, and arrays without dims, are returned unchanged. "full_batch" returns all inputs unchanged.
+
+        Args:
+            inputs: arguments of the network.
 
         Raises:
-            InputError: If the strategy has another number of inputs, or slices do not fit together; see `_join_slices`.
+            InputError: If the strategy has another number of inputs, or slices do not fit together.
+            LayoutError: If the product of the cuts does not divide the number of ranks.
         """
         strategy, size = self.dataset_strategy, current_world().size
         if strategy == "full_batch":
@@ -226,7 +235,7 @@ def parallel() -> Parallel | None:
 
 @contextmanager
 def use_settings(settings: Parallel) -> Iterator[None]:
-    """Run the block with these settings."""
+    """Run the ``with`` block, which gets None, with these settings; then those before it are in force again."""
     entered.append(settings)
     try:
         yield
@@ -235,10 +244,18 @@ def use_settings(settings: Parallel) -> Iterator[None]:
 
 
 def call_outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
-    """Call a network with its inputs; in a parallel program, with global tensors.
+    """Call a network with its inputs, joined to global tensors in a parallel program.
 
     The inputs of the outermost call are the ranks' slices by the program's dataset strategy. They are joined to global
     tensors, so all ranks must make this call. Calls inside, and stand-alone programs, pass inputs on unchanged.
+
+    Args:
+        call: the network.
+        inputs: its positional arguments.
+        options: its arguments by name, which are passed on unchanged.
+
+    Raises:
+        InputError: If slices do not fit together; see `Parallel.to_global`.
     """
     settings = None if entered else parallel()
     if settings is None:
@@ -284,7 +301,13 @@ _TARGETS = ("Ascend", "GPU", "CPU", "Davinci")
 
 
 def set_context(**settings: Any) -> None:
-    """Check and store settings; programs always run eagerly.
+    """Check and store settings of MindSpore's context by name; programs always run eagerly.
+
+    ``mode`` and ``device_target`` are checked, other values are not. After an error, none is stored. No setting has an
+    effect.
+
+    Args:
+        settings: values by name of setting.
 
     Raises:
         InputError: If MindSpore has no such setting, mode or device.
@@ -314,13 +337,18 @@ def set_device(device_target: str, device_id: int | None = None) -> None:
 def set_auto_parallel_context(**settings: Any) -> None:
     """Set what :class:`AutoParallel` sets, in MindSpore's older form.
 
-    ``parallel_mode="semi_auto_parallel"`` is the mode of every program here: operators use their strategies, others
-    are data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the searched function.
-    ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect on
-    programs that are not stand-alone.
+    ``parallel_mode="semi_auto_parallel"`` is the mode of every program here: operators use their strategies, others are
+    data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the searched function. ``dataset_strategy``,
+    ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect on programs that are not
+    stand-alone. ``full_batch`` and ``dataset_strategy`` set each other. Settings that change only speed or files are
+    ignored.
+
+    Args:
+        settings: values by name of setting. Those before a wrong one are stored.
 
     Raises:
         InputError: If a setting or a value is not supported.
+        UsageTypeError: If a bool is needed, or a dataset strategy has a wrong type.
     """
     for name, value in settings.items():
         if name in _NEAREST and value not in (1, False, None, ""):
@@ -355,10 +383,16 @@ def _get_setting(settings: dict[str, Any], name: str, refusal: str = "no setting
 
 
 def _check_setting(name: str, value: Any) -> None:
-    """Raise an error if ``value`` is no value of the setting ``name`` of `set_auto_parallel_context`.
+    """Raise an error if a value does not fit a setting of `set_auto_parallel_context`.
+
+    Checked are ``parallel_mode``, ``device_num``, ``dataset_strategy`` and settings whose default is a bool.
+
+    Args:
+        name: name of the setting; unknown names are accepted.
+        value: its value.
 
     Raises:
-        InputError: If the mode is not supported or the number of devices is wrong.
+        InputError: If the mode is not supported, or the number of devices is neither None nor the number of ranks.
         UsageTypeError: If a bool is needed, or a dataset strategy has a wrong type.
     """
     modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
@@ -378,10 +412,14 @@ def _check_setting(name: str, value: Any) -> None:
 
 
 def check_strategy(config: Any) -> Any:
-    """Return a dataset strategy after a check.
+    """Return a dataset strategy unchanged after a check.
+
+    Args:
+        config: ``"full_batch"``, ``"data_parallel"``, or a tuple with cuts (a tuple of ints) or a Layout per input.
+            Sizes of cuts are not checked.
 
     Raises:
-        InputError: If it is None or an unknown word.
+        InputError: If it is None or another word.
         UsageTypeError: If it has another type, or an entry is neither cuts nor a Layout.
     """
     if config is None or (isinstance(config, str) and config not in ("full_batch", "data_parallel")):

@@ -33,8 +33,8 @@ from spmdsim.wrong_calls import explained
 def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a function of MindSpore's tensors that computes a function of spmdsim's own tensors.
 
-    Operands of a call are tensors, parameters and whole arrays, which move to the mesh of the first tensor. Other
-    arguments are passed on. A list of results becomes a tuple.
+    Operands of a call are tensors, parameters and whole arrays, also in lists, tuples and dicts. They move to the mesh
+    of the first tensor; see `_move_to_mesh`. Other arguments are passed on. A list of results becomes a tuple.
 
     Args:
         function: the function of spmdsim's own tensors.
@@ -57,12 +57,15 @@ def _move_to_mesh(x: Any, mesh: Any) -> Any:
     """Return a tensor, parameter or array as a tensor on a mesh; other values unchanged.
 
     A tensor on ``mesh`` keeps its layout. A tensor of another mesh and an array are replicated on ``mesh``, and so is a
-    parameter that has no layout yet.
+    parameter that has no layout yet; a parameter that has one keeps it.
 
     Args:
-        x: the value.
-        mesh: the mesh. None: tensors stay as they are, and other values become tensors by `to_tensor`, which splits
-            dim 0 of arrays over all ranks.
+        x: the value; arrays are equal on all ranks.
+        mesh: the mesh. None: tensors stay as they are, and other values become tensors by `to_tensor`, which splits dim
+            0 of arrays over all ranks.
+
+    Raises:
+        InputError: If the ranks have different arrays.
     """
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x
@@ -78,9 +81,13 @@ def _move_to_mesh(x: Any, mesh: Any) -> Any:
 
 
 def _extreme(name: str) -> Row:
-    """Return the row of ``max`` or ``min``: the element and its index along an axis.
+    """Return the row of ``max`` or ``min``, with parameters ``(input, axis=None, keepdims=False)``.
 
-    Without an axis, the index is 0 as in MindSpore.
+    Its function returns the extreme and its index along the axis. Without an axis, it is the extreme of all elements,
+    and the index is 0 (int32) as in MindSpore. A tensor as ``axis`` selects the elementwise extreme; see `extreme_row`.
+
+    Args:
+        name: ``"max"`` or ``"min"``.
     """
 
     def call(input: Any, axis: int | None = None, keepdims: bool = False) -> Any:
@@ -178,7 +185,15 @@ ROWS: dict[str, Row] = {
 def _layer_norm(
     x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    """Normalise over the last dims, of shape ``normalized_shape``; weight defaults to 1, bias to 0."""
+    """Normalise over the last dims by mean and variance; apply ``weight`` and ``bias``.
+
+    Args:
+        x: tensor, parameter or array.
+        normalized_shape: sizes of the last dims, which are normalised together.
+        weight: factor of this shape; None is 1.
+        bias: addend of this shape; None is 0.
+        eps: number added to the variance.
+    """
     sizes = tuple(normalized_shape)
     begin = len(shape_of(x)) - len(sizes)
     scale = np.ones(sizes, x.dtype) if weight is None else weight
@@ -189,7 +204,18 @@ def _layer_norm(
 def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
     """Scale gradients by one factor so that their global norm is at most ``clip_norm``.
 
-    Raises InputError if ``use_norm`` is not None; MindSpore refuses it too.
+    All ranks must call it. The global norm is the square root of the sum of the squares of all elements.
+
+    Args:
+        x: the gradients: tensors, parameters or arrays.
+        clip_norm: the largest norm.
+        use_norm: must be None.
+
+    Returns:
+        The tuple of scaled tensors; unscaled if their norm is small enough.
+
+    Raises:
+        InputError: If ``use_norm`` is not None; MindSpore refuses it too.
     """
     if use_norm is not None:
         raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
@@ -276,12 +302,15 @@ _NETWORK_WRITTEN = ("softmax: softmax(input, dim=-1)", "log_softmax: log_softmax
 def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
     """Return, for each name of ``mint``, a function without arguments that creates the function.
 
-    Of equal names, the last source counts.
+    Of equal names, the last source counts: ``rows``, then ``same``, then ``written``.
 
     Args:
-        rows: rows with PyTorch's parameters.
+        rows: rows with PyTorch's parameters, by name.
         same: names, separated by spaces, of functions that ``mint`` shares with ``ops``.
         written: functions of ``ops`` with other names or parameters, as ``"name in ops: name(parameters)"``.
+
+    Raises:
+        KeyError: If ``ops`` lacks a function of ``same`` or ``written``.
     """
     ours = functions()
     forms = {text.split(": ")[1].partition("(")[0]: text.split(": ") for text in written}

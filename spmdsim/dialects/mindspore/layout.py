@@ -42,7 +42,10 @@ def real_axes(axes: Iterable[str]) -> tuple[str, ...]:
 
 
 def device_mesh(mesh: Mesh) -> Mesh:
-    """Return the mesh of devices, whose virtual axis has size 1.
+    """Return the mesh of real devices: a virtual axis (of micro-shards) gets size 1.
+
+    A mesh without virtual axis is returned itself. Device d of the new mesh plays the ranks d * n to d * n + n - 1 of a
+    virtual axis of size n.
 
     Raises:
         LayoutError: If the micro-shards of a device are not adjacent in the rank list.
@@ -248,11 +251,11 @@ def from_tensor_map(
     Args:
         device_matrix: sizes of the axes.
         tensor_map: per dim a number, or several numbers (major first, -1 is ignored) that split it together.
-        rank_list: the device at each position; by default ``0 .. n-1``.
-        alias_name: names of the axes; by default ``"d<n>"`` with the number from the right.
+        rank_list: the device at each position; None for ``0 .. n-1``.
+        alias_name: names of the axes; None for ``"d<n>"`` with the number from the right.
 
     Raises:
-        LayoutError: If a number is outside -1 .. axes-1, or repeated.
+        LayoutError: If a number is outside -1 .. axes-1, or repeated, or matrix, names and ranks do not fit each other.
         UsageTypeError: If an entry is no integer.
 
     >>> from_tensor_map((2, 2, 2), (0, (1, 2))).bounds((32, 784), 2)
@@ -287,11 +290,12 @@ def from_placements(
     Args:
         mesh_shape: sizes of the axes.
         alias_name: names of the axes.
-        placements: one per axis.
+        placements: one per axis: Shard (negative dims count from the end), Replicate or Partial.
         ndim: number of dims of the tensor.
 
     Raises:
-        LayoutError: If two axes split one dim, or a dim is out of range.
+        LayoutError: If two axes split one dim, a dim is out of range, the number of placements differs from the number
+            of axes, or ``ndim`` is negative.
     """
     if ndim < 0:
         raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
@@ -312,7 +316,8 @@ def from_placements(
 def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindSporeLayout:
     """Return the layout of one tensor with ``.shard`` cuts, which are its device matrix.
 
-    If the product of the cuts is smaller than the number of devices, devices along a further axis repeat the work.
+    If the product of the cuts is smaller than the number of devices, devices along a further axis repeat the work. Axes
+    are named ``"d<n>"`` with the number from the right.
 
     Args:
         cuts: the number of blocks of each dim.
@@ -371,7 +376,17 @@ def _check_kind(what: str, kind: type, *values: Any) -> None:
 
 
 def _check_axes(matrix: Any, names: Any) -> None:
-    """Raise an error of MindSpore's unless a device matrix and alias names describe the axes of a mesh."""
+    """Raise an error unless a device matrix and alias names describe the axes of a mesh.
+
+    Args:
+        matrix: the device matrix, a tuple of positive ints.
+        names: the alias names, a tuple of different texts, one per axis; none is empty or ``"None"``, and only the last
+            may be that of the virtual axis.
+
+    Raises:
+        UsageTypeError: If one is no tuple, or an element has another type; bools are no integers.
+        LayoutError: If lengths, sizes or names are wrong.
+    """
     _check_kind("device_matrix", tuple, matrix)
     _check_kind("alias_name", tuple, names)
     sizes = f"device_matrix {matrix} has {many(len(matrix), 'axis', 'axes')}, but alias_name {names} names {len(names)}"
@@ -389,7 +404,19 @@ def _check_axes(matrix: Any, names: Any) -> None:
 
 
 def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
-    """Raise an error unless a rank list is flat, of ints, and as long as the device matrix is large."""
+    """Raise an error unless a rank list is a flat list with one int per device.
+
+    Repeated or negative ranks are not checked here.
+
+    Args:
+        rank_list: the rank list; only a list is accepted.
+        device_matrix: sizes of the axes.
+
+    Raises:
+        UsageTypeError: If it is no list, or an element is no integer.
+        NestedRankListError: If an element is a list or tuple.
+        LayoutError: If its length is not the product of the sizes.
+    """
     _check_kind("rank_list", list, rank_list)
     if any(isinstance(rank, list | tuple) for rank in rank_list):
         raise NestedRankListError(f"rank_list must be one-dimensional and hold ints, but got {rank_list}")

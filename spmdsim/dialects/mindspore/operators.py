@@ -57,7 +57,10 @@ def _dims_param(default: int) -> ToParams:
 def _dim_param(default: int) -> ToParams:
     """Return the ``params`` of rows along one dim: attribute ``axis`` becomes parameter ``dim``.
 
-    ``default`` is the dim of calls without the attribute. The function raises ShardError for several dims.
+    The function returns ``{"dim": n}`` with n >= 0. It raises ShardError for several dims.
+
+    Args:
+        default: the dim of calls without the attribute; negative numbers count from the end.
     """
 
     def params(shapes: Shapes, attrs: Attrs) -> Params:
@@ -76,9 +79,14 @@ def _reduction_params(shapes: Shapes, attrs: Attrs) -> Params:
 
 
 def _transpose_params(shapes: Shapes, attrs: Attrs) -> Params:
-    """Return the order of dims of a Transpose, by default reversed.
+    """Return ``{"perm": order of the dims}`` of a Transpose, with dims >= 0.
 
-    Raises ShardError if it is no permutation.
+    Args:
+        shapes: shapes of the operands; the first one counts.
+        attrs: attributes of the call; the order is ``perm`` or ``input_perm``, by default reversed.
+
+    Raises:
+        ShardError: If the order is no permutation.
     """
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
@@ -132,21 +140,36 @@ def _expanded_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
 
 
 def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
-    """Return the shape without the dims of ``axis``, or without all dims of size 1.
+    """Return the shape without the dims of the attribute ``axis``.
 
-    Raises InputError if a dim is larger.
+    Args:
+        shape: shape of the operand.
+        attrs: attributes with ``axis``: a dim or several. None or ``()`` removes all dims of size 1.
+
+    Raises:
+        InputError: If a dim has another size than 1.
     """
     axis = () if attrs["axis"] is None else attrs["axis"]
-    gone = set(normalise_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
-    if any(shape[d] != 1 for d in gone):
-        raise InputError(f"Squeeze takes dims of size 1 away, but shape {shape} has others at {sorted(gone)}")
-    return [n for d, n in enumerate(shape) if d not in gone]
+    removed_dims = set(normalise_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
+    if any(shape[d] != 1 for d in removed_dims):
+        raise InputError(
+            f"Squeeze takes dims of size 1 away, but shape {shape} has others at {sorted(removed_dims)}"
+        )
+    return [n for d, n in enumerate(shape) if d not in removed_dims]
 
 
 def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
-    """Return ``start``, ``stop`` and ``step`` per dim of a StridedSlice.
+    """Return ``start``, ``stop`` and ``step`` per dim of a StridedSlice, as a dict of tuples.
 
-    Raises InputError if a stride is not positive.
+    Negative bounds count from the end, as in Python. Dims behind the bounds are not cut. An empty range has ``stop``
+    equal to ``start``.
+
+    Args:
+        shapes: shapes of the operands; the first one counts.
+        attrs: attributes with ``begin``, ``end`` and ``strides``; None for strides of 1.
+
+    Raises:
+        InputError: If a stride is negative.
     """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
@@ -167,8 +190,8 @@ def _run_derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
 
     Args:
         name: MindSpore's operator.
-        meant: function of a primitive and attributes that returns True for these calls. All other calls run by the
-            rule of our operator.
+        meant: function of a primitive and attributes that returns True for these calls. All other calls run by the rule
+            of our operator.
     """
     return lambda p, operands, attrs: (
         p.run_derived(name, operands, attrs) if meant(p, attrs) else p.run_rule(operands, attrs)
@@ -182,7 +205,19 @@ def _run_mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 
 def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Reshape; a tensor keeps its layout unless the primitive has a strategy, as in MindSpore."""
+    """Return the first operand in another shape; the ``run`` of Reshape, ExpandDims and Squeeze.
+
+    A tensor keeps its layout as far as possible, see `ops.reshape`, unless the primitive has a strategy, as in
+    MindSpore. Arrays, and operands of a primitive with a strategy, are laid out by the strategy first.
+
+    Args:
+        primitive: the primitive.
+        operands: the tensor, parameter or array.
+        attrs: the attributes, from which the row computes the shape.
+
+    Raises:
+        ShardError: If the strategy does not fit.
+    """
     x = operands[0]
     params = primitive.row.params([x.shape], attrs)
     if isinstance(x, Tensor) and not primitive.configured:
@@ -191,10 +226,19 @@ def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any
 
 
 def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Run a maximum, minimum or product, whose gradient only the library's function has, not its operator.
+    """Return a maximum, minimum or product, with a gradient if the operand needs one.
 
-    Without a gradient, the operator runs. With a gradient, the operand is laid out by the strategy, and the function is
-    applied.
+    Only the library's function has the gradient, not its operator. If the operand needs no gradient, the operator runs.
+    Otherwise the operand is laid out by the strategy, the function is applied, and pending reductions of the result are
+    reduced.
+
+    Args:
+        primitive: the primitive.
+        operands: the tensor, parameter or array.
+        attrs: the attributes of the reduction.
+
+    Raises:
+        ShardError: If the strategy does not fit.
     """
     x = operands[0]
     if not getattr(x, "requires_grad", False):
@@ -245,9 +289,16 @@ def _run_dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any
 
 
 def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Return the ``output_num`` equal blocks of an axis, which the strategy must not cut.
+    """Return the tuple of equal blocks along an axis, which the strategy must not cut.
 
-    Raises InputError if the size of the axis is not a multiple of ``output_num``.
+    Args:
+        primitive: the primitive.
+        operands: the tensor, parameter or array.
+        attrs: attributes with ``axis`` and ``output_num``.
+
+    Raises:
+        InputError: If the size of the axis is not a multiple of ``output_num``.
+        ShardError: If the strategy cuts the axis.
     """
     shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
     axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
@@ -291,7 +342,13 @@ def _reduction_row(names: str, ours: str, functions: str = "", **more: Any) -> O
 
 
 def _collective_row(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
-    """Return the row of a collective; ``attrs`` are its attributes besides ``group``."""
+    """Return the row of a collective, which accepts no strategy.
+
+    Args:
+        name: MindSpore's name of the operator.
+        run: function of the primitive, the operands and the attributes that runs a call.
+        attrs: its attributes besides ``group``, as text that ends with a comma, such as ``"op='sum', "``.
+    """
     return OperatorRow(
         name,
         attrs=f"({attrs}group='{WORLD}')",
@@ -415,7 +472,11 @@ ROWS = (
 
 
 def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
-    """Return rows by all their names. Raises InputError if two rows have one name."""
+    """Return rows by all their names: those of primitives, and those that have strategies only.
+
+    Raises:
+        InputError: If two rows have one name.
+    """
     rows_by_name: dict[str, OperatorRow] = {}
     for row in rows:
         for name in row.known_as:

@@ -59,7 +59,11 @@ def set_seed(seed: int) -> None:
 def set_rows_seed(seed: int) -> None:
     """Set the seed of shuffled rows only (``mindspore.dataset.config.set_seed``).
 
-    ``mindspore.set_seed`` sets it too. Raises like `set_seed`.
+    ``mindspore.set_seed`` sets it too.
+
+    Raises:
+        UsageTypeError: If ``seed`` is no integer.
+        InputError: If it is not in 0..2**32-1.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
         raise UsageTypeError(f"a seed is an integer, not {seed!r}")
@@ -87,9 +91,13 @@ def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
 
 
 def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
-    """Return an initialiser of uniform numbers, by fan-in and fan-out of a weight ``[out, in, ...]``.
+    """Return an initialiser of uniform numbers in [-limit, limit), by a weight's fans.
 
-    ``bound(fan_in, fan_out)`` returns the square of the limit.
+    A weight ``[out, in, ...]`` has fan-in ``in`` and fan-out ``out``, each times the sizes of all other dims. Of a
+    vector, both are its size. Fans are at least 1.
+
+    Args:
+        bound: function of fan-in and fan-out that returns the square of the limit.
     """
 
     def block(index: Any, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
@@ -148,12 +156,13 @@ class Initializer:
 
 
 def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
-    """Return initial values of a parameter.
+    """Return initial values of a parameter, which are computed where a parameter is filled.
 
     Args:
-        init: a name such as ``"normal"``, a number, an initialiser of this module, or an array.
-        shape: global shape.
-        dtype: element type.
+        init: a name such as ``"normal"``, a number, an initialiser of this module (any function), an array, or a
+            tensor, which is gathered.
+        shape: global shape; an int is one dim.
+        dtype: element type or its name.
 
     Raises:
         InputError: If the name is unknown, or the array has another shape.
@@ -210,7 +219,11 @@ class Parameter(CoreParameter):
         """Return the value in the layout of its operators, which is ``layout`` of the first call.
 
         The first call also fills the parameter. Later calls ignore ``layout``. A value that ``hsdp`` stores in smaller
-        shards is gathered.
+        shards is gathered; then all ranks must call it.
+
+        Raises:
+            LayoutError: If ``layout`` does not fit the parameter's shape.
+            InputError: If the ``shard_size`` of ``hsdp`` does not divide the number of ranks with equal slices.
         """
         settings = parallel()
         if not self.is_init:
@@ -245,9 +258,17 @@ class Parameter(CoreParameter):
         return self.everywhere().full()
 
     def set_data(self, data: Any) -> Parameter:
-        """Set new values of equal shape, in the current layout; return the parameter.
+        """Set new values of equal shape; return the parameter itself.
 
-        Raises InputError if the values have another shape.
+        The layout and the element type stay. A parameter that no operator has used yet takes them as its initial
+        values.
+
+        Args:
+            data: an array that is equal on all ranks, which is not checked; or a tensor, which is gathered: all ranks
+                must call it.
+
+        Raises:
+            InputError: If the values have another shape.
         """
         values = _as_initialiser(data, self.shape)
         if not self.is_init:
@@ -330,13 +351,13 @@ class RegatheredShards(Sequence[Any]):
 
 
 def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
-    """Gather a stored value for its operators; return it in their layout.
+    """Return a stored value, gathered in the layout of its operators; all ranks must call it.
 
     Args:
         value: the value in smaller shards.
         layout: layout that the operators need.
-        level: level of `context.Sharing`. Level 1 reduces the gradient in ``layout`` first. Level 3 gathers again for
-            the backward pass.
+        level: level of `context.Sharing`. Level 1 reduces the gradient in ``layout`` first. Level 2 reduces it by
+            reduce_scatter to the stored layout. Level 3 does so, too, and gathers again for the backward pass.
     """
     moved = with_methods(value.to(layout))
     if level == 1 and moved.requires_grad:

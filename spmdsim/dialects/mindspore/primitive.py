@@ -34,7 +34,16 @@ def shape_of(operand: Any) -> Shape:
 def place(operand: Any, layout: Layout) -> Tensor:
     """Return an operand as a tensor: a parameter is filled in ``layout``, an array is split by it.
 
-    A tensor is returned unchanged. A parameter that is filled already keeps its layout.
+    A tensor is returned unchanged. A parameter that is filled already keeps its layout. For an array or number, all
+    ranks must call it: they compare it; see `equal_on_all_ranks`.
+
+    Args:
+        operand: a tensor, a parameter, an array that is equal on all ranks, or a number.
+        layout: layout for a parameter without values, and for arrays.
+
+    Raises:
+        InputError: If the ranks have different arrays.
+        UsageTypeError: If the operand has no numbers.
     """
     if isinstance(operand, Tensor):
         return operand
@@ -45,9 +54,16 @@ def place(operand: Any, layout: Layout) -> Tensor:
 
 
 def to_tensor(operand: Any) -> Tensor:
-    """Return an array as a tensor, with dim 0 over all ranks if it divides evenly.
+    """Return an array as a tensor, with dim 0 over all ranks if they divide it.
 
-    Data enters a network in this form. A parameter without a layout is replicated.
+    Otherwise the array is replicated. Data enters a network in this form. All ranks must call it. A tensor is returned
+    unchanged, a parameter without a layout is replicated.
+
+    Args:
+        operand: a tensor, a parameter, an array that is equal on all ranks, or a number.
+
+    Raises:
+        InputError: If the ranks have different arrays.
     """
     if isinstance(operand, Tensor):
         return operand
@@ -58,9 +74,13 @@ def to_tensor(operand: Any) -> Tensor:
 
 
 def _match_types(operands: Sequence[Any]) -> list[Any]:
-    """Return operands with Python numbers in the element type of the first tensor or array among them.
+    """Return operands with Python numbers converted to the type of the first tensor or array.
 
-    A float beside integers becomes float32. Without a tensor or array, numbers and lists become arrays.
+    A float beside integers or bools becomes float32. Without a tensor or array, numbers and lists become arrays, floats
+    in float32. Other operands are returned unchanged.
+
+    Args:
+        operands: tensors, parameters, arrays, numbers or lists.
     """
     kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
     if kind is None:
@@ -95,14 +115,19 @@ class Primitive(DialectObject):
         self._strategies: tuple[Any, Any] = (None, None)
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Set an attribute and return the primitive.
+        """Set an attribute, and return the primitive itself.
 
         - ``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left.
         - ``layout`` with ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers.
         - ``enable_nd_tp`` of a product reads layouts as tensor parallelism in two or three dims.
 
+        Args:
+            name: one of these names.
+            value: a bool; for ``layout`` a dict.
+
         Raises:
-            RuleError: If the attribute is another one.
+            RuleError: If the attribute is another one, or ``enable_nd_tp`` is set on another operator than a product.
+            ShardError: If the attribute ``layout`` is malformed.
         """
         if name == "layout":
             return self.shard(rules.configured_layouts(value))
@@ -119,11 +144,13 @@ class Primitive(DialectObject):
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """Set the strategy, cuts or layouts per operand, and return the primitive itself.
 
-        The micro-shards of a virtual axis (``interleaved_parallel``) are computed together, as one shard of the rank.
+        Cuts are the number of blocks per dim, such as ``((2, 1), (1, 4))`` for a product. Shapes are checked by the
+        next call of the primitive. The micro-shards of a virtual axis (``interleaved_parallel``) are computed together,
+        as one shard of the rank.
 
         Args:
             in_strategy: cuts or layouts per operand; None for data parallelism.
-            out_strategy: cuts or layout of the result, or None.
+            out_strategy: cuts or layout of the result; None: it follows from ``in_strategy``.
 
         Raises:
             UsageTypeError: If cuts and layouts are mixed, or the strategy has another type.
@@ -174,9 +201,14 @@ class Primitive(DialectObject):
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """Lay out operands as ``shard`` configured them, run our operator, and return its result.
 
+        Without a strategy it is data parallel; while a search records the program, tensors keep their own layouts.
+
         Args:
             operands: tensors, parameters, arrays or numbers.
             params: the operator's other arguments, by name.
+
+        Returns:
+            The operator's result as MindSpore's tensor, or a tuple of tensors.
 
         Raises:
             ShardError: If the in_strategy or the out_strategy does not fit the operator or the shapes.
@@ -195,14 +227,15 @@ class Primitive(DialectObject):
             raise ShardError(error.message, **error.facts) from None
 
     def run_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Run our operator with the layouts that `shard` derives for MindSpore's operator ``name``.
+        """Run our operator with the layouts that `shard` derives for MindSpore's operator.
 
-        The derivation also decides the layout of the result.
+        It returns the operator's result, whose layout the derivation decides, too. Without a strategy it is data
+        parallel.
 
         Args:
             name: MindSpore's name of the operator.
             operands: tensors, parameters, arrays or numbers.
-            attrs: MindSpore's attributes.
+            attrs: MindSpore's attributes by name.
 
         Raises:
             ShardError: If the strategy does not fit the operator, the shapes or the ranks.
@@ -256,7 +289,13 @@ class Primitive(DialectObject):
 
 @lru_cache(maxsize=4096)
 def _make_class(row: OperatorRow, name: str) -> type[Primitive]:
-    """Create the primitive class of a row under one of its names."""
+    """Return the primitive class of a row; equal arguments return one class.
+
+    Args:
+        row: row of the operator table. Its ``attrs`` become the constructor's parameters, its ``called`` those of a
+            call.
+        name: name of the class, such as ``"MatMul"``.
+    """
     op = getattr(ops, row.ours).op
     members = {"row": row, "takes": arguments(row.called), "op": op, "name": op.name, "__module__": __name__}
     about = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
@@ -278,16 +317,21 @@ def function(
 ) -> Callable[..., Any]:
     """Return a function of ``ops`` that applies the row's first primitive.
 
+    Equal arguments return one function. The function takes the primitive's call arguments first, then those of its
+    constructor. Its attribute ``sharded`` is a function of ``in_strategy`` and ``out_strategy`` that returns this
+    function with these strategies.
+
     Args:
         row: row of the operator table.
-        written: name of the function, with its parameters if they differ from the primitive's.
+        written: name of the function, with its parameters if they differ from the primitive's: ``"relu"`` or
+            ``"bmm(input_x, mat2)"``.
         strategies: ``in_strategy`` and ``out_strategy``; data parallel by default.
     """
     name, bracket, parameters = written.partition("(")
-    takes, called = (
-        arguments(bracket + parameters or row.called),
-        len(arguments(row.called).signature.parameters),
-    )
+    takes = arguments(bracket + parameters or row.called)
+    called = len(
+        arguments(row.called).signature.parameters
+    )  # The other values go to the primitive's constructor.
     make = primitive(row.primitives[0])
 
     def call(*args: Any, **named: Any) -> Any:
@@ -308,9 +352,17 @@ def sharded(
 ) -> Callable[..., Any]:
     """Return a function, or a primitive, with a strategy (``mindspore.parallel.shard``).
 
+    A primitive is changed and returned. For a function, a new function is returned.
+
+    Args:
+        fn: a primitive, or a function of ``ops`` or ``mint`` that applies one primitive.
+        in_strategy: cuts or layouts per operand; see `Primitive.shard`.
+        out_strategy: cuts or layout of the result, or None.
+        options: none is supported.
+
     Raises:
-        InputError: If ``fn`` is neither a primitive nor a function of ``ops`` or ``mint``, or further options are
-            passed.
+        InputError: If ``fn`` is something else, or further options are passed.
+        ShardError: If the strategy does not fit; for a function, its call raises it.
     """
     if options:
         raise InputError(f"shard takes in_strategy and out_strategy here, not {', '.join(options)}")

@@ -96,14 +96,14 @@ class Dataset(DialectObject):
     def map(
         self, operations: Any, input_columns: str | Sequence[str] | None = None, **options: Any
     ) -> Dataset:
-        """Add transforms of a column and return the dataset.
+        """Add transforms of a column to this dataset, and return it.
 
         Transforms of this package take whole batches. User functions take one row, or one batch if added after
-        :meth:`batch`.
+        :meth:`batch`. They run when the dataset is iterated, in the order in which they were added.
 
         Args:
             operations: a transform, or a list of them.
-            input_columns: the column; by default the first.
+            input_columns: the column; None for the first.
             options: ``output_columns`` must be the column too; others are ignored.
 
         Raises:
@@ -123,12 +123,12 @@ class Dataset(DialectObject):
         return self
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
-        """Join rows to batches and return the dataset.
+        """Join rows to batches in this dataset, and return it.
 
         Args:
             batch_size: rows per batch.
             drop_remainder: drop a last batch with fewer rows.
-            options: ignored.
+            options: not used.
 
         Raises:
             InputError: If the size is no integer of at least 1, or rows are in batches already.
@@ -175,10 +175,10 @@ class Dataset(DialectObject):
         return self._add_step(lambda before, epoch: before(epoch)[first:])
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Shuffle items within a buffer, differently in every epoch; return the dataset.
+        """Shuffle the items of this dataset within a buffer, differently in every epoch; return it.
 
         Each item is drawn at random from a buffer of the next ``buffer_size`` rows, or batches after :meth:`batch`. At
-        the end the items that remain in the buffer are permuted.
+        the end the items that remain in the buffer are permuted. All ranks draw equal orders.
 
         Args:
             buffer_size: the number of items in the buffer, at least 2.
@@ -228,10 +228,15 @@ class Dataset(DialectObject):
             yield tuple(host(piece[0]) if self._num_shards == 1 else _join_ranks(piece) for piece in pieces)
 
     def _order(self, shard: int) -> Order:
-        """Return the function that lists the items of one shard in an epoch: row numbers, or batches of them.
+        """Return the function that lists the row numbers, or batches of them, of one shard.
 
-        Shards take rows in turn, as if dealt. If rows are missing in the last turn, it continues at the first row.
-        The steps of the pipeline then change the list, in the order in which the program added them.
+        Items are row numbers, or lists of them after :meth:`batch`. Rows are shuffled first, if at all, and dealt to
+        the shards in turn: 5 rows give 2 shards rows 0, 2, 4 and 1, 3, 0. The last turn continues at the first row, so
+        that shards have equal length. At most ``num_samples`` rows of a shard stay. The steps of the pipeline then
+        change the list, in the order in which the program added them.
+
+        Args:
+            shard: number of the shard, from 0.
         """
 
         def sample(epoch: Epoch) -> list[Any]:
@@ -244,7 +249,15 @@ class Dataset(DialectObject):
         return reduce(lambda before, step: partial(step, before), self._steps, sample)
 
     def _column(self, name: str, rows: Any) -> np.ndarray:
-        """Return a column's transformed values for a batch of row numbers, or for one row."""
+        """Return a column's transformed values of a batch of rows, or of one row.
+
+        The values are ``[rows, ...]`` for a batch; one row has no such dim. Transforms of rows are called row by row,
+        and their results are stacked.
+
+        Args:
+            name: name of the column.
+            rows: list of row numbers if the dataset has batches, else one row number.
+        """
         block = self.columns[name][rows if self._batch else [rows]]
         for transform, takes_batches in self._transforms[name]:
             block = (
@@ -262,9 +275,13 @@ class Dataset(DialectObject):
 
 
 def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[int]]:
-    """Return the number of shards, and the shards that this process reads.
+    """Return the number of shards, and the list of shards that this process reads.
 
-    In lock step, one process reads the shards of all ranks. Without both numbers, there is one shard.
+    In lock step, one process reads the shards of all ranks. Without both numbers, there is one shard: ``(1, [0])``.
+
+    Args:
+        num_shards: 1 or the number of ranks; None only if ``shard_id`` is None.
+        shard_id: the shard of this rank, from 0.
 
     Raises:
         InputError: If one number is missing, or a number is out of range.
@@ -380,6 +397,13 @@ def _read_digits() -> list[np.ndarray]:
 def _read_mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the images ``[n, 28, 28, 1]`` and the labels ``[n]`` of a folder with IDX files.
 
+    Sizes of the images are those of the files. The whole files are read.
+
+    Args:
+        folder: the folder; the files may be in its subfolder ``train``.
+        usage: ``"train"``, ``"test"`` or ``"all"``. "all" joins the training and the test files, or reads those that
+            exist.
+
     Raises:
         InputError: If files are missing, or images and labels do not fit.
     """
@@ -405,7 +429,7 @@ def _read_mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _make_transform(name: str, about: str, function: Callable[..., Any], batched: bool = True) -> type:
-    """Create the class of a transform.
+    """Create the class of a transform, a frozen dataclass: calling an instance transforms data.
 
     Args:
         name: name of the class.

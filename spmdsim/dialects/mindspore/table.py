@@ -67,7 +67,7 @@ class Arguments:
         return {p.name: p.default for p in parameters if p.kind != p.VAR_POSITIONAL}
 
     def bind(self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name, with defaults.
+        """Return the arguments of a call by name, with defaults, in the order of the signature.
 
         Args:
             caller: name of the function in the error.
@@ -75,7 +75,7 @@ class Arguments:
             named: arguments by name.
 
         Raises:
-            UsageTypeError: If an argument is missing or unknown.
+            UsageTypeError: If an argument is missing, unknown or given twice.
         """
         try:
             bound = self.signature.bind(*positional, **named)
@@ -89,8 +89,19 @@ class Arguments:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Split the arguments of a call into operands and attributes; see `bind` for the arguments.
 
+        If the call takes any number of operands, those with a name of `OPERANDS` follow the positional ones, in its
+        order.
+
+        Args:
+            caller: name of the function in the error.
+            positional: arguments by position.
+            named: arguments by name.
+
         Returns:
             The operands in order; the attributes by name, with defaults.
+
+        Raises:
+            UsageTypeError: If an argument is missing, unknown or given twice.
         """
         if not self.defaults and (not named or {*named} <= {*OPERANDS}):
             return [*positional, *(named[name] for name in OPERANDS if name in named)], {}
@@ -108,7 +119,10 @@ def arguments(text: str) -> Arguments:
     operands.
 
     Args:
-        text: the arguments in parentheses, as the table has them.
+        text: the arguments in parentheses, as the table has them. A malformed text raises SyntaxError or ValueError.
+
+    >>> arguments("(x, y, /, axis=0)").operands, arguments("(axis=0)").operands
+    (2, 0)
     """
     # Read ``([a, b])`` as the parameters of ``lambda a, b: 0``.
     tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
@@ -199,7 +213,11 @@ class OperatorRow:
 
     @property
     def attribute_names(self) -> list[str]:
-        """Names of attributes that a strategy may depend on, in MindSpore's form and that of its functions."""
+        """List of the names of attributes that a strategy may depend on.
+
+        They are those of calls, of the constructor and of functions, the names in ``ALSO_WRITTEN``, and
+        ``of_strategies``; each once.
+        """
         operands = arguments(self.called).operands
         calls = [[*arguments(self.called).defaults][operands:], [*arguments(self.attrs).defaults]]
         for text in self.written_functions.values():

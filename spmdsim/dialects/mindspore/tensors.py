@@ -39,7 +39,17 @@ def type_name(dtype: np.dtype) -> str:
 
 
 def format_tensor(x: Any) -> str:
-    """Return the text of a tensor or a whole array in MindSpore's form."""
+    """Return the text of a tensor or a whole array in MindSpore's form.
+
+    Of a split tensor, it is the shard of this process's rank with its index range. Of an array with more than THRESHOLD
+    elements, dims longer than 2 * EDGEITEMS show EDGEITEMS elements at each end. Nothing is communicated.
+
+    Args:
+        x: a tensor, or an array.
+
+    >>> format_tensor(np.float32([1, 2]))
+    'Tensor(shape=[2], dtype=Float32, value= [ 1.00000000e+00,  2.00000000e+00])'
+    """
     values, which = read_known_values(x) if isinstance(x, Tensor) else (np.asarray(x), "")
     array, cut = keep_ends(values, EDGEITEMS, THRESHOLD)
     kind, size = array.dtype.str[1:], max((len(str(value)) for value in array.flat), default=0)
@@ -111,7 +121,17 @@ NEAREST = expand_words({
 
 
 def find_method(x: Any, name: str) -> Any:
-    """Return a method of a tensor. AttributeError, with the nearest name: it does not exist."""
+    """Return a method of a tensor by name.
+
+    It is one of METHODS, else the function of ``ops`` with ``x`` as its first argument.
+
+    Args:
+        x: the tensor or array.
+        name: name of the method.
+
+    Raises:
+        AttributeError: If it does not exist. If the name has no underscore in front, the text has the nearest name.
+    """
     if name.startswith("_"):
         raise AttributeError(f"a tensor has no attribute {name!r}")
     if name in METHODS:
@@ -176,11 +196,11 @@ def set_memory(
         increase_size: a size above 0.
         max_size: a size above 0.
         optimize_level: ``"O0"`` or ``"O1"``.
-        huge_page_reserve_size: a size.
+        huge_page_reserve_size: a size of 0 or more.
 
     Raises:
         UsageTypeError: If a size is no text.
-        InputError: If a size or the level is wrong.
+        InputError: If a size is no number with ``GB`` behind it, or the level is unknown.
     """
     sizes = dict(init_size=init_size, increase_size=increase_size, max_size=max_size)
     for name, value in dict(sizes, huge_page_reserve_size=huge_page_reserve_size).items():
@@ -234,7 +254,14 @@ class ParameterValue(GlobalTensor):
 
 
 def with_methods(tensor: Tensor, kind: type[GlobalTensor] = GlobalTensor) -> GlobalTensor:
-    """Return the tensor as MindSpore's class ``kind``, with its gradient and history; no copy of the data."""
+    """Return the tensor as MindSpore's class, with its gradient and history.
+
+    The data are not copied. A tensor of this class is returned itself; otherwise the result is a new object.
+
+    Args:
+        tensor: the tensor; it is not changed.
+        kind: the class.
+    """
     if isinstance(tensor, kind):
         return tensor
     result = kind.from_tensor(tensor, tensor.requires_grad)

@@ -34,21 +34,22 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return a function that returns ``fn``'s result and gradients.
 
-    The loss's gradients of inputs or parameters that it does not depend on are zeros, as in MindSpore. In a parallel
-    program, the gradients are those of the sum of all ranks' losses, or of their mean
-    (:mod:`spmdsim.dialects.mindspore.context`).
+    The loss's gradients of inputs or parameters that it does not depend on are zeros, as in MindSpore. A loss of
+    several elements is summed. In a parallel program, the gradients are those of the sum of all ranks' losses, or of
+    their mean (:mod:`spmdsim.dialects.mindspore.context`). A call replaces the ``grad`` of the ``weights``.
 
     Args:
         fn: function that returns the loss, or a tuple whose first element is the loss.
         grad_position: positions of inputs: an int (one gradient), several (a tuple of gradients), or None.
         weights: parameters (a tuple of gradients), one parameter (one gradient), or None.
-        has_aux: ignored; further results never get a gradient. MindSpore's tutorial omits it and means this, too.
+        has_aux: not used: further results never get a gradient. MindSpore's tutorial omits it and means this, too.
 
     Returns:
-        A function that returns ``(result, gradients)``; with inputs and weights, gradients are a pair.
+        A function of the inputs that returns ``(result, gradients)``; with inputs and weights, gradients are a pair.
+        The gradient of an integer or bool is None. All ranks must call it.
 
     Raises:
-        InputError: If both are None; in a call, if a position is out of range.
+        InputError: If ``grad_position`` and ``weights`` are None; in a call, if a position is out of range.
     """
     if grad_position is None and weights is None:
         raise InputError("value_and_grad needs a grad_position, weights or both")
@@ -73,19 +74,26 @@ def value_and_grad(
         shares = [1 if settings is None else settings.gradient_divisor(p.used) for p in wanted]
         of_weights = tuple(_scaled_gradient(p, times / share) for p, share in zip(wanted, shares))
         # One requested gradient is returned alone, several in a tuple; inputs come before weights.
-        first = of_inputs[0] if isinstance(grad_position, int) else of_inputs
-        second = of_weights[0] if isinstance(weights, Parameter) else of_weights
+        input_gradients = of_inputs[0] if isinstance(grad_position, int) else of_inputs
+        weight_gradients = of_weights[0] if isinstance(weights, Parameter) else of_weights
         if grad_position is None:
-            return result, second
-        return result, first if weights is None else (first, second)
+            return result, weight_gradients
+        return result, input_gradients if weights is None else (input_gradients, weight_gradients)
 
     return partial(call_outermost, both)
 
 
 def _replace_by_leaves(inputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
-    """Return the inputs with those at the given positions as tensors that collect gradients.
+    """Return the inputs with those at some positions as new tensors that collect gradients.
 
-    Raises InputError if a position is out of range.
+    Arrays are split by no dim: each rank has the whole array.
+
+    Args:
+        inputs: tensors or arrays; they are not changed.
+        positions: indices of inputs; negative ones count from the end.
+
+    Raises:
+        InputError: If a position is out of range.
     """
     arguments = list(inputs)
     for k in positions:
@@ -103,7 +111,15 @@ def grad(
 ) -> Callable[..., Any]:
     """Return a function that returns only the gradients of :func:`value_and_grad`.
 
-    With ``has_aux``, it returns ``(gradients, further results)``.
+    Args:
+        fn: as in :func:`value_and_grad`.
+        grad_position: as there.
+        weights: as there.
+        has_aux: True to return ``(gradients, further results)``: ``fn`` returns a tuple, and the results after the loss
+            follow as a tuple.
+
+    Raises:
+        InputError: As :func:`value_and_grad`.
     """
     both = value_and_grad(fn, grad_position, weights, has_aux)
 
@@ -117,7 +133,13 @@ def grad(
 def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
     """Return the gradient of an input or a parameter after a backward pass, times a number.
 
-    Zeros in its layout if the loss does not depend on it; None if its type has no gradient.
+    Args:
+        source: the input, or the parameter.
+        times: the factor.
+
+    Returns:
+        The gradient. If the loss does not depend on the source, zeros in its layout; replicated for a parameter that no
+        operator has used. None if its type has no gradient, such as int32.
     """
     leaf: Tensor | None = source if isinstance(source, Tensor) else source.tensor
     gradient = None if leaf is None else leaf.grad
@@ -180,7 +202,7 @@ class Optimizer(DialectObject, nn.Optimiser):
         """Return the learning rate of the next step.
 
         The configured rate is a number, a function of the number of steps done, or a list with a rate per step, whose
-        last rate stays.
+        last rate stays. The function may return a list, too.
 
         Raises:
             UsageTypeError: If the rate is not a number.
@@ -229,16 +251,22 @@ class Optimizer(DialectObject, nn.Optimiser):
         return f"{type(self).__name__}<>"
 
     def _compute_updated_value(self, parameter: Any, gradient: Tensor) -> Tensor:
-        """Return a parameter's new value.
+        """Return a parameter's new value after a step with this gradient; see `nn.Optimiser`.
 
-        Parameters with ``beta`` or ``gamma`` in their names have no weight decay, as in MindSpore.
+        Parameters with ``beta`` or ``gamma`` in their names have no weight decay, as in MindSpore without parameter
+        groups.
+
+        Args:
+            parameter: the parameter; it is not changed.
+            gradient: its gradient.
         """
         decay = self.weight_decay
         if "beta" in parameter.name or "gamma" in parameter.name:
-            self.weight_decay = 0.0  # as in MindSpore without parameter groups
-        updated = super()._compute_updated_value(parameter, gradient)
-        self.weight_decay = decay
-        return updated
+            self.weight_decay = 0.0
+        try:
+            return super()._compute_updated_value(parameter, gradient)
+        finally:
+            self.weight_decay = decay
 
 
 def _check_options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
@@ -311,8 +339,8 @@ class RunContext:
     def original_args(self) -> SimpleNamespace:
         """Return the state.
 
-        It has ``cur_epoch_num``, ``cur_step_num`` (over all epochs), ``batch_num``, ``epoch_num``, ``net_outputs``
-        and others.
+        It has ``cur_epoch_num``, ``cur_step_num`` (over all epochs), ``batch_num``, ``epoch_num``, ``net_outputs`` and
+        others.
         """
         return self._state
 
@@ -350,7 +378,13 @@ class LossMonitor(Callback):
         self.every, self.count = per_print_times, 0
 
     def step_end(self, run_context: RunContext) -> None:
-        """Print the loss in MindSpore's form; steps count from one in each epoch."""
+        """Print epoch, step and loss if ``per_print_times`` steps have passed since the last text.
+
+        The form is MindSpore's: ``epoch: 1 step: 3, loss is 0.5``. Steps count from one in each epoch.
+
+        Args:
+            run_context: the state of the training.
+        """
         self.count += 1
         if self.every and self.count % self.every == 0:
             state = run_context.original_args()
@@ -381,13 +415,16 @@ class Model(DialectObject):
     def train(
         self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, **_: Any
     ) -> None:
-        """Train the network.
+        """Train the network: one step per batch, for each epoch; all ranks must call it.
+
+        Callbacks hear of the begin and end of the training, of each epoch and of each step. If one of them requests a
+        stop, the training ends after this step, with the events of an end.
 
         Args:
             epoch: number of epochs.
-            train_dataset: dataset, or a sized iterable of batches.
+            train_dataset: dataset, or a sized iterable of batches; a batch is a tuple of the network's inputs.
             callbacks: a callback, or a list of them.
-            dataset_sink_mode: ignored.
+            dataset_sink_mode: not used, as further options.
 
         Raises:
             InputError: If the model has no optimiser.
@@ -434,9 +471,16 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, **options: Any) -
 
 
 def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, Any]:
-    """Return the parameters of a checkpoint by name, with dim 0 over the ranks if it divides evenly.
+    """Return the parameters of a checkpoint by name; all ranks must call it.
 
-    ``net`` also takes the values. Raises InputError if the path is a file of another program.
+    They are tensors, with dim 0 split over all ranks if it divides evenly, else replicated.
+
+    Args:
+        ckpt_file_name: the folder that `save_checkpoint` wrote.
+        net: a cell that takes the values, too, see `load_param_into_net`; None for no cell.
+
+    Raises:
+        InputError: If the path is a file of another program, or the folder is missing or damaged.
     """
     if Path(ckpt_file_name).is_file():
         raise InputError(
@@ -459,9 +503,10 @@ def load_param_into_net(
     """Set a cell's parameters to the values of a checkpoint, by name.
 
     Args:
-        net: the cell, or a list or dict of parameters.
-        parameter_dict: values by name.
-        strict_load: raise an error for names without a counterpart.
+        net: the cell, or a list or dict of parameters; see `_named_parameters`.
+        parameter_dict: values by name: parameters, tensors or arrays.
+        strict_load: raise an error for names without a counterpart. The other parameters have their values
+            nevertheless.
 
     Returns:
         The names of parameters without a value, and the names of values without a parameter.
@@ -484,7 +529,12 @@ def load_param_into_net(
 def _named_parameters(parameters: Any) -> Iterable[tuple[str, Parameter]]:
     """Return ``(name, parameter)`` pairs of a cell, a dict, or a list of dicts.
 
-    Raises InputError if ``parameters`` has another type.
+    Args:
+        parameters: a cell; a dict of parameters or arrays by name; or a list of ``{"name": ..., "data": ...}``. An
+            array becomes a new parameter.
+
+    Raises:
+        InputError: If ``parameters`` has another type.
     """
     if hasattr(parameters, "get_parameters"):
         return [(p.name, p) for p in parameters.get_parameters()]
