@@ -68,9 +68,14 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def _make_function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
-    """Return the function ``kind``, which creates a tensor from the array that ``numbers`` returns.
+    """Return a function that creates a tensor, replicated on every rank, from an array.
 
-    Integers stay int64, other numbers become float32, unless ``dtype`` is passed.
+    Integers stay int64, other numbers become float32, unless the call passes ``dtype``. While a static program is
+    built, the call is recorded, and each run calls ``numbers`` again.
+
+    Args:
+        kind: name of the function.
+        numbers: function with the parameters of Paddle's function, which returns the array.
     """
 
     @wraps(numbers)

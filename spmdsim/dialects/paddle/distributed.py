@@ -67,16 +67,16 @@ def shard_tensor(
 ) -> Any:  # fmt: skip
     """Return a new tensor on a mesh; from a parameter, a new parameter.
 
-    The result is a leaf, as in Paddle: no gradient reaches its source (:func:`reshard` passes gradients on). A
-    variable of a program is laid out when the program runs.
+    The result is a leaf, as in Paddle: no gradient reaches its source (:func:`reshard` passes gradients on). A variable
+    of a program is laid out when the program runs. All ranks must call it.
 
     Args:
-        data: numbers, lists, an array that is equal on every rank, a tensor or a parameter.
+        data: numbers, lists, an array that is equal on every rank (not checked), a tensor or a parameter.
         mesh: the mesh.
         placements: one per dim of the mesh.
-        dtype: element type; by default that of the data.
-        place: ignored.
-        stop_gradient: by default that of the data, or True.
+        dtype: element type; None for that of the data.
+        place: not used: the interface has it.
+        stop_gradient: False to collect a gradient; None for the flag of the data, or True for data without a flag.
 
     Raises:
         LayoutError: If there is not one placement per dim of the mesh, or a dim is out of range.
@@ -113,7 +113,17 @@ def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """Return the tensor in another layout; gradients pass back to the source.
 
-    ``Partial`` keeps the values on one rank of each group. Raises UsageTypeError if ``dist_tensor`` is no tensor.
+    All ranks must call it.     ``Partial`` keeps the values on one rank of each group. A variable of a program is laid
+    out when the program runs.
+
+    Args:
+        dist_tensor: a tensor, a parameter (its value is moved) or a variable.
+        mesh: the new mesh.
+        placements: one per dim of the mesh.
+
+    Raises:
+        UsageTypeError: If ``dist_tensor`` is something else.
+        LayoutError: If there is not one placement per dim of the mesh, or a dim is out of range.
     """
     kind, tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
     refuse({
@@ -136,17 +146,19 @@ def shard_layer(
     layer: Any, process_mesh: ProcessMesh, shard_fn: Callable[..., Any] | None = None,
     input_fn: Callable[..., Any] | None = None, output_fn: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Move a layer's parameters to a mesh, and wrap its calls by two functions; return the layer.
+    """Move a layer's parameters to a mesh, and wrap its calls; return the layer itself.
 
-    Parameters that ``shard_fn`` does not move to the mesh are replicated on it. Parallel layers stay as they are.
+    Parameters that ``shard_fn`` does not move to the mesh are replicated on it. Parallel layers stay as they are. The
+    layers inside are visited in this order: parents first.
 
     Args:
-        layer: a layer.
+        layer: a layer, which is changed.
         process_mesh: the mesh.
         shard_fn: called with the name of each layer inside (``""`` for the layer itself), that layer and the mesh. It
-            splits parameters by ``layer.weight = shard_tensor(layer.weight, ...)``.
-        input_fn: called with the tuple of a call's inputs, and the mesh; returns the inputs.
-        output_fn: called with the output of a call, and the mesh; returns the output.
+            splits parameters by ``layer.weight = shard_tensor(layer.weight, ...)``. None: all are replicated.
+        input_fn: called with the tuple of a call's inputs, and the mesh; returns the inputs, one or a tuple or list.
+            None: they stay.
+        output_fn: called with the output of a call, and the mesh; returns the output. None: it stays.
 
     Raises:
         UsageTypeError: If the mesh or the layer has another type.
@@ -159,7 +171,9 @@ def shard_layer(
     for name, sublayer in layer.named_sublayers(include_self=True):
         if shard_fn is not None:
             shard_fn(name, sublayer, process_mesh)
-        for word, parameter in [] if isinstance(sublayer, Split) else [*vars(sublayer).items()]:
+        if isinstance(sublayer, Split):
+            continue
+        for word, parameter in [*vars(sublayer).items()]:
             if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
                 setattr(
                     sublayer, word, shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim)
@@ -181,7 +195,12 @@ def shard_layer(
 def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
     """Return the optimiser itself: its state is laid out like the parameters.
 
-    Raises InputError if ``shard_fn`` is given.
+    Args:
+        optimizer: the optimiser; it is not checked or changed.
+        shard_fn: must be None.
+
+    Raises:
+        InputError: If ``shard_fn`` is given.
     """
     if shard_fn is not None:
         raise InputError(
@@ -197,29 +216,30 @@ def split(
 ) -> Any:  # fmt: skip
     """Apply a parallel Embedding or Linear, whose weight is split over ``num_partitions`` ranks.
 
-    The default program owns its parameters.
+    Every call creates the parameters, which the default program owns; see ``weight_attr``. All ranks must call it.
 
     Args:
         x: ids, or the input; equal on every rank.
         size: global shape of the weight.
         operation: ``"embedding"`` or ``"linear"``.
-        axis: the weight dim that is split.
+        axis: the weight dim that is split: 0, for a linear also 1.
         num_partitions: number of shards; several groups of ranks may have equal shards.
         gather_out: return the whole result on every rank. If False, the result is the rank's own shard, as in Paddle:
             ``shape`` and ``numpy()`` are the shard's (in lock step the first rank's). A column-parallel linear then
-            returns ``M / num_partitions`` columns, a row-parallel one the partial products without bias. Operators
-            that need other ranks' shards are refused, except a row-parallel linear. ``full()`` and layouts describe
-            the global tensor.
-        weight_attr: the weight's ``ParamAttr``, an initializer, or an array. If the default program has a parameter
-            of this name, it is used again.
+            returns ``M / num_partitions`` columns, a row-parallel one the partial products without bias. Operators that
+            need other ranks' shards are refused, except a row-parallel linear. ``full()`` and layouts describe the
+            global tensor.
+        weight_attr: the weight's ``ParamAttr``, an initializer, or an array; None for the default. If the default
+            program has a parameter of this name, it is used again.
         bias_attr: the same for the bias; False for no bias.
-        name: prefix of the parameters' names (``name.w_0``, ``name.b_0``), on which their first values depend.
+        name: prefix of the parameters' names (``name.w_0``, ``name.b_0``), on which their first values depend; None
+            numbers them.
         padding_row: keep a zero row at the end of every shard of an embedding's table, as in Paddle's 2.0
             documentation. False uses masks, as in Paddle's current code. The result is equal.
 
     Raises:
-        LayoutError: (a ValueError) If Paddle refuses the call, with Paddle's message; where Paddle asserts, an
-            AssertionError too.
+        LayoutError: (a ValueError) If Paddle refuses the call, with Paddle's message, such as in dynamic mode; where
+            Paddle asserts, such as before ``fleet.init()``, an AssertionError too.
     """
     world = current_world()
     check_call(size, operation)

@@ -29,22 +29,22 @@ class Executor:
         feed_var_name: str = "feed", fetch_var_name: str = "fetch", scope: Any = None, return_numpy: bool = True,
         use_program_cache: bool = False, use_prune: bool = False,
     ) -> list[Any]:  # fmt: skip
-        """Run a program once; return the fetched values.
+        """Run a program once; return the fetched values, in the order of ``fetch_list``.
 
-        A program without calls, feeds and fetches, such as the startup program, sets parameters to their first values
-        and resets optimisers.
+        All ranks must call it. A program without calls, feeds and fetches, such as the startup program, sets parameters
+        to their first values and resets optimisers; the result is then an empty list.
 
         Args:
-            program: the program; by default the main program.
-            feed: an array for every used variable of ``static.data``, equal on every rank.
+            program: the program; None for the main program.
+            feed: an array for every used variable of ``static.data``, by name, equal on every rank; None for none.
             fetch_list: variables, tensors that the program computes, parameters, or their names; ``"w@GRAD"`` is the
-                gradient of parameter ``w``.
-            feed_var_name: ignored.
-            fetch_var_name: ignored.
-            scope: ignored.
+                gradient of parameter ``w``. None for none.
+            feed_var_name: not used: the interface has it.
+            fetch_var_name: not used.
+            scope: not used.
             return_numpy: return whole arrays on every rank; False returns tensors.
-            use_program_cache: ignored.
-            use_prune: ignored.
+            use_program_cache: not used.
+            use_prune: not used.
 
         Raises:
             InputError: If a feed has an unknown name, a wrong shape or type, or is missing; or a fetched value is not
@@ -72,7 +72,13 @@ class Executor:
 
 
 def _reset_parameters(startup: Program) -> None:
-    """Set parameters to their first values and reset optimisers."""
+    """Set all parameters of a program to their first values, and reset its optimisers.
+
+    The parameters are marked as started. First values depend on the seed of the time when the parameter was created.
+
+    Args:
+        startup: the program.
+    """
     for parameter in startup.all_parameters():
         parameter.materialise(parameter.value.world, parameter.first_seed)
         static.scope().started.add(parameter.name)
@@ -82,10 +88,19 @@ def _reset_parameters(startup: Program) -> None:
 
 
 def _check_feed(program: Program, name: str, value: Any) -> Tensor:
-    """Return the value that a run feeds for the variable ``name`` as a tensor.
+    """Return the value that a run feeds for a variable as a tensor, replicated on every rank.
 
-    Numbers and lists take the variable's type. Raises InputError if the program feeds no such variable, or if shape or
-    type do not fit it.
+    Numbers and lists take the variable's type; arrays must have it. A size of -1 of the variable fits any size. All
+    ranks must call it.
+
+    Args:
+        program: the program.
+        name: name of the variable.
+        value: a number, list, array or tensor.
+
+    Raises:
+        InputError: If the program feeds no such variable, if shape or type do not fit it, or if ranks feed different
+            arrays.
     """
     if name not in program.feeds:
         close = nearest(name, program.feeds) or next(iter(program.feeds), None)
@@ -108,12 +123,16 @@ def _check_feed(program: Program, name: str, value: Any) -> Tensor:
 def _make_reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]:
     """Return a function that reads one fetched value from the result of ``Program.run``.
 
-    The function raises InputError if the program does not compute the value, or if a feed is missing.
+    The function returns a tensor, or None for a gradient that was not computed. It raises InputError if the program
+    does not compute the value, or if a feed is missing.
 
     Args:
         program: the program.
         wanted: entry of the fetch_list: a variable, a tensor, a parameter, a name, or a list with one of them.
             ``"w@GRAD"`` is the gradient of parameter ``w``.
+
+    Raises:
+        InputError: If the program has no variable or parameter of a name.
     """
     if isinstance(wanted, (list, tuple)) and len(wanted) == 1:
         return _make_reader(program, wanted[0])

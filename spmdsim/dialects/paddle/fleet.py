@@ -24,11 +24,13 @@ class DistributedStrategy:
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
     """Join the job; later layers are split over ``mp_degree`` ranks, by default over all ranks.
 
+    A degree that is missing, 0 or negative follows from the other one and the number of ranks.
+
     Args:
-        role_maker: ignored.
-        is_collective: ignored.
-        strategy: a `DistributedStrategy`, or None.
-        options: ignored.
+        role_maker: not used: the interface has it.
+        is_collective: not used.
+        strategy: a `DistributedStrategy`, whose ``hybrid_configs`` have the degrees; or None.
+        options: not used.
 
     Raises:
         InputError: If another degree than dp and mp is over 1, or the degrees do not multiply to the number of ranks.

@@ -53,13 +53,14 @@ from spmdsim.wrong_calls import explained
 def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
     """Return a function of Paddle's tensors that computes a function of spmdsim's own tensors.
 
-    Operands of a call are tensors, parameters and whole arrays. Replicated operands move to the mesh of the split ones.
-    Without any tensor, the first operand becomes one, unless it is a list or a text. While a static program is built,
-    the call is recorded in the program. An argument ``name`` of the call is ignored.
+    Operands of a call are tensors, parameters and whole arrays, also in lists, tuples and dicts. Arrays and replicated
+    operands move to the mesh of the split ones. Without any tensor, the first operand becomes one, unless it is a list
+    or a text. A result of float64 becomes float32 as in `in_default_type`. While a static program is built, the call is
+    recorded in the program. An argument ``name`` of the call is ignored.
 
     Args:
         function: the function of spmdsim's own tensors.
-        called: its name in error messages; by default the function's own.
+        called: its name in error messages; empty for the function's own.
     """
 
     @wraps(function)
@@ -88,9 +89,16 @@ def _unwrap(x: Any) -> Any:
 
 
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
-    """Split an axis into equal blocks, or into blocks of the given sizes, one of which may be -1.
+    """Split an axis into equal blocks, or into blocks of the given sizes; return them as a list.
 
-    Raises InputError if the number of blocks does not divide the size.
+    Args:
+        x: the tensor.
+        num_or_sections: number of blocks, or the list of their sizes, one of which may be -1 (the remaining size).
+        axis: the axis; negative numbers count from the end.
+
+    Raises:
+        InputError: If the number of blocks is not positive or does not divide the size, or the sizes do not add up to
+            it.
     """
     size, cut = x.shape[axis], num_or_sections
     if isinstance(cut, int):
@@ -104,7 +112,7 @@ def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
 def _dropout(
     x: Any, p: float = 0.5, axis: Any = None, training: bool = True, mode: str = "upscale_in_train"
 ) -> Any:
-    """Zero a random share ``p`` of the elements in training.
+    """Zero a random share ``p`` of the elements in training; every call draws other elements.
 
     Mode ``"upscale_in_train"`` divides the other elements by 1 - p in training, and returns ``x`` in inference. Mode
     ``"downscale_in_infer"`` leaves them in training, and multiplies ``x`` by 1 - p in inference. If p is 1, all
@@ -135,9 +143,13 @@ def _dropout(
 
 
 def _extreme_row(find: Callable[..., Any]) -> Row:
-    """Return the row of ``max`` or ``min``: each element equal to the extreme gets the whole gradient.
+    """Return the row of ``max`` or ``min``, with parameters ``(x, axis=None, keepdim=False)``.
 
-    The rows of ``amax`` and ``amin`` divide the gradient among these elements. ``find`` is the function of our tensors.
+    Each element equal to the extreme gets the whole gradient; the rows of ``amax`` and ``amin`` divide it among these
+    elements. ``axis`` None or an empty list reduces over all dims.
+
+    Args:
+        find: `ops.max` or `ops.min`.
     """
 
     def call(x: Any, axis: Any = None, keepdim: bool = False) -> Any:
@@ -154,8 +166,10 @@ def _extreme_row(find: Callable[..., Any]) -> Row:
 def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``maximum`` or ``minimum``; of equal elements, the second operand gets the gradient.
 
-    ``name`` is one of these words. ``pick`` is the comparison that is true where the first operand is the result and
-    the two differ.
+    Args:
+        name: ``"maximum"`` or ``"minimum"``.
+        pick: function of both arrays that returns a bool array: True where the first operand is the result and the two
+            differ (`np.greater` or `np.less`).
     """
 
     def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -171,8 +185,11 @@ def _unique(
 ) -> Any:
     """Return the sorted distinct elements; as a tuple with further results if any is asked for.
 
-    These are, in this order: the index of the first occurrence of each element, the index of each element of ``x``
-    among the distinct ones, and the counts.
+    Args:
+        x: the tensor, which is flattened.
+        return_index: append the index of the first occurrence of each element.
+        return_inverse: append the index of each element of ``x`` among the distinct ones, as a vector.
+        return_counts: append the number of times that each element occurs.
     """
     wanted = (True, return_index, return_inverse, return_counts)
     if not any(wanted[1:]):
@@ -205,13 +222,16 @@ def _cross_entropy(
     input: Any, label: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", soft_label: bool = False,
     axis: int = -1, use_softmax: bool = True, label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Compute minus the log-probability of each label; a mean is weighted by class and ignores some rows.
+    """Return minus the log-probability of each label, perhaps reduced.
+
+    The mean divides by the sum of the weights of the rows that count, or by 1 if that is 0. Without reduction, the
+    result has the shape of the labels; with ``soft_label``, the dim of the classes has size 1.
 
     Args:
         input: logits, or with ``use_softmax=False`` probabilities.
         label: class numbers, perhaps with a dim of size 1 at ``axis``; or probabilities with ``soft_label``.
         weight: weight per class, or None.
-        ignore_index: class number of rows that do not count.
+        ignore_index: class number of rows that do not count; not used with ``soft_label``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         soft_label: labels are probabilities.
         axis: dim of the classes.
@@ -219,7 +239,7 @@ def _cross_entropy(
         label_smoothing: share of every label that is spread evenly over all classes.
 
     Raises:
-        InputError: If the dims of input and label do not fit.
+        InputError: If the dims of input and label do not fit, or there is not one weight per class.
     """
     if label.ndim not in (input.ndim, input.ndim - 1) or (soft_label and label.ndim != input.ndim):
         raise InputError(
@@ -261,7 +281,7 @@ def _soft_losses(x: Any, target: Any, weight: Any, smoothing: float, use_softmax
         use_softmax: apply softmax to ``x`` first.
 
     Returns:
-        The losses; the weight of each row, or None without ``weight``.
+        The losses; the weight of each row (the sum of label times weight over the classes), or None without ``weight``.
     """
     logs = core.log_softmax(x) if use_softmax else core.log(x)
     if smoothing:

@@ -74,9 +74,15 @@ class Layer(DialectModule):
         return dict(self.named_parameters())
 
     def set_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Set parameters by path.
+        """Set parameters to values by path; parameters without a value stay.
 
-        Raises InputError if a path is unknown, or values have another shape.
+        Entries are set one after the other: those before a wrong one are set.
+
+        Args:
+            state_dict: arrays, tensors or parameters by the path of a parameter, such as ``"0.weight"``.
+
+        Raises:
+            InputError: If a path is unknown, or values have another shape.
         """
         parameters = self.state_dict()
         for path, value in state_dict.items():
@@ -150,7 +156,15 @@ def _layer_norm(
 ) -> dict[str, Any]:  # fmt: skip
     """Layer that normalises over the last dims; scale and shift are optional.
 
-    An attribute of False leaves one out.
+    Args:
+        normalized_shape: sizes of the last dims; an int is one dim.
+        epsilon: number added to the variance.
+        weight_attr: attribute of the scale, at first ones; see `create`. False: no scale.
+        bias_attr: attribute of the shift, at first zeros. False: no shift.
+        name: prefix of the parameters' names; None numbers them.
+
+    Returns:
+        The layer's attributes by name.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     names = layer_names("layer_norm", name)
@@ -221,7 +235,11 @@ class Split(Layer):
     def products(self, x: Any) -> Any:
         """Return the layer's result with pending sums.
 
-        A row-parallel layer first splits the last dim of its input; other dims keep axes other than "mp".
+        A row-parallel layer first splits the last dim of its input over "mp", the axis of the shards; other dims keep
+        other axes. A bias is added to columns; before it, pending sums are reduced.
+
+        Args:
+            x: ids, or the input; a tensor.
         """
         where = self.where
         if where.padding_row:
@@ -236,7 +254,11 @@ class Split(Layer):
     def forward(self, x: Tensor) -> Any:
         """Compute ``[..., rows] -> [..., columns]``, or for a table ``[...] -> [..., columns]``.
 
-        Without ``gather_out``, return the rank's own shard.
+        With ``gather_out``, columns are gathered on every rank. Sums of a table or of a row-parallel layer are reduced,
+        unless the latter has ``gather_out=False``. Otherwise, the program sees the rank's own shard; see `rank_shard`.
+
+        Args:
+            x: ids, or the input: a tensor or an array that is equal on every rank.
         """
         where = self.where
         y = self.products(as_replicated(x, where.mesh))

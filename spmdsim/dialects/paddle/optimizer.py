@@ -134,16 +134,19 @@ class Optimizer(DialectObject, nn.Optimiser):
         Gradients are computed first unless ``loss.backward()`` has run.
 
         Args:
-            loss: a tensor of one element that depends on a trained parameter.
-            startup_program: program that resets the optimiser; by default the startup program.
-            parameters: parameters or names to train; by default those of the optimiser.
-            no_grad_set: parameters or names to leave out.
+            loss: a tensor of one element that depends on a trained parameter; a variable of a program.
+            startup_program: program that resets the optimiser when it runs; None for the default startup program. Only
+                used if the step is recorded.
+            parameters: parameters or names to train; None for those of the optimiser.
+            no_grad_set: parameters or names to leave out; None for none.
 
         Returns:
-            An empty list, and pairs of a parameter and its gradient (in a program, the gradient's name).
+            An empty list, and pairs of a parameter and its gradient (in a program, the gradient's name). Parameters
+            without gradient are left out.
 
         Raises:
             InputError: If the loss has several elements, or no parameter is left to train.
+            UsageTypeError: If nothing that the loss was computed from needs a gradient.
         """
         passed = isinstance(getattr(loss, "node", None), OpNode) and loss.node.spent
         if not passed:
@@ -165,7 +168,18 @@ class Optimizer(DialectObject, nn.Optimiser):
         return [], [(x, x.grad) for x in chosen if x.grad is not None]
 
     def _train(self, loss: Any, chosen: list[Any], passed: bool) -> None:
-        """Compute gradients unless ``passed``, and run a step on the chosen parameters."""
+        """Compute the gradients of a loss, and run a step on some parameters.
+
+        Gradients that the parameters have are dropped first.
+
+        Args:
+            loss: a tensor of one element.
+            chosen: the parameters.
+            passed: True if the backward pass has run already: gradients are not computed.
+
+        Raises:
+            InputError: If ``chosen`` is empty.
+        """
         if not passed:
             for parameter in chosen:
                 parameter.value.grad = None
@@ -186,7 +200,16 @@ class Optimizer(DialectObject, nn.Optimiser):
         return self._listed
 
     def _step(self, chosen: list[Any]) -> None:
-        """Clip the gradients and update the chosen parameters. Raises InputError if there are none."""
+        """Clip the gradients and update parameters in place; those without a gradient stay.
+
+        The gradients of parameters with ``need_clip=False`` are not clipped.
+
+        Args:
+            chosen: the parameters, which become the optimiser's.
+
+        Raises:
+            InputError: If there are none.
+        """
         text = "an optimiser needs parameters=model.parameters(): the default program has none"
         refuse({text: not chosen})
         self.parameters = chosen
@@ -195,7 +218,15 @@ class Optimizer(DialectObject, nn.Optimiser):
         super().step()
 
     def _compute_updated_value(self, parameter: Any, gradient: Tensor) -> Tensor:
-        """Return a parameter's new value, with its own regularizer and factor of the learning rate."""
+        """Return a parameter's new value, with its own regularizer and factor of the learning rate.
+
+        A parameter without a regularizer has the optimiser's. Decoupled decay (of AdamW) acts on parameters whose name
+        ``apply_decay_param_fun`` accepts, or on all.
+
+        Args:
+            parameter: the parameter; it is not changed.
+            gradient: its gradient.
+        """
         attribute, rate = _attribute(parameter), self.rate
         if (regularizer := attribute.regularizer or self.regularization) is not None:
             gradient = ops.add(to_sum_type(gradient), regularizer.slope(parameter.value.detach()))

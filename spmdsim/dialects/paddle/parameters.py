@@ -72,11 +72,11 @@ def _shift_initialiser(values: Initialiser, shift: float) -> Initialiser:
 def _fan_initialiser(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
     """Return a function that creates an initialiser of spread sqrt(most / (fan-in + fan-out)).
 
-    The fans of a shape ``(in, out, ...)`` are ``in`` and ``out`` times the other sizes. Both fans of a vector are its
-    size, and those of a scalar are 1. Their sum counts as 1 if it is 0.
+    The fans of a shape ``(in, out, ...)`` are ``in`` and ``out``, each times the other sizes. Both fans of a vector are
+    its size, and those of a scalar are 1. Their sum counts as 1 if it is 0.
 
     Args:
-        kind: creates an initialiser from its spread.
+        kind: creates an initialiser from its spread: the standard deviation or the limit.
         most: the number in the formula.
     """
 
@@ -124,7 +124,7 @@ def _read_first_values(values: Any, shape: tuple[int, ...], default: Initialiser
     """Return the initialiser of a parameter's first values.
 
     Args:
-        values: an initialiser, an array, or None.
+        values: an initialiser (any function), an array, or None.
         shape: shape of the parameter.
         default: initialiser for None.
 
@@ -155,7 +155,14 @@ class Parameter(nn.Parameter):
 
     @nn.Parameter.tensor.setter  # type: ignore[attr-defined, untyped-decorator]
     def tensor(self, tensor: Any) -> None:
-        """Values, as a tensor whose ``owner`` is the parameter."""
+        """Set the values: a tensor whose ``owner`` is the parameter, or None for no values.
+
+        Another tensor is replaced by a new leaf with equal data, with the parameter's name. It collects a gradient like
+        the previous values; the first values do as the attribute says.
+
+        Args:
+            tensor: the tensor; it is not changed.
+        """
         if tensor is not None and getattr(tensor, "owner", None) is not self:
             before, tensor = self.__dict__.get("tensor"), with_methods(tensor, fresh=True)
             tensor.name, tensor.owner = self.name, self
@@ -195,7 +202,17 @@ class Parameter(nn.Parameter):
     persistable = property(lambda self: True, doc="True: it outlives a run.")
 
     def set_value(self, value: Any) -> None:
-        """Set the values of an array or tensor; raise InputError if it has another shape."""
+        """Set the values of an array or tensor, in the parameter's element type and layout.
+
+        The gradient stays. All ranks must call it with equal arrays, which is not checked.
+
+        Args:
+            value: numbers, an array, or a tensor, which is gathered.
+
+        Raises:
+            InputError: If the values have another shape.
+            UsageTypeError: If they are no numbers.
+        """
         array = np.asarray(host(value))
         refuse({
             f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}": array.shape != self.shape
@@ -230,6 +247,9 @@ def create(
 ) -> Parameter:  # fmt: skip
     """Create a parameter from its attribute, or return the parameter that has the attribute's name.
 
+    A name is looked up only in static mode, or if no mode was set; then the parameter also becomes one of the default
+    programs. The parameter has its first values, which depend on the seed and the name.
+
     Args:
         shape: global shape.
         layout: its layout; None replicates it on every rank.
@@ -237,12 +257,12 @@ def create(
         default: first values without an initializer.
         names: names of the layer; see :func:`layer_names`.
         suffix: ``"w"`` or ``"b"``.
-        keep: let the program own the parameter if nothing else refers to it.
-        dtype: element type; by default that of an array of first values, else float32.
+        keep: let the program own the parameter if nothing else refers to it; in static mode it always does.
+        dtype: element type; an array of first values has its own type, and None is float32.
         zeros: row whose first values are zeros, or None.
 
     Raises:
-        InputError: If the parameter with this name has another shape.
+        InputError: If the parameter with this name has another shape, or first values do not fit.
     """
     attr, scope = _as_attribute(attribute), static.scope()
     initialiser, kind = _read_first_values(attr.initializer, shape, default)

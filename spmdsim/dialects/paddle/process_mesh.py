@@ -117,9 +117,9 @@ def from_dims_mapping(
 
     Args:
         mesh: the mesh.
-        mapping: per tensor dim a mesh dim, several of them, or -1.
+        mapping: per tensor dim a mesh dim, several of them (major first), or -1.
         partial_on: mesh dims with a pending reduction.
-        op: the reduction.
+        op: the reduction, such as ``"sum"`` or ``"max"``.
 
     Raises:
         LayoutError: (a ValueError) If a mesh dim does not exist or is used twice.
@@ -141,8 +141,8 @@ def from_dims_mapping(
 def ceil_split(total: int, parts: int) -> list[int]:
     """Return the uneven sizes that Paddle cuts: rounded up, but for the last, which gets the remainder.
 
-    The remainder may be 0 or even negative. This package cuts balanced blocks instead, and the dialect
-    refuses uneven sizes (:func:`check_even`).
+    The remainder may be 0 or even negative. This package cuts balanced blocks instead, and the dialect refuses uneven
+    sizes (:func:`check_even`).
 
     >>> ceil_split(10, 4), ceil_split(5, 4)
     ([3, 3, 3, 1], [2, 2, 2, -1])

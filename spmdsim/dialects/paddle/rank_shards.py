@@ -33,12 +33,12 @@ def rank_shard(x: CoreTensor) -> Tensor:
 def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -> Any:
     """Return the result of a function, some of whose operands are the ranks' own shards.
 
-    Tensors of the result that are not replicated are ranks' shards, too.
+    The function gets the global tensors. Tensors of the result that are not replicated are ranks' shards, too.
 
     Args:
         function: the function or the bound method.
-        args: its positional arguments.
-        options: its named arguments.
+        args: the tuple of its positional arguments.
+        options: the dict of its named arguments.
 
     Raises:
         NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs. Layers with
@@ -56,7 +56,11 @@ def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -
 def _as_global(x: Any, shards: list[Tensor]) -> Any:
     """Return the global tensor of a rank's shard, and append the shard to ``shards``.
 
-    Other values are returned unchanged.
+    The global tensor is a new object; gradients pass back to the shard.
+
+    Args:
+        x: an operand; anything but a rank's shard is returned unchanged.
+        shards: list to which the shard is appended.
     """
     if not isinstance(x, Tensor) or not x.is_rank_shard:
         return x
@@ -75,17 +79,17 @@ def _check_equals_paddles(
     result: Any,
     communicated: dict[str, int],
 ) -> None:
-    """Raise NotCovered if a result differs from Paddle's in its shard shapes or has data of other ranks.
+    """Raise NotCovered if a result differs from Paddle's in shape or has data of other ranks.
 
     Paddle's shapes come from the function itself, called with the first rank's shards in a world without data. Results
-    in the shape and layout of an operand need no check.
+    in the shape and layout of an operand need no check, unless ranks have communicated.
 
     Args:
         function: the function.
-        operands: its positional and named arguments.
-        shards: the operands that are shards of ranks.
+        operands: its positional and named arguments, as a pair.
+        shards: the operands that are shards of ranks, at least one.
         result: the result.
-        communicated: number of calls of each collective in the calculation.
+        communicated: number of calls of each collective in the calculation; empty if there were none.
     """
     world, partial_axes = ShapeOnly(1), {axis for shard in shards for axis in shard.layout.partial_axes}
     results = find_instances(result, CoreTensor)
@@ -123,7 +127,7 @@ def _refuse(
         paddles: Paddle's result.
         shape: shape of our shard of the result.
         further: text about a pending sum, or empty.
-        communicated: number of calls of each collective.
+        communicated: number of calls of each collective, whose names are in the text.
     """
     steps = f" by {', '.join(communicated)}" if communicated else ""
     rank, name = shard.world.ranks[0], function.__name__.strip("_")
@@ -137,8 +141,9 @@ def _refuse(
 def _shard_alone(x: Any, world: ShapeOnly) -> Any:
     """Return an operand without data, in the shape of the first rank's shard.
 
-    The operand is a tensor or a parameter. Other values are returned unchanged. ``world`` is the world of one rank in
-    which the tensor lives.
+    Args:
+        x: an operand: a tensor or a parameter. Other values are returned unchanged.
+        world: the world of one rank in which the result lives.
     """
     tensor = x.value if hasattr(x, "as_operand") else x
     if not isinstance(tensor, CoreTensor):

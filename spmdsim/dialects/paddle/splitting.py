@@ -49,7 +49,7 @@ class SplitLayout:
 
     @property
     def weight(self) -> Layout:
-        """Layout of the weight, without padding rows.
+        """Layout of the weight, without padding rows: "mp" splits dim ``axis``.
 
         Raises LayoutError if the last shard is shorter, as in 2.0's tables.
         """
@@ -119,7 +119,11 @@ class SplitLayout:
     def map_ids(self, ids: Any, rank: int) -> np.ndarray:
         """Map global ids to rows of a rank's table: own ids are shifted, others become the padding row.
 
-        Without a padding row, ids of other ranks become -1.
+        Without a padding row, ids of other ranks become -1. The result has the shape of ``ids``.
+
+        Args:
+            ids: a number, nested lists or an array of integers.
+            rank: the rank.
 
         Raises:
             LayoutError: If the layer is no embedding.
@@ -153,12 +157,14 @@ def split_layout(
         axis: the weight dim that is split.
         num_partitions: number of shards.
         gather_out: return the whole result on every rank (an embedding always does).
-        padding_row: use tables of 2.0: shards of ``ceil(N / p)`` rows (the last has the remainder) plus a row of
-            zeros, to which the ids of other ranks are mapped.
-        world_size: number of ranks; by default one group of ``num_partitions`` ranks.
+        padding_row: use tables of 2.0: shards of ``ceil(N / p)`` rows (the last has the remainder) plus a row of zeros,
+            to which the ids of other ranks are mapped.
+        world_size: number of ranks, a multiple of ``num_partitions``: neighbouring ranks form a group. None for one
+            group.
 
     Raises:
-        LayoutError: (a ValueError) If the call is refused; where Paddle asserts, it is an AssertionError too.
+        LayoutError: (a ValueError) If the call is refused; where Paddle asserts, it is an AssertionError too. See
+            `check_call` and `_check_parts`.
     """
     check_call(size, operation)
     ranks = num_partitions if world_size is None else world_size
@@ -176,7 +182,9 @@ def split_layout(
 def check_call(size: Any, operation: Any) -> None:
     """Raise SplitError, with Paddle's message, unless size and operation are valid.
 
-    ``size`` must be a list or tuple of two numbers, ``operation`` one of ``OPERATIONS``.
+    Args:
+        size: must be a list or tuple of two elements, which are not checked.
+        operation: must be one of ``OPERATIONS``.
     """
     call = "for paddle.distributed.split must be"
     listed, word = isinstance(size, (list, tuple)), isinstance(operation, str)
@@ -191,9 +199,13 @@ def check_call(size: Any, operation: Any) -> None:
 def _check_parts(split: SplitLayout) -> None:
     """Raise an error unless the sizes, the axis and the padding of a split fit.
 
+    Args:
+        split: the arguments of a call.
+
     Raises:
-        SplitError: If Paddle refuses them by an assertion.
-        LayoutError: If they are refused otherwise.
+        SplitError: If Paddle refuses them by an assertion: an embedding along axis 1, or a size that ``num_partitions``
+            does not divide (except a table with padding rows).
+        LayoutError: If an axis is not 0 or 1, a linear has a padding row, or a shard of a table would be empty.
     """
     p, axis, table = split.num_partitions, split.axis, split.operation == "embedding"
     refuse({

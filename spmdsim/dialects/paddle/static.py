@@ -155,8 +155,12 @@ def missing_feed_error(name: str) -> InputError:
 def compute_shapes_only(world: World, names: str) -> Iterator[None]:
     """Run the ``with`` block in a world without data, where operators compute shapes only.
 
-    Nothing is counted. Errors of the block show -1 for a size that a feed decides. ``names`` describes the operands in
-    errors.
+    Nothing is counted or recorded. It yields None. Errors of this package leave the block with -1 instead of a size
+    that a feed decides, and without the places of operands.
+
+    Args:
+        world: the world without data.
+        names: description of the operands, for errors.
     """
     try:
         with use_world(world), unseen():
@@ -190,7 +194,10 @@ class RecordedCall:
     trains: bool
 
     def for_test(self) -> RecordedCall:
-        """Return the call for a test program: an argument ``training`` becomes False."""
+        """Return the call for a test program: an argument ``training`` becomes False.
+
+        The call itself is returned if its function has no such parameter.
+        """
         written = signature(self.function)
         if "training" not in written.parameters:
             return self
@@ -247,7 +254,11 @@ class Program(DialectObject):
         return "{ // block 0\n" + "".join(f"    {line}\n" for line in lines) + "}"
 
     def var(self, name: str) -> Any:
-        """Return a parameter or variable by name. Raises InputError if it does not exist."""
+        """Return a parameter or variable by name; of equal names, the parameter.
+
+        Raises:
+            InputError: If it does not exist; the text has the nearest name.
+        """
         values_by_name = {**self.variables, **self.parameters_by_name}
         if name not in values_by_name:
             near = nearest(name, values_by_name)
@@ -256,7 +267,13 @@ class Program(DialectObject):
         return values_by_name[name]
 
     def clone(self, for_test: bool = False) -> Program:
-        """Return a copy with the same parameters; ``for_test`` leaves out training steps and dropout."""
+        """Return a copy with the same parameters, variables and calls.
+
+        Calls that are recorded later belong to one of the two programs.
+
+        Args:
+            for_test: leave out training steps, and set ``training=False`` in calls that have it, such as dropout.
+        """
         calls = [*self.instructions]
         if for_test:
             calls = [call.for_test() for call in calls if not call.trains]
@@ -272,14 +289,17 @@ class Program(DialectObject):
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
         """Record a call and return its result; compute it at once as far as it is known.
 
-        Without variables, values are computed. With variables, shapes are computed with each stand-in size. Training
-        steps with variables compute nothing.
+        Without variables, values are computed. With variables, shapes are computed with each stand-in size, and the
+        result has variables. Training steps with variables compute nothing and return None.
 
         Args:
             function: the function.
-            args: positional arguments.
-            options: named arguments.
+            args: the tuple of positional arguments.
+            options: the dict of named arguments.
             trains: True if the call changes parameters.
+
+        Raises:
+            SpmdError: If the function refuses the operands; then nothing is recorded.
         """
         variables = find_instances((args, options), Variable)
         results: list[Any] = []
@@ -318,7 +338,7 @@ class Program(DialectObject):
 
         Args:
             x: the result with the first stand-in size; returned unchanged if it is no tensor.
-            function: the function or bound method that was called; it names the variable.
+            function: the function or bound method that was called; it names the variable, such as ``relu_0.tmp_0``.
             others: the results with the second stand-in size, from which one is taken; empty without a feed.
             outputs: list to which the key of the result is appended.
         """
@@ -337,12 +357,12 @@ class Program(DialectObject):
         return output
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
-        """Make all recorded calls again; return each value of the run by the key of its variable.
+        """Make all recorded calls again, in order; return each value by the key of its variable.
 
         A call that needs a variable that is not fed is left out; its results are `Missing` with the variable's name.
 
         Args:
-            fed: tensors by variable name.
+            fed: tensors by variable name; names that the program does not feed are ignored.
 
         Raises:
             InputError: If a call that trains needs a variable that is not fed.
@@ -366,7 +386,13 @@ class Program(DialectObject):
         return values
 
     def _apply_stop_gradient(self, key: int, x: Any) -> Any:
-        """Return a value of a run with the ``stop_gradient`` that the program gave its variable, if any."""
+        """Return a value of a run with the ``stop_gradient`` that the program set for its variable.
+
+        Args:
+            key: number of the variable.
+            x: its value; returned unchanged if the program set no flag, or it is no tensor. With the flag True, the
+                result has no history.
+        """
         if key not in self.stops or not isinstance(x, Tensor):
             return x
         has_history = x.node is not None and not self.stops[key]
@@ -376,10 +402,15 @@ class Program(DialectObject):
 
 
 def _use_stand_in(k: int, world: World, x: Any) -> Any:
-    """Return an operand for a calculation of shapes in ``world``, which has no data.
+    """Return an operand for a calculation of shapes in a world without data.
 
-    A variable becomes its tensor with the ``k``-th stand-in size, a tensor loses its data. The value of a parameter
-    and other operands stay, because parameters remove their data themselves.
+    A variable becomes its tensor with the ``k``-th stand-in size, a tensor loses its data. The value of a parameter and
+    other operands stay, because parameters remove their data themselves.
+
+    Args:
+        k: 0 or 1, the index in ``STAND_INS``.
+        world: the world without data.
+        x: the operand.
     """
     if isinstance(x, Variable):
         return x.tensors[k]
@@ -389,9 +420,17 @@ def _use_stand_in(k: int, world: World, x: Any) -> Any:
 
 
 def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call a function at once; calls inside it are not recorded.
+    """Call a function at once; calls inside it are not recorded. Return its result.
 
     Operands may be the ranks' own shards; see `rank_shards`. Inside `no_grad`, results have no history.
+
+    Args:
+        function: the function.
+        args: the tuple of its positional arguments.
+        options: the dict of its named arguments.
+
+    Raises:
+        NotCovered: If an operand is a rank's own shard, and Paddle's result differs.
     """
     _running[0] += 1
     try:
@@ -409,7 +448,13 @@ def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
 def call_recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function at once; in static mode, or with a program's variables, record the call.
 
-    A call inside another call is never recorded. Tensors of the result are Paddle's.
+    It is recorded in the program of the first variable, else in the default main program. A call inside another call is
+    never recorded. Tensors of the result are Paddle's.
+
+    Args:
+        function: the function.
+        args: its positional arguments, perhaps with variables.
+        options: its named arguments.
     """
     if not _running[0]:
         variables = find_instances((args, options), Variable)
@@ -466,9 +511,16 @@ def default_startup_program() -> Program:
 @explained
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Record calls of the block in another program.
+    """Record calls of the ``with`` block in another program.
 
-    Without ``startup_program``, the current one stays. Raises InputError if an argument is no Program.
+    Afterwards the previous programs count again.
+
+    Args:
+        main_program: the program in which calls are recorded.
+        startup_program: the startup program inside the block; None keeps the current one.
+
+    Raises:
+        InputError: If an argument is no Program.
     """
     current, wanted = scope(), (main_program, startup_program or main_program)
     kinds = {type(program).__name__: not isinstance(program, Program) for program in wanted}
@@ -482,17 +534,17 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 @explained
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
-    """Create a variable that each run is fed with.
+    """Create a variable that each run is fed with, in the default main program.
 
     Args:
         name: its name; an equal variable of this name is returned again.
         shape: global shape; None or -1 for sizes that the feed decides.
-        dtype: element type; by default float32.
-        lod_level: ignored.
+        dtype: element type; None for float32.
+        lod_level: not used: the interface has it.
 
     Raises:
         UsageTypeError: In dynamic mode.
-        InputError: If another variable has the name.
+        InputError: If a variable with another shape or type, or one that is no feed, has the name.
     """
     text = "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
     refuse({text: in_dynamic_mode()}, UsageTypeError)

@@ -96,7 +96,11 @@ class Tensor(ours.Tensor):
 
     @stop_gradient.setter
     def stop_gradient(self, value: bool) -> None:
-        """Set the flag, also of the parameter whose value this is."""
+        """Set the flag, also of the parameter whose value this is.
+
+        Args:
+            value: True drops the tensor's history; False makes it collect a gradient.
+        """
         if value:
             self.node = None
         self.requires_grad = not value
@@ -127,8 +131,10 @@ class Tensor(ours.Tensor):
     def backward(self, grad_tensor: Any = None, retain_graph: bool = False) -> None:
         """Compute the gradients of all tensors that this one depends on, into ``grad``.
 
+        All ranks must call it.
+
         Args:
-            grad_tensor: gradient of this tensor; by default ones.
+            grad_tensor: gradient of this tensor; None for ones.
             retain_graph: keep the history for another call.
 
         Raises:
@@ -221,7 +227,11 @@ def check_has_gradient(dtype: np.dtype, stopped: bool) -> None:
 def with_methods(x: Any, *, fresh: bool = False) -> Tensor:
     """Return our tensor as Paddle's class, with its history; no copy of the data.
 
-    ``fresh`` returns a new leaf.
+    A tensor of this class is returned itself unless ``fresh``; gradients of another leaf pass back to it.
+
+    Args:
+        x: the tensor; it is not changed.
+        fresh: always return a new object, to which a leaf ``x`` is not connected.
     """
     if type(x) is Tensor and not fresh:
         return x
@@ -253,13 +263,18 @@ def _is_whole(x: ours.Tensor) -> bool:
 def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
     """Return an array, a parameter or a tensor as Paddle's tensor.
 
-    An array, which must be equal on all ranks, becomes replicated. A replicated tensor moves to ``mesh``, without
-    communication. Other tensors keep their layouts.
+    An array, which must be equal on all ranks, becomes replicated; all ranks must call it, see `equal_on_all_ranks`. A
+    tensor that every rank has in full moves to ``mesh``, without communication. Other tensors keep their layouts.
 
     Args:
         x: array, number, list, parameter or tensor.
-        mesh: mesh of the result; None for one axis over all ranks, or the tensor's own.
-        requires_grad: collect a gradient of an array.
+        mesh: mesh of the result; None for one axis over all ranks, or the tensor's own. A tensor does not move to a
+            mesh of another size.
+        requires_grad: collect a gradient of an array; integers and bools have none.
+
+    Raises:
+        InputError: If the ranks have different arrays.
+        UsageTypeError: If the array has no numbers.
     """
     x = x.value if hasattr(x, "as_operand") else x
     world = current_world()
@@ -299,10 +314,14 @@ _PRECISION, _THRESHOLD, _EDGEITEMS, _WIDTH = 8, 1000, 3, 80
 
 
 def _format_tensor(x: Any) -> str:
-    """Return the printed text of a tensor, in the form of Paddle's ``python/paddle/tensor/to_string.py``.
+    """Return the printed text of a tensor in Paddle's form.
 
-    Numbers have eight digits; tensors of more than 1,000 elements are summarised. Unlike in Paddle, a rank shows its
-    own shard of a split tensor, so that one rank alone may print.
+    The form is that of ``python/paddle/tensor/to_string.py``. Numbers have eight digits; tensors of more than 1,000
+    elements are summarised. Unlike in Paddle, a rank shows its own shard of a split tensor, so that one rank alone may
+    print: nothing is communicated.
+
+    Args:
+        x: the tensor.
     """
     place_text = f"Place(cpu), stop_gradient={x.stop_gradient}"
     header = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place_text},"
@@ -325,12 +344,20 @@ def _format_placement(placement: Placement) -> str:
 
 
 def _format_numbers(array: np.ndarray) -> str:
-    """Return numbers in nested brackets in Paddle's form, all of one width."""
+    """Return numbers in nested brackets in Paddle's form, all of one width.
+
+    Of more than 1,000 numbers, dims longer than 6 show three elements at each end. If a number is negative, the others
+    have a space in front. Lines have up to 80 characters.
+
+    Args:
+        array: the numbers.
+
+    >>> print(_format_numbers(np.float32([1, -2.5])))
+    [ 1.        , -2.50000000]
+    """
     array, cut = keep_ends(array, _EDGEITEMS, _THRESHOLD)
-    width, signed = (
-        max((len(_format_number(value)) for value in array.flat), default=0),
-        bool((array < 0).any()),
-    )
+    width = max((len(_format_number(value)) for value in array.flat), default=0)
+    signed = bool((array < 0).any())
 
     def format_number(value: Any) -> str:
         """Format one number."""
