@@ -47,15 +47,19 @@ def _is_global(placement: Placement | None, sbp: Any) -> bool:
 def _create_global(
     source: Any, shape: tuple[int, ...], kind: np.dtype, placement: Any, sbp: Any, requires_grad: bool
 ) -> GlobalTensor:
-    """Create a global tensor from an array or a function of an index; check that all ranks agree.
+    """Create a global tensor from an array or a function of an index; all ranks must call it.
 
     Args:
-        source: whole array, or function from a global index to the values of that block.
+        source: whole array, or function from a global index (a slice per dim) to the values of that block.
         shape: global shape.
         kind: element type.
         placement: placement of the tensor.
         sbp: its sbp.
         requires_grad: collect a gradient.
+
+    Raises:
+        OneFlowError: If ranks pass different placements, sbp or arrays, a rank of the placement is not running, or a
+            dim is too short to be split.
     """
     world = current_world()
     check_agreement(placement, sbp, world, None if callable(source) else source)
@@ -76,17 +80,21 @@ def tensor(
 ) -> AnyTensor:  # fmt: skip
     """Create a tensor with equal data on every rank; global with a placement and an sbp.
 
+    For a global tensor, all ranks must call it with equal arguments, which is checked. A local tensor has a copy of the
+    data.
+
     Args:
         data: numbers, nested lists, an array or a local tensor.
-        placement: placement of a global tensor.
-        sbp: its sbp.
-        dtype: element type; by default that of the data, float32 for Python floats.
-        device: device of a local tensor.
+        placement: placement of a global tensor; None for a local one.
+        sbp: its sbp; None for a local one.
+        dtype: element type; None for that of the data, float32 for Python floats.
+        device: device of a local tensor; None for the CPU.
         requires_grad: collect a gradient; for global tensors only.
 
     Raises:
         OneFlowError: (a RuntimeError) If only one of placement and sbp is given, both and a device, or a gradient is
-            asked of a local tensor; if ranks differ in data, placement or sbp; if a dim is too short to be split.
+            asked of a local tensor; if the data are a global tensor; if ranks differ in data, placement or sbp; if a
+            dim is too short to be split.
         UsageTypeError: If the data are no numbers.
     """
     if isinstance(data, GlobalTensor):
@@ -154,19 +162,24 @@ def _create_random(
     shape: tuple[int, ...], block: Callable[[Any, int], np.ndarray], draw: Draw, kind: np.dtype,
     placement: Placement | None = None, sbp: Any = None, device: Any = None, requires_grad: bool = False,
 ) -> AnyTensor:  # fmt: skip
-    """Create a tensor of random numbers.
+    """Create a tensor of random numbers from the next seed.
 
-    A global tensor is equal for every placement; local tensors differ between ranks.
+    A global tensor has equal values for every placement, and all ranks must call it; local tensors differ between
+    ranks.
 
     Args:
         shape: shape of the tensor; of each rank's array if local.
         block: function of a global index and a seed, which returns that block of a global tensor.
         draw: function of a generator and a shape, for local tensors.
         kind: element type.
-        placement: placement of a global tensor.
-        sbp: its sbp.
-        device: device of a local tensor.
-        requires_grad: collect a gradient.
+        placement: placement of a global tensor; None for a local one.
+        sbp: its sbp; None for a local one.
+        device: device of a local tensor; None for the CPU. Of a global tensor it is not used.
+        requires_grad: collect a gradient; for global tensors only.
+
+    Raises:
+        OneFlowError: If only one of placement and sbp is given, a gradient is asked of a local tensor, or ranks differ;
+            see `_create_global`.
     """
     seed = seeds.next()
     if _is_global(placement, sbp):
@@ -179,8 +192,13 @@ def _create_random(
 def _random_function(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
     """Return a function of sizes that creates a tensor of random floats, such as ``randn(2, 3)``.
 
-    ``about`` is its docstring; see `_create_random` for ``block`` and ``draw``. It raises OneFlowError for a dtype that
-    is no float.
+    The function takes sizes, ``dtype`` (float32 by default) and the arguments of `_create_random` from ``placement``
+    on. It raises OneFlowError for a dtype that is no float.
+
+    Args:
+        about: its docstring.
+        block: function of a global index, a shape, a type and a seed, which returns that block.
+        draw: function of a generator and a shape, for local tensors.
     """
 
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
@@ -204,7 +222,15 @@ def randint(
 ) -> AnyTensor:
     """Create random integers from ``low`` to ``high - 1``, such as ``randint(5, 10, (2, 3))``.
 
-    With two arguments, they are ``high`` and ``size``, and ``low`` is 0: ``randint(10, (2, 3))``.
+    With two arguments, they are ``high`` and ``size``, and ``low`` is 0: ``randint(10, (2, 3))``. Local tensors differ
+    between ranks.
+
+    Args:
+        low: the lowest integer.
+        high: the integer above the highest one.
+        size: tuple or list of sizes.
+        dtype: element type.
+        where: ``placement`` and ``sbp`` of a global tensor, or ``device``; and ``requires_grad``.
 
     Raises:
         UsageTypeError: If a bound is no integer, or ``size`` no sequence.
@@ -230,7 +256,18 @@ def randint(
 def randperm(
     n: int, *, dtype: Any = np.int64, placement: Placement | None = None, sbp: Any = None
 ) -> AnyTensor:
-    """Create the integers 0 to n - 1 in a random order: one order if global, one per rank if local."""
+    """Create the integers 0 to n - 1 in a random order: one order if global, one per rank if local.
+
+    Args:
+        n: the number of integers.
+        dtype: element type.
+        placement: placement of a global tensor; None for a local one.
+        sbp: its sbp; None for a local one.
+
+    Raises:
+        InputError: If ``n`` is no integer of at least 0.
+        OneFlowError: If only one of placement and sbp is given, or ranks differ.
+    """
     seed, kind = seeds.next(), element_type(dtype)
     (count,) = sizes_of(n)
     if _is_global(placement, sbp):
@@ -261,7 +298,8 @@ def _filled_functions(what: str, value: float) -> tuple[Callable[..., AnyTensor]
         value: the value.
 
     Returns:
-        A function of sizes, such as ``zeros``; a function of another tensor, such as ``zeros_like``.
+        A function of sizes, such as ``zeros``, float32 by default; a function of another tensor, such as
+        ``zeros_like``, which takes its shape, placement or device, and, unless passed, its type.
     """
 
     def of_size(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:

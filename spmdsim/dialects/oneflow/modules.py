@@ -82,9 +82,16 @@ class Parameter(ours.Parameter):
         return repr(self.data)
 
     def set_placement(self, placement: Placement, sbp: Any) -> None:
-        """Lay the parameter out by a placement and an sbp, in place.
+        """Lay the parameter out by a placement and an sbp, in place; all ranks must call it.
 
         A parameter without values gets its first values, which are equal for every placement. Other values are moved.
+
+        Args:
+            placement: the placement.
+            sbp: its sbp: one entry per mesh axis, or their text.
+
+        Raises:
+            OneFlowError: If the sbp does not fit the placement or the parameter's dims.
         """
         where = layout(placement, sbp, len(self.shape))
         self.placement = placement
@@ -141,9 +148,17 @@ class Module(DialectModule):
         return self.forward(*inputs, **options)
 
     def to_global(self, placement: Placement | None = None, sbp: Any = None) -> Module:
-        """Set the placement of all parameters and return the module; trained parameters are moved.
+        """Set the placement of all parameters; return the module itself. All ranks must call it.
 
-        First values are equal for every placement. Raises OneFlowError if placement or sbp is missing.
+        Parameters without values get their first values, which are equal for every placement; others are moved.
+        Parameters without a name are named by their path.
+
+        Args:
+            placement: the placement.
+            sbp: the sbp of every parameter.
+
+        Raises:
+            OneFlowError: If placement or sbp is missing (None), or does not fit a parameter.
         """
         if placement is None or sbp is None:
             raise OneFlowError("Converting a local module to global must have placement and sbp parameters.")
@@ -189,11 +204,17 @@ class Module(DialectModule):
         return {path: p.data.detach() for path, p in self.named_parameters()}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Set values by path; global tensors are moved to the parameters' placements.
+        """Set parameters to values by path; global tensors are moved to the parameters' placements.
+
+        All ranks must call it. Everything is checked before the first value is set.
+
+        Args:
+            state_dict: global tensors or parameters by path, such as ``"0.weight"``.
+            strict: refuse paths that only one of the two has; False ignores them.
 
         Raises:
-            OneFlowError: (a RuntimeError) If shapes, or with ``strict`` paths, do not fit. The message names all of
-                them, and nothing is loaded.
+            OneFlowError: (a RuntimeError) If values are no global tensors, or shapes, or with ``strict`` paths, do not
+                fit. The message names all of them, and nothing is loaded.
         """
         parameters: dict[str, Any] = dict(self.named_parameters())
         values = {name: value for name, value in state_dict.items() if name in parameters}
@@ -233,7 +254,17 @@ def _linear(
 ) -> dict[str, Any]:
     """Linear layer, ``[..., in] -> [..., out]``: ``x @ weight.T + bias`` with a weight ``[out, in]``.
 
-    A device is accepted and ignored.
+    First values are uniform within ``1 / sqrt(in)``.
+
+    Args:
+        in_features: size of the last dim of the input.
+        out_features: size of the last dim of the result.
+        bias: add a bias.
+        device: not used: the interface has it.
+        dtype: element type of the parameters; None for float32.
+
+    Returns:
+        The layer's attributes by name.
     """
     bound = ours.Uniform(in_features**-0.5)
     weight = Parameter((out_features, in_features), bound, dtype=dtype)
@@ -258,7 +289,16 @@ def _embedding(
 def _layer_norm(
     normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True
 ) -> dict[str, Any]:
-    """Normalisation over the last dims; with a scale and a shift unless ``elementwise_affine`` is False."""
+    """Normalisation over the last dims; with a scale and a shift unless ``elementwise_affine`` is False.
+
+    Args:
+        normalized_shape: sizes of the last dims; an int is one dim.
+        eps: number added to the variance.
+        elementwise_affine: True for a scale, at first ones, and a shift, at first zeros.
+
+    Returns:
+        The layer's attributes by name.
+    """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     firsts = (ours.ones, ours.zeros) if elementwise_affine else ()
     weight, bias = [Parameter(shape, first) for first in firsts] or (None, None)

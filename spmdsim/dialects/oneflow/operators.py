@@ -30,12 +30,14 @@ from spmdsim.wrong_calls import explained
 def lift_function(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
     """Return a function of OneFlow's tensors that computes a function of spmdsim's own tensors.
 
-    Operands of a call are global tensors of one placement, or local tensors; other arguments are passed on. The call
-    raises OneFlowError if local and global tensors or placements are mixed, or if no operand is a tensor.
+    Operands of a call are global tensors of one placement, or local tensors; other arguments are passed on. Results are
+    global on this placement, or local. Float64 becomes float32 as in `in_default_type` for global tensors. The call
+    raises OneFlowError if local and global tensors or placements are mixed, if no operand is a tensor, or if ranks seem
+    to run different code.
 
     Args:
         function: the function of spmdsim's own tensors.
-        name: the name in error messages; by default the function's.
+        name: the name in error messages; empty for the function's.
     """
 
     @wraps(function)
@@ -64,10 +66,14 @@ def lift_function(function: Callable[..., Any], name: str = "") -> Callable[...,
 
 
 def _to_global(x: Any, placement: Any) -> Any:
-    """Return one of spmdsim's own tensors as a global tensor on ``placement``; other values unchanged.
+    """Return one of spmdsim's own tensors as a global tensor on a placement.
 
     Pending reductions other than sums are reduced, because no sbp describes them. Inside ``no_grad`` the tensor has no
     history.
+
+    Args:
+        x: the tensor; other values are returned unchanged.
+        placement: the placement, whose mesh the tensor has.
     """
     if not isinstance(x, CoreTensor):
         return x
@@ -87,8 +93,8 @@ def _run_locally(function: Callable[..., Any], local: LocalTensor, operands: Any
     Args:
         function: the function.
         local: one of the operands; results have its world and device type.
-        operands: positional arguments, with local tensors inside.
-        options: named arguments.
+        operands: tuple of positional arguments, with local tensors inside.
+        options: dict of named arguments.
 
     Returns:
         The function's result, in which each tensor is a local tensor with one array per rank.

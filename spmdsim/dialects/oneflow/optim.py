@@ -33,9 +33,14 @@ class _DampedFromTheStart(nn.SGD):
 
 
 def _list_parameters(params: Any) -> list[Any]:
-    """Return an optimiser's argument ``params`` as a list of parameters.
+    """Return an optimiser's argument ``params`` as a new list of parameters.
 
-    Raises OneFlowError if it is a single parameter or a module, is empty, or has other elements.
+    Args:
+        params: an iterable of parameters.
+
+    Raises:
+        OneFlowError: If it is a single parameter, a module or a text, is empty, or has other elements, such as groups.
+        TypeError: If it is no iterable.
     """
     listed = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
     if not listed:

@@ -120,7 +120,7 @@ def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_nod
     """Raise OneFlowError for ranks that are repeated, negative or too large, or for uneven nodes.
 
     Args:
-        order: the ranks.
+        order: the ranks, at least one.
         world_size: ranks must be below this number; None is no limit.
         devices_per_node: rank r is on node ``r // devices_per_node``, and all nodes of the placement must have equally
             many ranks; None is no rule.
@@ -139,11 +139,19 @@ def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_nod
 
 
 def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
-    """Return the layout of a tensor with ``ndim`` dims; of several axes on a dim, the first is major.
+    """Return the layout of a tensor with ``ndim`` dims.
+
+    Of several axes that split a dim, the first is major.
+
+    Args:
+        placement: the placement, whose mesh axes are named ``d0``, ``d1`` and so on.
+        sbp: one entry per mesh axis, or their text; see `as_tuple`.
+        ndim: number of dims of the tensor.
 
     Raises:
-        OneFlowError: (a RuntimeError) If the sbp does not have one entry per mesh axis, or splits a dim that the
-            tensor lacks.
+        OneFlowError: (a RuntimeError) If ``placement`` is none, or the sbp does not have one entry per mesh axis, or
+            splits a dim that the tensor lacks.
+        LayoutError: If a text is no sbp.
 
     >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).placement_text())
     'RS(0)'
@@ -170,10 +178,13 @@ def check_kind(placement: Any) -> None:
 
 
 def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
-    """Return the sbp tuple of a layout.
+    """Return the sbp tuple of a layout, with one entry per mesh axis.
 
     Raises:
         LayoutError: If axes on one dim are not in mesh order, or a pending reduction is no sum.
+
+    >>> sbp_of(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2))
+    (oneflow.sbp.broadcast, oneflow.sbp.split(dim=0))
     """
     for dim, entry in enumerate(layout.dims):
         if sorted(entry, key=layout.mesh.axes.index) != [*entry]:
@@ -185,10 +196,15 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
 
 
 def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Layout:
-    """Return the layout of a tensor of a shape; check first that each dim is long enough to be split.
+    """Return the layout of a tensor; check first that each dim is long enough to be split.
 
     A mesh axis may split a dim only if the smallest block that the axes before it leave has at least as many elements
-    as the axis has ranks. A dim of size 0 may always be split.
+    as the axis has ranks. A dim of size 0 may always be split. Uneven splits are allowed.
+
+    Args:
+        placement: the placement.
+        sbp: one entry per mesh axis, or their text.
+        shape: global shape.
 
     Raises:
         OneFlowError: If a dim is too short, or the sbp does not fit; see `layout`.
@@ -231,9 +247,15 @@ def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> t
 
 
 def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the global shape of local tensors, given their shapes in mesh order (``check_meta=True``).
+    """Return the global shape of local tensors from their shapes.
 
-    Shapes are joined from the innermost mesh axis outwards.
+    It is used with ``check_meta=True``. Shapes are joined from the innermost mesh axis outwards: sizes along a split
+    dim are added, along other axes the shapes must be equal.
+
+    Args:
+        placement: the placement.
+        sbp: one entry per mesh axis, or their text.
+        locals_: the shape of each rank's local tensor, in the order of the placement's ranks.
 
     Raises:
         OneFlowError: (a RuntimeError) If the shapes are not a balanced split, or their number is wrong.
@@ -255,17 +277,20 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
 
 
 def _join_shapes(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[int, tuple[int, ...]]:
-    """Return the shape of the tensor that consists of the local tensors of a group along one mesh axis.
+    """Return the shape of the tensor that consists of a group's local tensors.
+
+    The group's ranks differ along one mesh axis.
 
     Args:
-        group: ``(rank, shape)`` of each local tensor.
+        group: ``(rank, shape)`` of each local tensor, in mesh order.
         dim: tensor dim that the axis splits, whose sizes are added; None if all shapes must be equal.
 
     Returns:
         The rank of the first local tensor; the joined shape.
 
     Raises:
-        OneFlowError: If shapes differ in other dims, or the sizes of ``dim`` are not those of a balanced split.
+        OneFlowError: If shapes differ in other dims or in the number of dims, or the sizes of ``dim`` are not those of
+            a balanced split.
     """
     first, expected = group[0]
     for rank, shape in group[1:]:

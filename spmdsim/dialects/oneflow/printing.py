@@ -49,7 +49,12 @@ def without_values(shape: Sequence[int], dtype: np.dtype, suffixes: Sequence[str
 def _append_suffixes(text: str, suffixes: Sequence[str]) -> str:
     """Return a text with comma-separated suffixes and a closing bracket.
 
-    Each suffix follows on the current line if it fits in the terminal's width; else it begins a new, indented line.
+    Each suffix follows on the current line if it fits in the terminal's width; else it begins a new line, indented like
+    the tensor's numbers.
+
+    Args:
+        text: the start of the text, without its closing bracket.
+        suffixes: texts such as ``dtype=oneflow.float32``.
     """
     width, used = line_width(), len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
@@ -60,7 +65,14 @@ def _append_suffixes(text: str, suffixes: Sequence[str]) -> str:
 
 
 def _format_values(array: np.ndarray) -> str:
-    """Return the numbers in brackets, all of one width; of a large array those at the ends of its dims."""
+    """Return the numbers in brackets, all of one width.
+
+    Of an array with more than THRESHOLD elements, dims longer than 2 * EDGE_ITEMS show EDGE_ITEMS elements at each end.
+    Lines have the width of the terminal.
+
+    Args:
+        array: the numbers, at least one.
+    """
     array, cut = keep_ends(array, EDGE_ITEMS, THRESHOLD)
     written = array.astype(np.float32) if array.dtype == np.float16 else array
     numbers = written[written != 0].astype(np.float64) if written.dtype.kind == "f" else written
@@ -77,7 +89,10 @@ def _choose_style(numbers: np.ndarray) -> Callable[[Any], str]:
 
     It writes exponents if the largest is over 1e8 or over 1000 times the smallest, or if not all are whole and the
     smallest is below 1e-4. Else it writes a point at the end if all are whole, or four digits behind the point.
-    ``numbers`` are the values other than 0.
+    Absolute values count, and nan is left out.
+
+    Args:
+        numbers: the values other than 0; may be empty.
     """
     are_whole = bool((numbers == np.ceil(numbers)).all())
     largest, least = (f.reduce(np.abs(numbers), initial=np.nan) for f in (np.fmax, np.fmin))

@@ -32,9 +32,12 @@ MESSAGES = {
 def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
     """Raise OneFlowError unless all ranks passed equal arguments.
 
+    All ranks of the world must call it. The error is equal on all ranks: it names the first argument of
+    :data:`MESSAGES` that differs, and the first rank that differs from rank 0.
+
     Args:
         world: the world.
-        facts: one mapping per rank that this process plays, with keys of :data:`MESSAGES`.
+        facts: one mapping per rank that this process plays, with keys of :data:`MESSAGES`; see `facts_of`.
     """
     passed = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
     for key, message in MESSAGES.items():
@@ -48,7 +51,13 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
 def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:
     """Return the arguments of a rank's call as texts to compare, by the keys of :data:`MESSAGES`.
 
-    Of ``data``, the type, the shape and a checksum are compared; None leaves them out.
+    Args:
+        placement: the placement.
+        sbp: its sbp: one entry per mesh axis, or their text.
+        data: the array whose type, shape and checksum are compared; None leaves these keys out.
+
+    Raises:
+        OneFlowError: If the sbp does not have one entry per mesh axis.
     """
     facts = {"placement": repr(placement), "sbp": sbp_module.text(sbp_module.as_tuple(sbp, placement.ndim))}
     if data is not None:
@@ -58,7 +67,12 @@ def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> 
 
 
 def check_placement(placement: Placement, world: Any) -> None:
-    """Raise OneFlowError if a placement has ranks that are not running."""
+    """Raise OneFlowError if a placement has ranks that are not running.
+
+    Args:
+        placement: the placement.
+        world: the world of the running ranks.
+    """
     highest = max(placement.order)
     if highest >= world.size:
         raise OneFlowError(
@@ -69,7 +83,13 @@ def check_placement(placement: Placement, world: Any) -> None:
 
 @contextmanager
 def report_different_code() -> Iterator[None]:
-    """Convert a WorldError of the ``with`` block to an OneFlowError: ranks seem to run different code."""
+    """Convert a WorldError of the ``with`` block to an OneFlowError.
+
+    The message says that ranks seem to run different code. Other errors pass. The block gets None.
+
+    Raises:
+        OneFlowError: If the block raises WorldError, such as after a timeout.
+    """
     try:
         yield
     except WorldError as error:
@@ -81,11 +101,16 @@ def report_different_code() -> Iterator[None]:
 
 @contextmanager
 def report_unsupported_transition(before: Any, after: tuple[Placement, Any]) -> Iterator[None]:
-    """Convert a PlanError of the ``with`` block to an OneFlowError: the redistribution is not supported.
+    """Convert a PlanError of the ``with`` block to an OneFlowError.
+
+    The message says that the redistribution is not supported. Other errors pass. The block gets None.
 
     Args:
         before: the global tensor.
         after: its new placement and sbp.
+
+    Raises:
+        OneFlowError: If the block raises PlanError.
     """
     try:
         yield

@@ -77,10 +77,14 @@ partial_sum = Sbp("partial_sum")
 
 
 def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
-    """Return the entry for a mesh axis that splits tensor dim ``axis`` (also ``dim=``).
+    """Return the entry for a mesh axis that splits a tensor dim.
+
+    Args:
+        axis: the dim, 0 to 5.
+        dim: another name of ``axis``, used if that is None.
 
     Raises:
-        UsageTypeError: If the dim is no integer.
+        UsageTypeError: If the dim is no integer, or both are None.
         OneFlowError: (a RuntimeError) If the dim is negative or over 5.
     """
     position = dim if axis is None else axis
@@ -103,7 +107,13 @@ _PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 def parse_one(text: str) -> Sbp:
     """Parse one entry: ``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast`` or ``partial_sum``.
 
-    A prefix such as ``flow.sbp.`` is accepted. Raises LayoutError if the text is no entry.
+    A prefix such as ``flow.sbp.`` is accepted, and so are empty brackets behind a word.
+
+    Raises:
+        LayoutError: If the text is no entry; as OneFlowError if its dim is negative or over 5.
+
+    >>> parse_one("flow.sbp.split(dim=1)"), parse_one("P")
+    (oneflow.sbp.split(dim=1), oneflow.sbp.partial_sum)
     """
     word = _PREFIX.sub("", text.strip())
     if word.removesuffix("()") in _WORDS:
@@ -118,8 +128,10 @@ def parse_one(text: str) -> Sbp:
 def parse(text: str) -> tuple[Sbp, ...]:
     """Parse an sbp tuple: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"`` or ``"S(0)BP"``.
 
+    Return one entry per mesh axis; see `parse_one` for the form of an entry.
+
     Raises:
-        LayoutError: If the text is no sbp.
+        LayoutError: If the text is no sbp, or empty.
     """
     inner = text.strip()
     if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):
@@ -144,8 +156,8 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
     """Return an sbp as a tuple with one entry per mesh axis.
 
     Args:
-        value: one entry, a sequence of entries, or a text of one or all entries; see `parse`.
-        ndim: number of mesh axes, or None if it is unknown.
+        value: one entry, a list or tuple of entries or their texts, or a text of one or all entries; see `parse`.
+        ndim: number of mesh axes; None if it is unknown: it is not checked.
 
     Raises:
         LayoutError: If a text is no sbp.
@@ -169,6 +181,9 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
 @explained
 def from_placement(placement: Placement) -> Sbp:
     """Return the entry for a placement of this package.
+
+    Args:
+        placement: a Shard, Replicate or Partial; the dim of a Shard is 0 to 5.
 
     Raises:
         LayoutError: If the reduction is no sum: OneFlow has only partial_sum.

@@ -57,7 +57,8 @@ def find_method(name: str) -> Callable[..., Any]:
     """Return a method of tensors that the table of operators defines, as a function of the tensor.
 
     Raises:
-        NotCovered: If no such method exists; a name with an underscore raises AttributeError.
+        NotCovered: (an AttributeError) If no such method exists; the text has the nearest name. A name with an
+            underscore in front raises a plain AttributeError.
     """
     from spmdsim.dialects.oneflow.operators import METHODS
 
@@ -188,9 +189,9 @@ class LocalTensor(TensorSymbols):
     def to_global(
         self, placement: Any = None, sbp: Any = None, *, check_meta: bool = True, copy: bool = False
     ) -> GlobalTensor:
-        """Return the global tensor whose shards are the local tensors.
+        """Return the global tensor whose shards are the local tensors; all ranks must call it.
 
-        The only communication is along broadcast axes, from the first rank of each group. Its values also replace the
+        Values are communicated only along broadcast axes, from the first rank of each group. They also replace the
         other ranks' local values unless ``copy``.
 
         Args:
@@ -200,8 +201,8 @@ class LocalTensor(TensorSymbols):
             copy: leave the local tensors unchanged.
 
         Raises:
-            OneFlowError: (a RuntimeError) If placement or sbp is missing, ranks pass different ones, or local shapes
-                do not fit.
+            OneFlowError: (a RuntimeError) If placement or sbp is missing, ranks pass different ones, or local shapes do
+                not fit.
         """
         text = "Converting a local tensor to global tensor must have placement and sbp parameters."
         refuse({text: placement is None or sbp is None}, OneFlowError)
@@ -215,9 +216,13 @@ class LocalTensor(TensorSymbols):
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
-        """Return the global shape that the ranks' local shapes imply; all ranks must call.
+        """Return the global shape that the ranks' local shapes imply; all ranks must call it.
 
-        With ``check_meta`` the shapes of all ranks are joined. Without it, all are assumed to equal the first rank's.
+        Args:
+            placement: the placement.
+            sbp: its sbp.
+            check_meta: join the shapes of all ranks of the placement. If False, all are assumed to equal that of its
+                first rank.
 
         Raises:
             OneFlowError: If ``check_meta`` is set, and shapes do not fit together or types differ.
@@ -249,9 +254,11 @@ def check_agreement(placement: Placement, sbp: Any, world: Any, data: Any = None
 
 
 def check_one_placement(*placements: Placement | None, about: str = "") -> None:
-    """Raise OneFlowError if a placement differs from the first one; None stands for no placement and fits.
+    """Raise OneFlowError if a placement differs from the first one.
 
-    ``about`` ends the message.
+    Args:
+        placements: the placements; None among the later ones stands for no placement and fits.
+        about: end of the message, such as `` (parameter weight)``.
     """
     first = placements[0]
     for placement in placements[1:]:
@@ -264,7 +271,8 @@ def check_one_placement(*placements: Placement | None, about: str = "") -> None:
 def _broadcast_from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return, per rank of this process, the array of the first rank along the broadcast axes.
 
-    The broadcast runs as a sum in which all other ranks contribute zeros. Without broadcast axes, arrays stay.
+    All ranks must call it. The broadcast runs as a sum (of bools: any) in which all other ranks contribute zeros.
+    Without broadcast axes, arrays stay, and nothing is communicated.
 
     Args:
         tensor: the local tensor.
@@ -340,7 +348,10 @@ class GlobalTensor(TensorSymbols):
         return self
 
     def backward(self, gradient: GlobalTensor | None = None) -> None:
-        """Compute the gradients of all tensors that this one depends on.
+        """Compute the gradients of all tensors that this one depends on; all ranks must call it.
+
+        Args:
+            gradient: gradient of this tensor; None for 1 if it has one element.
 
         Raises:
             OneFlowError: (a RuntimeError) If no gradient is required, or the tensor has several elements and
@@ -357,20 +368,21 @@ class GlobalTensor(TensorSymbols):
         self, placement: Placement | None = None, sbp: Any = None, *, grad_sbp: Any = None, check_meta: bool = False,
         copy: bool = False,
     ) -> GlobalTensor:  # fmt: skip
-        """Return the tensor with another placement or sbp.
+        """Return the tensor with another placement or sbp; all ranks must call it.
 
-        An unchanged placement returns the tensor itself, unless ``copy``.
+        An unchanged placement and sbp return the tensor itself, unless ``copy`` or ``grad_sbp``.
 
         Args:
             placement: new placement; None keeps it.
             sbp: new sbp; None keeps it.
-            grad_sbp: sbp to which the gradient is redistributed in the backward pass.
-            check_meta: ignored; OneFlow has it.
+            grad_sbp: sbp to which the gradient is redistributed in the backward pass; None for the choice of the
+                library.
+            check_meta: not used: the interface has it.
             copy: always return a new tensor.
 
         Raises:
-            OneFlowError: (a RuntimeError) If both are None, a dim is too short to be split, or the redistribution is
-                not supported.
+            OneFlowError: (a RuntimeError) If both are None, ranks pass different ones, a dim is too short to be split,
+                or the redistribution is not supported.
         """
         if placement is None and sbp is None:
             raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
@@ -423,9 +435,14 @@ def check_same_shape(old: Size, new: Size) -> None:
 
 
 def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
-    """Return the value of a tensor after an in-place operation: ``new`` in the type and layout of ``old``.
+    """Return the value of a tensor after an in-place operation.
 
-    If ``old`` requires a gradient, the result does too, and takes the gradient of ``old``.
+    It is ``new`` in the type and layout of ``old``. If ``old`` requires a gradient, the result does too; if ``new``
+    does not, the result is a leaf with the gradient of ``old``. All ranks must call it: values may be moved.
+
+    Args:
+        old: the value before; it is not changed.
+        new: the result of the operation.
 
     Raises:
         OneFlowError: (a RuntimeError) If ``old`` is a leaf that requires a gradient and operators are recorded, or if
