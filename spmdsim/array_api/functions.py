@@ -80,13 +80,17 @@ class IntegerInfo(Pictured):
 
 @explained
 def finfo(type: Any, /) -> FloatInfo:
-    """Return the limits of a floating type, of the components of a complex type, or of a tensor's type.
+    """Return the limits of a floating type, or of a complex type's components.
 
-    >>> finfo("float32").eps == 2.0**-23, finfo("bfloat16").bits
-    (True, 16)
+    Args:
+        type: an element type, its name, or a tensor.
 
     Raises:
         UsageTypeError: If the type is neither floating nor complex.
+        InputError: If no type has this name.
+
+    >>> finfo("float32").eps == 2.0**-23, finfo("bfloat16").bits
+    (True, 16)
     """
     dtype = dtype_of(type)
     if not (is_float(dtype) or dtype.kind == "c"):
@@ -102,8 +106,12 @@ def finfo(type: Any, /) -> FloatInfo:
 def iinfo(type: Any, /) -> IntegerInfo:
     """Return the limits of an integer type, or of a tensor's type.
 
+    Args:
+        type: an element type, its name, or a tensor.
+
     Raises:
-        UsageTypeError: If the type is not an integer type.
+        UsageTypeError: If the type is not an integer type; bool is none.
+        InputError: If no type has this name.
 
     >>> iinfo(np.int16).max
     32767
@@ -120,11 +128,12 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """Return True if an element type equals ``kind`` or belongs to the kind of that name.
 
     Args:
-        dtype: the element type.
-        kind: an element type, a kind such as ``"real floating"``, or a tuple of them, one of which must fit.
+        dtype: the element type, its name, or a tensor.
+        kind: an element type, a kind such as ``"real floating"`` (see ``KINDS``), or a tuple of them, one of which must
+            fit. A text is always a kind, never the name of a type.
 
     Raises:
-        InputError: If the standard has no such kind.
+        InputError: If the standard has no such kind, or no type is called ``dtype``.
 
     >>> isdtype(np.dtype("int16"), "integral"), isdtype(np.dtype("int16"), ("bool", "real floating"))
     (True, False)
@@ -192,7 +201,12 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     """Return the type to which tensors, element types and numbers are promoted.
 
-    A Python number has no type of its own: it only adds a kind of numbers, such as "complex".
+    Args:
+        arrays_and_dtypes: tensors, element types, their names, or Python numbers. A Python number has no type of its
+            own: it only adds a kind of numbers, such as "complex".
+
+    Raises:
+        ValueError: If the arguments are none or only Python numbers.
 
     >>> result_type("int8", "uint8"), result_type("float32", 2.5)
     (dtype('int16'), dtype('float32'))
