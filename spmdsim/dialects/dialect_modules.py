@@ -45,8 +45,10 @@ class DialectModule(DialectObject, Module):
     def inside(self, path: str = "", include_self: bool = True) -> Iterator[tuple[str, Module]]:
         """Yield ``(path, module)`` for this module and all modules inside, parents first.
 
+        Modules inside a child that is not a `DialectModule` are not yielded.
+
         Args:
-            path: path of this module; children append ``.name`` to it.
+            path: path of this module; children append ``.name`` to it, or have the path ``name`` if it is empty.
             include_self: also yield this module.
         """
         if include_self:
@@ -72,7 +74,14 @@ class DialectModule(DialectObject, Module):
         return self.train(False)
 
     def apply(self, fn: Callable[[Any], Any]) -> DialectModule:
-        """Call ``fn`` with every module inside, children before parents; return this module."""
+        """Call ``fn`` with every module inside and then with this one; return this one.
+
+        Children come before parents. Modules inside a child that is not a `DialectModule` are left out. What ``fn``
+        returns is ignored.
+
+        Args:
+            fn: takes a module; it may change the module.
+        """
         for child in self.children():
             if isinstance(child, DialectModule):
                 child.apply(fn)
@@ -94,12 +103,13 @@ class Numbered(ModuleList):
 
 
 def with_zero_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
-    """Return the initial values of an embedding's table with zeros in the row of the padding index.
+    """Return a function of an embedding's initial values with zeros in one row.
 
     Args:
         others: function that returns the initial values of a block of the table from its global index, one slice per
-            dim. Further arguments are passed on.
-        row: index of the row of zeros; None returns ``others`` unchanged.
+            dim. Further arguments are passed on. Its array is copied, not changed.
+        row: index of the row of zeros, from 0; None returns ``others`` unchanged. An index outside of the table changes
+            nothing.
     """
     if row is None:
         return others
@@ -114,11 +124,15 @@ def with_zero_row(others: Callable[..., np.ndarray], row: int | None) -> Callabl
 
 
 def format_options(text: str, *optional: str) -> Callable[[Any], str]:
-    """Return an ``extra_repr`` method that fills a format such as ``"p={0.p}"``; field 0 is the module.
+    """Return an ``extra_repr`` method that fills a format such as ``"p={0.p}"``.
 
     Args:
-        text: the format.
-        optional: attributes that follow as ``name=value`` if they are not None.
+        text: the format; field 0 is the module.
+        optional: names of attributes that follow as ``, name=value`` if they are not None.
+
+    >>> from types import SimpleNamespace
+    >>> format_options("p={0.p}", "axis", "name")(SimpleNamespace(p=0.5, axis=1, name=None))
+    'p=0.5, axis=1'
     """
 
     def extra_repr(self: Any) -> str:
@@ -148,10 +162,17 @@ def format_module_tree(
 
     Args:
         kind: name of the class.
-        extra: text of the options, which may be empty.
-        children: ``(name, module)`` pairs, indented by 2. Without children the text is one line.
+        extra: text of the options, which may be empty. With children, it is on a line of its own.
+        children: ``(name, module)`` pairs, each on lines of its own, indented by 2. Without children the text is one
+            line.
         opening: bracket behind the class.
         closing: bracket at the end; without children, its spaces are removed.
+
+    >>> print(format_module_tree("Net", "", [("0", 5), ("1", 6)]))
+    Net(
+      (0): 5
+      (1): 6
+    )
     """
     lines = [f"({name}): {child!r}" for name, child in children]
     if not lines:

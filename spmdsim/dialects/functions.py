@@ -50,6 +50,12 @@ def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, 
         table: rows by function name.
         words: names of the rows to return, separated by spaces. ``theirs=ours`` returns row ``ours`` as ``theirs``.
         names: the new name of a parameter -> its name in the table; rows without this parameter ignore it.
+
+    Returns:
+        The new rows by the other system's names, in the order of ``words``. The rows of ``table`` are not changed.
+
+    Raises:
+        KeyError: If ``table`` has no row of a name.
     """
     back = {ours: theirs for theirs, ours in names.items()}
     renamed = {}
@@ -82,14 +88,16 @@ def _reduction_row(function: Callable[..., Any]) -> Row:
 def extreme_row(name: str, *, tied: bool = False) -> Row:
     """Return the row of ``max`` or ``min``; its second argument selects one of three forms.
 
-    - None: the extreme of all elements.
+    - None: the extreme of all elements. ``keepdim`` is ignored.
     - an int: `ValuesAndIndices` along this dim.
-    - a tensor: the elementwise extreme of both.
+    - a tensor (anything else): the elementwise extreme of both. ``keepdim`` is ignored.
+
+    The parameters of the row's function are ``(input, dim=None, keepdim=False)``.
 
     Args:
         name: ``"max"`` or ``"min"``.
-        tied: for an int, share the gradient among all elements equal to the extreme. By default the element whose
-            index is returned gets all of it.
+        tied: for an int, share the gradient among all elements equal to the extreme. By default the element whose index
+            is returned gets all of it.
     """
     reduce_extreme, find_index, elements = (
         getattr(core, word) for word in (name, f"arg{name}", f"{name}imum")
@@ -127,7 +135,14 @@ def with_mask_gradient(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool)
 
 
 def _deviation_row(function: Callable[..., Any]) -> Row:
-    """Return the row of ``std`` or ``var``, which divide by n - 1, or by n if ``unbiased=False``."""
+    """Return the row of ``std`` or ``var``.
+
+    Its parameters are ``(input, dim=None, unbiased=True, keepdim=False)``. It divides by n - 1, or by n if
+    ``unbiased=False``. ``dim`` None or an empty list reduces over all dims.
+
+    Args:
+        function: `ops.std` or `ops.var`, which take ``keepdims`` and ``correction`` (the number subtracted from n).
+    """
 
     def call(input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
         return function(input, dims_of(dim), keepdims=keepdim, correction=int(unbiased))
@@ -143,7 +158,11 @@ def _select(input: Any, dim: int, index: Any) -> Any:
 def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the median: of an even number of elements, the smaller of the two in the middle.
 
-    Without ``dim``, the result is the median of all elements. With ``dim``, it is `ValuesAndIndices` along this dim.
+    Args:
+        input: the tensor. Its nan count as larger than all numbers; PyTorch returns nan instead.
+        dim: None for the median of all elements, a scalar tensor. Otherwise the result is `ValuesAndIndices` along this
+            dim.
+        keepdim: keep ``dim`` with size 1; ignored without ``dim``.
     """
     if dim is None:
         return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
@@ -155,7 +174,15 @@ def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that it computes 16-bit floats in float32 and rounds only the result."""
+    """Wrap a function so that it computes 16-bit floats in float32 and rounds only the result.
+
+    If an argument is a tensor of 16-bit floats, all tensors among the arguments are converted by `to_sum_type`. The
+    result gets the type to which the arguments' types are promoted. Without such an argument, the call is passed on
+    unchanged.
+
+    Args:
+        function: takes tensors and other values, by position or name, and returns one tensor.
+    """
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -217,15 +244,17 @@ def _gelu(input: Any, approximate: str = "none") -> Any:
 
 
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
-    """Split one dim into consecutive blocks.
+    """Split one dim into consecutive blocks; return them as a list.
 
     Args:
         tensor: the tensor to split.
-        split_size_or_sections: size of the blocks (the last one may be smaller), or the list of their sizes.
-        dim: the dim to split.
+        split_size_or_sections: size of the blocks (the last one may be smaller), or the list of their sizes. With one
+            size, a dim of size 0 has no blocks: the list is empty.
+        dim: the dim to split; negative numbers count from the end.
 
     Raises:
-        FunctionError: If a size is less than 1, or the sizes do not add up to the size of the dim.
+        FunctionError: If the one size is less than 1, or listed sizes do not add up to the size of the dim. Signs of
+            listed sizes are not checked.
     """
     cuts, size = split_size_or_sections, tensor.shape[dim]
     if isinstance(cuts, int) and cuts < 1:
@@ -248,7 +277,12 @@ def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
 def _concat(tensors: Any, dim: int = 0) -> Any:
     """Concatenate a list or tuple of tensors along ``dim``.
 
-    Raise FunctionError for a single tensor.
+    Args:
+        tensors: the list or tuple; sizes of other dims must be equal.
+        dim: the dim; negative numbers count from the end.
+
+    Raises:
+        FunctionError: If ``tensors`` is neither a list nor a tuple, such as a single tensor.
     """
     if not isinstance(tensors, (list, tuple)):
         raise FunctionError(
@@ -258,10 +292,15 @@ def _concat(tensors: Any, dim: int = 0) -> Any:
 
 
 def _equal_split_row(dim: int) -> Row:
-    """Return the row of ``hsplit`` or ``vsplit``, which split dim ``dim`` (of a vector, dim 0).
+    """Return the row of ``hsplit`` or ``vsplit``.
 
-    An int asks for equal blocks, and raises FunctionError if they are uneven. A list states the indices where blocks
-    end.
+    The parameters are ``(input, indices_or_sections)``; the result is the list of blocks. An int asks for this number
+    of equal blocks. A list states the indices where blocks end, in ascending order, which is not checked: ``[2, 5]``
+    splits size 6 into ``[0:2]``, ``[2:5]`` and ``[5:6]``. The function raises FunctionError if the int is less than 1
+    or does not divide the size of the dim.
+
+    Args:
+        dim: the dim to split (1 for ``hsplit``, 0 for ``vsplit``); of a vector, dim 0 is split.
     """
 
     def call(input: Any, indices_or_sections: Any) -> list[Any]:
@@ -280,7 +319,10 @@ def _equal_split_row(dim: int) -> Row:
 def _diag(input: Any, diagonal: int = 0) -> Any:
     """Return a diagonal of a matrix, or the square matrix that has the vector ``input`` on it.
 
-    ``diagonal`` counts from the main diagonal; positive numbers are above it.
+    Args:
+        input: a vector of n elements gives a matrix of n + abs(diagonal) rows, 0 elsewhere. Otherwise the result is the
+            diagonal of the last two dims.
+        diagonal: position relative to the main diagonal; positive numbers are above it.
     """
     if input.ndim != 1:
         return linalg.diagonal(input, offset=diagonal)
@@ -310,7 +352,15 @@ _log = declare_unary(
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Compute log(sum(exp(input))) over ``dim``, shifted by the maximum so that exp does not overflow."""
+    """Compute log(sum(exp(input))) over dims, shifted so that exp does not overflow.
+
+    An infinite or nan maximum is not subtracted. If all elements are -inf, the result is -inf and its gradient 0.
+
+    Args:
+        input: the tensor.
+        dim: an int or a tuple of ints; None or an empty list for all dims.
+        keepdim: keep the reduced dims with size 1.
+    """
     dim = dims_of(dim)
     most = core.max(input.detach(), dim, keepdims=True)
     most = core.where(core.isfinite(most), most, 0)
@@ -335,9 +385,14 @@ def _hardsigmoid(input: Any) -> Any:
 
 
 def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
-    """Clip elements to ``[min, max]``; None is no limit.
+    """Clip elements to ``[min, max]``.
 
     As in PyTorch, only elements strictly between the limits pass a gradient.
+
+    Args:
+        input: the tensor.
+        min: the lower limit, a number or tensor; None is no limit.
+        max: the upper limit; None is no limit.
     """
     clipped = core.clip(input.detach(), min, max)
     if not input.requires_grad:
@@ -377,7 +432,14 @@ def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 
 def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    """Normalise over the last dims, of shape ``normalized_shape``; weight defaults to 1, bias to 0.
+    """Normalise over the last dims by mean and variance; apply weight and bias.
+
+    Args:
+        input: the tensor.
+        normalized_shape: sizes of the last dims, which are normalised together; an int is one dim.
+        weight: factor of this shape; None is 1.
+        bias: addend of this shape; None is 0.
+        eps: number added to the variance.
 
     Raises:
         FunctionError: If the last dims of ``input`` do not have this shape.

@@ -43,14 +43,15 @@ class HostTensor(np.ndarray):
 def host(data: Any, dtype: Any = None) -> HostTensor:
     """Convert numbers, lists or arrays to a host tensor.
 
-    Python floats become float32 as in the frameworks.
+    Python floats become float32 as in the frameworks. An array that has the type already is not copied: the result
+    shares its memory.
 
     Args:
-        data: a number, nested lists, an array, or a tensor, whose full value is gathered.
+        data: a number, nested lists, an array, or a tensor, whose full value is gathered; then all ranks must call it.
         dtype: element type or its name; None derives it from ``data``.
 
     Raises:
-        UsageTypeError: If nested lists differ in length, or elements are not numbers.
+        UsageTypeError: If nested lists differ in length, elements are not numbers, or no type is called ``dtype``.
 
     >>> host([1.0, 2.0]).dtype, host([1, 2]).dtype, host(np.zeros(2)).dtype
     (dtype('float32'), dtype('int64'), dtype('float64'))
@@ -80,7 +81,17 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
 
 
 def element_type(dtype: Any) -> np.dtype:
-    """Convert a type or its name to a numpy dtype. Raise UsageTypeError for an unknown name."""
+    """Convert an element type, or its name, to a numpy dtype.
+
+    Args:
+        dtype: the type or its name; None is float64, as in numpy.
+
+    Raises:
+        UsageTypeError: If no type has this name; the error suggests the nearest of ``TYPE_NAMES``.
+
+    >>> element_type("float32"), element_type(int)
+    (dtype('float32'), dtype('int64'))
+    """
     try:
         kind: np.dtype = np.dtype(dtype)
         return kind
@@ -93,7 +104,11 @@ def in_default_type(result: Any, operands: Iterable[Any]) -> Any:
     """Return a result in the frameworks' default type: float64 becomes float32, other types stay.
 
     Numpy's quotient of integers is float64, the frameworks' is float32. A float64 result stays if an operand is float64
-    or complex128, or if an operand is an element type or the name of one. ``operands`` are the arguments of the call.
+    or complex128, or if an operand is an element type or the name of one.
+
+    Args:
+        result: what a function returned; anything but a tensor is returned unchanged.
+        operands: the arguments of the call: tensors, arrays, numbers, types.
     """
     if not isinstance(result, CoreTensor) or result.dtype != np.float64:
         return result
@@ -120,12 +135,17 @@ _counts: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
     """Return ``data`` as an array after a check that all ranks of the job have equal arrays.
 
-    The check compares type, shape and a checksum of about ``SAMPLE`` elements. It runs for the first ``FIRST`` arrays
-    of a world, then for every ``EVERY``-th. Lock step and single numbers need no check.
+    The check compares type, shape and a checksum of every k-th element, with k = size // ``SAMPLE`` or 1. It runs for
+    the first ``FIRST`` arrays of a world, then for every ``EVERY``-th. Lock step and single numbers need no check. All
+    ranks of the world must call it, in equal order, because the check communicates.
+
+    Args:
+        data: a number, nested lists or an array.
+        world: the world whose ranks are compared.
 
     Raises:
-        UsageTypeError: If ``data`` has no numbers.
-        InputError: If the ranks differ.
+        UsageTypeError: If the elements of ``data`` are not numbers or truth values.
+        InputError: If the ranks differ; raised on all ranks, with the first rank that differs from rank 0.
     """
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
@@ -150,9 +170,13 @@ def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
 def read_known_values(x: Tensor) -> tuple[np.ndarray, str]:
     """Return the values of a tensor that this process has, for printing; without communication.
 
+    Args:
+        x: the tensor.
+
     Returns:
-        The whole tensor and an empty text if the process has all of it, as in lock step. Else the shard of the
-        process's rank, and a text such as ``rank 1 has [2:4, 0:3], pending sum`` with its index range.
+        (values, note): the whole tensor and an empty text if the process has all of it, as in lock step. Else the shard
+        of the process's rank, and a text such as ``rank 1 has [2:4, 0:3], pending sum`` with its index range. The range
+        is ``0:0`` for all dims if the rank is not in the tensor's mesh.
     """
     is_complete = not x.layout.partial and set(x.layout.cuts) <= {1} and x.world.ranks[0] in x.layout.mesh
     if is_complete:
@@ -188,26 +212,35 @@ def format_nested(
     array: np.ndarray, cut: Sequence[bool], indent: int, written: Callable[[Any], str], per_line: Callable[[int], int],
     edgeitems: int, dots: str = "...",
 ) -> str:  # fmt: skip
-    """Return numbers in nested brackets, over several lines.
+    """Return numbers in nested brackets, over several lines; a scalar without brackets.
+
+    Rows of a matrix are on lines of their own; blocks of more dims are separated by empty lines, as numpy prints them.
 
     Args:
         array: values, as `keep_ends` returns them.
         cut: per dim True if its middle was removed; dots mark the gap.
-        indent: column of the opening bracket.
+        indent: column of the opening bracket; continued lines start one column to the right of it.
         written: formats one number.
-        per_line: returns the count of numbers that fit on a line with this indent.
+        per_line: returns the count of numbers that fit on a line with this indent; less than 1 counts as 1. Dots count
+            as a number.
         edgeitems: number of elements before the dots.
-        dots: mark of a gap in the last dim.
+        dots: mark of a gap in the last dim; other dims have ``...``.
+
+    >>> print(format_nested(np.eye(2), [False, False], 0, str, lambda indent: 10, 3))
+    [[1.0, 0.0],
+     [0.0, 1.0]]
     """
     if not array.ndim:
         return written(array[()])
-    if array.ndim == 1:
-        items, size, joined = [written(value) for value in array], max(1, per_line(indent)), ", "
+    is_vector = array.ndim == 1
+    if is_vector:
+        items = [written(value) for value in array]
+        items_per_line = max(1, per_line(indent))
     else:
         items = [format_nested(row, cut[1:], indent + 1, written, per_line, edgeitems, dots) for row in array]
-        size, joined = 1, ""
+        items_per_line = 1
     if cut[0]:
-        items.insert(edgeitems, "..." if array.ndim > 1 else dots)
-    lines = [joined.join(items[k : k + size]) for k in range(0, len(items), size)]
+        items.insert(edgeitems, dots if is_vector else "...")
+    lines = [", ".join(items[k : k + items_per_line]) for k in range(0, len(items), items_per_line)]
     separator = "," + "\n" * max(1, array.ndim - 1) + " " * (indent + 1)
     return f"[{separator.join(lines)}]"

@@ -75,8 +75,11 @@ P = PartitionSpec
 def parse(text: str) -> PartitionSpec:
     """Parse a spec such as ``P('data', None)``, ``PartitionSpec(('x', 'y'),)`` or ``P()``.
 
+    A module before the name, as in ``jax.P('x')``, is skipped. The entries are not checked; `layout` does so.
+
     Raises:
-        LayoutError: If ``text`` is no such call.
+        LayoutError: If ``text`` is no such call, its arguments are not literals, or it has a keyword other than
+            ``unreduced``.
 
     >>> parse("P(('x', 'y'), None)")
     PartitionSpec(('x', 'y'), None)
@@ -97,11 +100,17 @@ def parse(text: str) -> PartitionSpec:
 def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> Layout:
     """Return the layout of a partition spec on a mesh, for a tensor with ``ndim`` dims.
 
-    Trailing dims that the spec does not mention are not split. A text is parsed; see `parse`.
+    Trailing dims that the spec does not mention are not split. Axes in the spec's ``unreduced`` have pending sums.
+
+    Args:
+        mesh: the mesh.
+        spec: a spec; its text, see `parse`; or a tuple or list of its entries, each an axis name, a tuple of names or
+            None.
+        ndim: number of dims of the tensor.
 
     Raises:
-        UsageTypeError: If ``mesh`` is no Mesh, or ``spec`` neither a text nor a sequence.
-        LayoutError: If the spec has more entries than dims or names an axis that the mesh lacks.
+        UsageTypeError: If ``mesh`` is no Mesh, or ``spec`` neither a text nor a tuple or list.
+        LayoutError: If the spec has more entries than dims, or names an axis twice or one that the mesh lacks.
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     if not isinstance(mesh, Mesh) or not isinstance(spec, (tuple, list)):

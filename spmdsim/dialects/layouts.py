@@ -30,9 +30,12 @@ class Uneven:
 
 
 def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
-    """Return the first dim of a shape that a layout does not split evenly, or None.
+    """Return the first dim that a layout does not split evenly, or None if it splits all evenly.
 
-    The library itself splits such dims; JAX, MindSpore and Paddle refuse them.
+    The library itself splits such dims; JAX, MindSpore and Paddle refuse them. Dims of size 0 are even.
+
+    Raises:
+        LayoutError: If the shape has another number of dims than the layout.
 
     >>> from spmdsim.core import Mesh
     >>> print(first_uneven(Mesh((2, 4), ("dp", "mp"))(None, "mp"), (3, 6)))

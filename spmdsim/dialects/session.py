@@ -51,7 +51,7 @@ class use_world:
 def hint_more_ranks() -> str:
     """Return the end of an error message about too few ranks: how to start more.
 
-    Empty if the program runs on several ranks already.
+    It begins with a semicolon. It is empty if the current world has several ranks.
     """
     if world().size > 1:
         return ""

@@ -36,12 +36,17 @@ def parse_mindspore(
     """Parse MindSpore's device matrix, alias names and tensor map.
 
     Args:
-        device_matrix: sizes of the mesh axes.
-        alias: names of the axes; None if the tensor map has numbers.
-        tensor_map: per dim an alias name, a tuple of names, or a number that counts the axes from the right.
+        device_matrix: sizes of the mesh axes, such as ``"2,4"``.
+        alias: names of the axes, such as ``"dp,mp"``; None if the tensor map has numbers.
+        tensor_map: per dim an alias name, a tuple of names, or a number that counts the axes from the right (0 is the
+            last axis, -1 splits nothing).
         ranks_order: order of the ranks in the mesh; None is row-major.
-        tuple_order: meaning of a tuple of names; see MindSpore's `Layout`.
-        ndim: number of dims of the tensor, if known.
+        tuple_order: meaning of a tuple of names; see MindSpore's `Layout`. Not used for a map of numbers.
+        ndim: number of dims of the tensor; None if it is not known: the map has one entry per dim.
+
+    Raises:
+        InputError: If the tensor map has names, but ``alias`` is None, or a text is malformed.
+        LayoutError: If matrix, names and map do not fit each other.
 
     >>> parse_mindspore("2,2,2", "dp,sp,mp", "mp,(sp,dp)").bounds((32, 784), 2)
     ((0, 16), (392, 588))
@@ -84,7 +89,12 @@ def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -
 
 
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
-    """Parse a layout in the notation of JAX, MindSpore, DTensor or OneFlow, whichever fits the text.
+    """Parse a layout in the notation of JAX, MindSpore, DTensor or OneFlow.
+
+    The notations are tried in this order: a call of ``P`` or ``PartitionSpec`` whose first argument is a name or None
+    (or that has none) is JAX's; entries that are all integers are MindSpore's tensor map; a word of DTensor that
+    OneFlow lacks, such as ``R`` or ``Shard``, or two letters without a comma between them (``SR``), is DTensor's;
+    everything else is an sbp.
 
     Args:
         body: a partition spec, a tensor map of numbers, placements, or an sbp.
@@ -93,7 +103,7 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
 
     Raises:
         InputError: If the notation has one entry per mesh axis and ``ndim`` is None.
-        LayoutError: If no notation fits.
+        LayoutError: If no notation fits; the text suggests the nearest axis or reduction.
     """
     if re.match(r"(?:\w+\.)*(?:P|PartitionSpec)\(\s*(?:['\"(\[]|None|unreduced|\)$)", body):
         spec = jax.parse(body)
@@ -117,7 +127,16 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
 
 
 def _suggest_name(body: str, mesh: Mesh) -> str:
-    """Return a suggestion for a misspelled reduction or axis of ``body``, else an axis as an example."""
+    """Return a hint for a misspelled reduction or axis of ``body``, else an axis as an example.
+
+    Reductions are searched first, then axes, each from left to right; see `nearest` for what is similar. The text is
+    ``did you mean 'P(max)' by 'P(mex)'?``, ``did you mean 'dp' by 'dq'?``, ``such as dp, or None``, or
+    ``which has none`` for a mesh without axes.
+
+    Args:
+        body: the text of a layout that fits no notation.
+        mesh: the mesh with the right names of axes.
+    """
     for op in re.findall(r"\bP(?:artial)?\((\w+)\)", body):
         near = None if op in REDUCE_OPS else nearest(op, REDUCE_OPS)
         if near is not None:

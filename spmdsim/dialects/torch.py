@@ -117,8 +117,13 @@ _ENTRY = re.compile(
 def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
     """Parse placements in any of DTensor's notations.
 
+    Accepted are ``S(0)``, ``S0``, ``Shard(dim=0)``, ``R``, ``Replicate()``, ``P``, ``P(max)``, ``Partial(sum)`` and
+    ``_StridedShard(dim=0, sf=2)`` or ``_S(0, 2)``; with or without commas, and brackets around all. Dims may be
+    negative.
+
     Returns:
-        The placements, one per mesh axis, and the split factors of strided shards by mesh axis position.
+        (placements, factors): one placement per mesh axis; and the split factor of each strided shard by the position
+        of its mesh axis. A strided shard is a `Shard` among the placements.
 
     Raises:
         LayoutError: If an entry is no placement, or the text has none.
@@ -155,7 +160,13 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     """Return the layout of DTensor placements on ``mesh`` for a tensor with ``ndim`` dims.
 
     A strided shard puts its axis inside later axes on the same dim. Its split factor is the product of the sizes of
-    these later axes. Negative dims count from the end.
+    these later axes.
+
+    Args:
+        mesh: the mesh.
+        placements: one placement per mesh axis, or their text; see `parse_placements`. Only the text can have strided
+            shards.
+        ndim: number of dims of the tensor. Negative dims in placements count from the end.
 
     Raises:
         UsageTypeError: If ``mesh`` is no Mesh.
@@ -177,9 +188,10 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
 
 @explained
 def text(layout: Layout) -> str:
-    """Return DTensor's text of a layout.
+    """Return DTensor's text of a layout: one placement per mesh axis, in brackets.
 
-    An axis inside later axes of the mesh becomes ``_StridedShard``.
+    An axis that splits a dim inside later axes of the mesh becomes ``_StridedShard``; ``sf`` is the product of their
+    sizes. If it is 1, the axis is a plain ``Shard``.
 
     >>> text(Mesh((2, 4), ("dp", "tp"))(("tp", "dp"), None))
     '(_StridedShard(dim=0, sf=4), Shard(dim=0))'
@@ -203,8 +215,17 @@ def chunk_bounds(
 ) -> tuple[tuple[int, int], ...]:
     """Return ``(offset, size)`` per dim of the shard that DTensor gives to ``rank``.
 
-    DTensor cuts chunks of the rounded-up size, one mesh axis after another. An empty shard has the size of the dim as
-    its offset.
+    DTensor cuts chunks of the rounded-up size, one mesh axis after another, in the order of the mesh. An empty shard
+    has the size of the dim as its offset.
+
+    Args:
+        mesh: the mesh.
+        placements: one placement per mesh axis, or their text. Strided shards count as plain ones.
+        shape: shape of the tensor.
+        rank: a rank of the mesh.
+
+    Raises:
+        LayoutError: If the number of placements or a dim is wrong.
 
     >>> mesh = Mesh((4,), ("x",))
     >>> [chunk_bounds(mesh, "S(0)", (5,), r) for r in range(4)]
@@ -225,12 +246,21 @@ def chunk_bounds(
 
 
 def _order_axes(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
-    """Return the axes of one tensor dim in the order that the split factors demand, major axis first.
+    """Return the axes of a dim in the order that the split factors demand, major first.
 
-    Insert the axes from the last to the first, each behind axes whose sizes multiply to its factor (1 if absent).
+    Insert the axes from the last to the first, each at the first position where the sizes of the axes before it
+    multiply to its factor.
+
+    Args:
+        mesh: gives the sizes of the axes.
+        entry: the axes that split the dim, in the order of the mesh.
+        factors: split factors by axis; 1 for an axis that is absent, which comes first.
 
     Raises:
         LayoutError: If no position has the split factor.
+
+    >>> _order_axes(Mesh((2, 4), ("dp", "tp")), ("dp", "tp"), {"dp": 4})
+    ('tp', 'dp')
     """
     order: list[str] = []
     for axis in reversed(entry):
