@@ -101,6 +101,7 @@ SAID = {
     "an optimiser takes an iterable of parameters": (lambda: nn.SGD(nn.Dense(2, 2), 0.1), "net.trainable_params()"),
     "an optimiser is called with gradients": (lambda: rate()(1), "not with 1"),
     "Identity.construct has no argument 'y'": (lambda: AutoParallel(nn.Identity())(y=X), "it takes x"),
+    "AutoParallel passes inputs by their place": (lambda: AutoParallel(lambda x, *, y=1: x)(X, y=2), "but y can be passed by name only"),
     "from_numpy takes an array": (lambda: ms.from_numpy([1]), "not a list"),
     "no context setting is called 'modee'": (lambda: ms.set_context(modee=1), "did you mean 'mode'"),
     "no device_target is called 'Ascent'": (lambda: ms.set_device("Ascent"), "did you mean 'Ascend'"),

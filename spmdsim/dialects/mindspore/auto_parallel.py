@@ -14,7 +14,7 @@ from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.wrong_calls import wrong_arguments
 
 #: Values of ``optimizer_level`` and of ``parallel_mode``.
@@ -122,13 +122,25 @@ class AutoParallel(DialectObject):
         return getattr(network, name) if hasattr(network, name) else super().__getattr__(name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Run the network once; results of one element are returned as numbers, equal on every rank."""
+        """Run the network once; results of one element are returned as numbers, equal on every rank.
+
+        All ranks must call it. Inputs by name are passed on by their place.
+
+        Raises:
+            UsageTypeError: If the inputs do not fit the network, or one of them can be passed by name only.
+        """
         if named:
             called = getattr(self.program, "construct", self.program)
             try:
-                inputs = signature(called).bind(*inputs, **named).args
+                bound = signature(called).bind(*inputs, **named)
             except TypeError as error:
                 raise wrong_arguments(called, inputs, named, error) from None
+            if bound.kwargs:
+                raise UsageTypeError(
+                    f"AutoParallel passes inputs by their place, but {', '.join(bound.kwargs)} can be passed by name "
+                    "only; nearest: a function with positional parameters"
+                )
+            inputs = bound.args
         with use_settings(self.settings):
             result = self.network(*self.settings.to_global(inputs))
         return numbers(result)
