@@ -322,7 +322,7 @@ def function(
     function with these strategies.
 
     Args:
-        row: row of the operator table.
+        row: the operator's row of the table: names, arguments and restrictions.
         written: name of the function, with its parameters if they differ from the primitive's: ``"relu"`` or
             ``"bmm(input_x, mat2)"``.
         strategies: ``in_strategy`` and ``out_strategy``; data parallel by default.

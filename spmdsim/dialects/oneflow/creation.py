@@ -54,7 +54,7 @@ def _create_global(
         shape: global shape.
         kind: element type.
         placement: placement of the tensor.
-        sbp: its sbp.
+        sbp: split, broadcast or partial_sum, per mesh axis of the placement.
         requires_grad: collect a gradient.
 
     Raises:
@@ -86,7 +86,7 @@ def tensor(
     Args:
         data: numbers, nested lists, an array or a local tensor.
         placement: placement of a global tensor; None for a local one.
-        sbp: its sbp; None for a local one.
+        sbp: split, broadcast or partial_sum, per mesh axis; None for a local one.
         dtype: element type; None for that of the data, float32 for Python floats.
         device: device of a local tensor; None for the CPU.
         requires_grad: collect a gradient; for global tensors only.
@@ -173,7 +173,7 @@ def _create_random(
         draw: function of a generator and a shape, for local tensors.
         kind: element type.
         placement: placement of a global tensor; None for a local one.
-        sbp: its sbp; None for a local one.
+        sbp: split, broadcast or partial_sum, per mesh axis; None for a local one.
         device: device of a local tensor; None for the CPU. Of a global tensor it is not used.
         requires_grad: collect a gradient; for global tensors only.
 
@@ -262,7 +262,7 @@ def randperm(
         n: the number of integers.
         dtype: element type.
         placement: placement of a global tensor; None for a local one.
-        sbp: its sbp; None for a local one.
+        sbp: split, broadcast or partial_sum, per mesh axis; None for a local one.
 
     Raises:
         InputError: If ``n`` is no integer of at least 0.

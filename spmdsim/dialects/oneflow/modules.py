@@ -87,8 +87,8 @@ class Parameter(ours.Parameter):
         A parameter without values gets its first values, which are equal for every placement. Other values are moved.
 
         Args:
-            placement: the placement.
-            sbp: its sbp: one entry per mesh axis, or their text.
+            placement: device type, and ranks as a mesh.
+            sbp: split, broadcast or partial_sum, per mesh axis of the placement; or their text.
 
         Raises:
             OneFlowError: If the sbp does not fit the placement or the parameter's dims.
@@ -154,7 +154,7 @@ class Module(DialectModule):
         Parameters without a name are named by their path.
 
         Args:
-            placement: the placement.
+            placement: device type, and ranks as a mesh.
             sbp: the sbp of every parameter.
 
         Raises:

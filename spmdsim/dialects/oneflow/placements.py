@@ -202,8 +202,8 @@ def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Lay
     as the axis has ranks. A dim of size 0 may always be split. Uneven splits are allowed.
 
     Args:
-        placement: the placement.
-        sbp: one entry per mesh axis, or their text.
+        placement: device type, and ranks as a mesh.
+        sbp: split, broadcast or partial_sum, per mesh axis of the placement; or their text.
         shape: global shape.
 
     Raises:
@@ -253,8 +253,8 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
     dim are added, along other axes the shapes must be equal.
 
     Args:
-        placement: the placement.
-        sbp: one entry per mesh axis, or their text.
+        placement: device type, and ranks as a mesh.
+        sbp: split, broadcast or partial_sum, per mesh axis of the placement; or their text.
         locals_: the shape of each rank's local tensor, in the order of the placement's ranks.
 
     Raises:

@@ -52,8 +52,8 @@ def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> 
     """Return the arguments of a rank's call as texts to compare, by the keys of :data:`MESSAGES`.
 
     Args:
-        placement: the placement.
-        sbp: its sbp: one entry per mesh axis, or their text.
+        placement: device type, and ranks as a mesh.
+        sbp: split, broadcast or partial_sum, per mesh axis of the placement; or their text.
         data: the array whose type, shape and checksum are compared; None leaves these keys out.
 
     Raises:
@@ -70,7 +70,7 @@ def check_placement(placement: Placement, world: Any) -> None:
     """Raise OneFlowError if a placement has ranks that are not running.
 
     Args:
-        placement: the placement.
+        placement: device type, and ranks as a mesh.
         world: the world of the running ranks.
     """
     highest = max(placement.order)

@@ -196,7 +196,7 @@ class LocalTensor(TensorSymbols):
 
         Args:
             placement: placement of the global tensor.
-            sbp: its sbp.
+            sbp: split, broadcast or partial_sum, per mesh axis of the placement.
             check_meta: compare all ranks' shapes and types; False assumes equal shapes.
             copy: leave the local tensors unchanged.
 
@@ -219,8 +219,8 @@ class LocalTensor(TensorSymbols):
         """Return the global shape that the ranks' local shapes imply; all ranks must call it.
 
         Args:
-            placement: the placement.
-            sbp: its sbp.
+            placement: device type, and ranks as a mesh.
+            sbp: split, broadcast or partial_sum, per mesh axis of the placement.
             check_meta: join the shapes of all ranks of the placement. If False, all are assumed to equal that of its
                 first rank.
 

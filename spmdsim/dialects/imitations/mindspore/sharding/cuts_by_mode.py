@@ -122,7 +122,7 @@ def data_source(
         shapes: global shapes of the tensors.
         in_strategy: cuts or layouts per tensor; None, or only empty cuts, splits dim 0 over all devices.
         devices: number or list of devices; None for the product of the longest strategy.
-        repeat: side of the device matrix for repeated calculation, ``"left"`` or ``"right"``.
+        repeat: side of the device matrix for the axis along which devices do equal work, ``"left"`` or ``"right"``.
 
     Raises:
         ShardError: If a cut is neither 1 nor that of the longest strategy, the cuts do not divide the devices, or there
@@ -285,8 +285,8 @@ def gather(
         out: cuts of the result, for axis 0 only; None takes MindSpore's choice: scattered along dim 0 if that divides,
             except in mode ``BATCH_AXIS_SP``.
         devices: number or list of devices; None for the product of the cuts, or 1 without a strategy.
-        repeat: side of the device matrix for repeated calculation; None for the default of the mode: right if the
-            lookup axis is whole, else left.
+        repeat: side of the device matrix for the axis along which devices do equal work; None for the default of the
+            mode: right if the lookup axis is whole, else left.
         attrs: attributes ``axis`` (default 0) and ``manual_split``.
 
     Raises:
@@ -327,10 +327,10 @@ def _derive_whole_axis(
     """Derive the sharding of a Gather whose lookup axis is whole: all other dims may be split.
 
     Args:
-        bound: rule of the Gather with its sizes.
+        bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
         cuts: cuts of table and indices.
         ranks: the devices.
-        repeat: side of the device matrix for repeated calculation.
+        repeat: side of the device matrix for the axis along which devices do equal work.
     """
     strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
     times = len(ranks) // (math.prod(cuts[0]) * math.prod(cuts[1]))
@@ -346,11 +346,11 @@ def _derive_split_axis(
     the lookup axis.
 
     Args:
-        bound: rule of the Gather with its sizes.
+        bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
         cuts: cuts of table and indices.
         ranks: the devices.
         mode: ``AXIS_0``, ``AXIS_1``, ``BATCH_AND_AXIS`` or ``BATCH_AXIS_SP``; see `choose_mode`.
-        repeat: side of the device matrix for repeated calculation; None is ``"left"``.
+        repeat: side of the device matrix for the axis along which devices do equal work; None is ``"left"``.
 
     Raises:
         ShardError: If the cuts do not divide the devices, or need repeated calculation that ``mode`` does not support:
@@ -397,7 +397,7 @@ def _derive_manual_split(
     Nothing is communicated. Field j (column j of the indices) looks up rows of block j only.
 
     Args:
-        bound: rule of the Gather with its sizes.
+        bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
         cuts: cuts of table and indices, such as ((4, 1), (1, 4)).
         ranks: the devices.
         pieces: rows of each block, as an int or as a sequence that starts with it.
@@ -494,7 +494,7 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
 
     Args:
         name: MindSpore's name of the operator.
-        bound: rule of the product with its sizes.
+        bound: rule of the product for given shapes.
         layouts: layouts of activation and weight.
 
     Raises:
@@ -530,7 +530,7 @@ def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[st
     y). x, y and z are mesh axes.
 
     Args:
-        bound: rule of the product with its sizes. Its factors are m (rows of the activation), k (the summed dim), n
+        bound: rule of the product for given shapes. Its factors are m (rows of the activation), k (the summed dim), n
             (columns of the weight), and those of batch dims.
         layouts: layouts of activation and weight.
 

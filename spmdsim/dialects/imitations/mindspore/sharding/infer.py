@@ -106,7 +106,7 @@ def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     operand does not use yet, so a local slice is enough.
 
     Args:
-        bound: rule with sizes.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
         layouts: layouts of the operands.
     """
     axes: dict[str, tuple[str, ...]] = {}
@@ -191,7 +191,7 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     as they are if another added operand is split along the pending axis.
 
     Args:
-        bound: rule with sizes.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
         layouts: layouts of the operands.
     """
     partial = list(layouts)

@@ -390,8 +390,8 @@ def derive_sharding(operator: str, bound: BoundRule, strategy: Strategy, **more:
 
     Args:
         operator: MindSpore's name.
-        bound: rule with sizes.
-        strategy: the strategy.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
+        strategy: the mesh axes that split each factor of the rule.
         more: fields of `Sharded` that override or complete the derived ones.
     """
     computed = bound.output_layouts(strategy)

@@ -73,8 +73,8 @@ def shard(
             follows from the operands.
         devices: number of devices, or their ranks in order; None for the product of the cuts, and for 1 without a
             strategy. A virtual axis of layouts does not count.
-        repeat: side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); None for the
-            operator's own.
+        repeat: side of the device matrix for the axis along which devices do equal work (``"right"`` or ``"left"``);
+            None for the operator's own.
         attrs: MindSpore's attributes, such as ``{"transpose_b": True}``. With ``cross_batch``, every device keeps its
             own addend of a reduction.
 
@@ -117,7 +117,7 @@ def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, A
 
     Args:
         operator: MindSpore's name, for the error.
-        row: row of the operator table.
+        row: the operator's row of the table: names, arguments and restrictions.
         attributes: values by name.
     """
     names = row.attribute_names
@@ -155,8 +155,8 @@ class _RequestedStrategy:
 
     Attributes:
         name: MindSpore's name.
-        row: row of the operator table.
-        bound: rule with sizes.
+        row: the operator's row of the table: names, arguments and restrictions.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
         out: requested out_strategy, or None.
         devices: number or list of devices, or None.
         attrs: MindSpore's attributes.
@@ -174,7 +174,7 @@ class _RequestedStrategy:
 
         Args:
             in_strategy: cuts per operand, or of the result for OneHot; None is data parallel.
-            repeat: side of the device matrix for repeated calculation, ``"left"`` or ``"right"``.
+            repeat: side of the device matrix for the axis along which devices do equal work, ``"left"`` or ``"right"``.
 
         Raises:
             RuleError: If the cuts do not fit the shapes, the rule or the devices.
@@ -249,7 +249,7 @@ class _RequestedStrategy:
         Pending sums are reduced; with the attribute ``cross_batch`` no collective is listed.
 
         Args:
-            strategy: the strategy.
+            strategy: the mesh axes that split each factor of the rule.
             repeated: number of devices that do equal work.
             side: position of their axis in the device matrix, ``"left"`` or ``"right"``.
             layouts: layouts of the operands; None takes the layouts of the strategy.
@@ -287,7 +287,7 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     """Return the cuts of data parallelism: dim 0 of the first operand over all devices.
 
     Args:
-        bound: rule of the operator with its sizes.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
         devices: number of devices.
 
     Returns:
@@ -315,7 +315,7 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
     """Return the number of blocks per factor of a rule, from the cuts of its result.
 
     Args:
-        bound: rule with sizes.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
         in_strategy: the cuts of the result, then an empty entry for each scalar operand.
         devices: number or list of devices; None for the product of the cuts.
 
@@ -340,7 +340,7 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
         op: our operator.
         in_strategy: cuts or one layout per operand, not mixed.
         out_strategy: cuts or layout of the result, or None.
-        repeat: side of repeated calculation in the device matrix, ``"left"`` or ``"right"``.
+        repeat: side of the device matrix for the axis along which devices do equal work, ``"left"`` or ``"right"``.
 
     Raises:
         UsageTypeError: If ``in_strategy`` is no such tuple or list, or is empty.
@@ -382,7 +382,7 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
     operators, None, and operators for another number of operands are returned unchanged.
 
     Args:
-        sharding: the configured operator; None if there is no strategy.
+        sharding: our operator with the configured strategy; None if there is none.
         ndims: number of dims of each operand.
     """
     in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
@@ -415,10 +415,10 @@ def strategy_of(
     """Return the strategy of a call on ``ranks`` ranks; data parallel if ``sharding`` is None.
 
     Args:
-        row: row of the operator table.
+        row: the operator's row of the table: names, arguments and restrictions.
         name: MindSpore's name, for messages.
-        bound: rule with sizes.
-        sharding: the configured operator, or None.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
+        sharding: our operator with the configured strategy; None if there is none.
         ranks: number of ranks.
 
     Raises:
@@ -454,7 +454,7 @@ def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
     whole result.
 
     Args:
-        bound: rule of the operator with its sizes.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
         ranks: number of ranks.
     """
     try:
@@ -471,9 +471,9 @@ def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None,
 
     Args:
         row: row of the operator table, whose ``out_strategy`` says what is accepted.
-        bound: rule with sizes.
-        sharding: the configured operator, or None.
-        strategy: the strategy of the call.
+        bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
+        sharding: our operator with the configured strategy; None if there is none.
+        strategy: the mesh axes that split each factor of the rule in this call.
     """
     if sharding is not None and sharding.out_strategy is not None:
         computed = bound.output_layouts(strategy)[0]
