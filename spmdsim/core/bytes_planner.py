@@ -56,10 +56,18 @@ class BytesPlanner:
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
         """Return the strategy for which ranks receive the fewest bytes.
 
-        The bytes are those of the busiest rank, for redistributing the operands and reducing the results. The
-        candidates are all strategies on the first operand's mesh in which no operand is partial; ranks may own empty
-        blocks. Results count with the element type of the first operand. The first of equal candidates wins. Raises
-        PlanError if an operand is on another mesh.
+        The bytes are those of the busiest rank, for redistributing the operands and reducing the results; the steps'
+        bytes are added. The candidates are all strategies on the first operand's mesh in which no operand is partial;
+        ranks may own empty blocks. Results count with the element type of the first operand. The first of equal
+        candidates wins, in the order of :meth:`BoundRule.strategies`.
+
+        Args:
+            bound: the operator's rule, bound to the shapes of the operands.
+            layouts: the layout of each operand, at least one.
+            dtypes: the type of each operand's arrays.
+
+        Raises:
+            PlanError: If an operand is on another mesh than the first one.
         """
 
         def cost(strategy: Strategy) -> float:

@@ -35,15 +35,18 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 
 
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
-    """Return the number of blocks of each factor of a rule, from the number of blocks of each dim.
+    """Return the number of blocks of each factor, from the number of blocks of each dim.
+
+    The result has all factors of the operands, those of one block, too: ``((2, 4), (4, 1))`` of a product "m k, k n ->
+    m n" gives ``{"m": 2, "k": 4, "n": 1}``. For dims of several factors see :func:`_add_block_counts`.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
-        cuts: for each operand the number of blocks of each dim, such as ``((2, 4), (4, 1))`` for a product.
+        cuts: for each operand the number of blocks of each dim.
 
     Raises:
         RuleError: If the cuts have another number of operands or dims than the rule, a cut is not positive, a dim of
-            size 1 is cut, or two operands cut a factor differently.
+            size 1 without factor is cut, or two operands cut a factor differently.
     """
     if len(cuts) != len(bound.inputs):
         raise RuleError(
@@ -77,8 +80,9 @@ def _add_block_counts(
     """Add the number of blocks of each factor of one dim to ``block_counts``.
 
     A dim of one factor gives it all blocks. Of several factors, each but the last one takes the greatest number that
-    divides both its size and the blocks that are not yet taken; the last one takes the remaining blocks. So 8 blocks
-    of a dim ``(a b)`` with 4 elements of ``a`` are 4 blocks of ``a`` and 2 of ``b``.
+    divides both its size and the blocks that are not yet taken; the last one takes the remaining blocks. So 8 blocks of
+    a dim ``(a b)`` with 4 elements of ``a`` are 4 blocks of ``a`` and 2 of ``b``. The size of the last factor is not
+    compared.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
@@ -127,20 +131,21 @@ def strategy_from_cuts(
 def strategy_from_factors(
     bound: BoundRule, block_counts: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """Return the strategy that splits each factor into a number of blocks, by one mesh axis per factor.
+    """Return the strategy that splits each factor by a mesh axis of its own.
 
-    The axes have the names of the factors, in the rule's order. If the blocks are fewer than the ranks, an axis
-    :data:`REPEAT` is added, along which ranks repeat the computation.
+    The axes have the names of the factors, in the rule's order; a factor ``.0`` of an ellipsis has the axis ``dim0``.
+    If the blocks are fewer than the ranks, an axis :data:`REPEAT` is added, along which ranks repeat the computation.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
-        block_counts: the number of blocks by factor.
+        block_counts: the number of blocks by factor. Factors that it lacks get no axis and are not split.
         ranks: the ranks of the mesh, or their number.
-        repeat: the end of the mesh's axes where :data:`REPEAT` is added: ``"right"`` or ``"left"``.
+        repeat: the end of the mesh's axes where :data:`REPEAT` is added: ``"left"``, or any other word for right.
 
     Raises:
         RuleError: If the product of the numbers of blocks does not divide the number of ranks, or the rule forbids the
             strategy.
+        LayoutError: If there are more than ``MOST_RANKS`` ranks.
     """
     members = rank_tuple(ranks)
     factors = [f for f in bound.sizes if f in block_counts]
@@ -168,16 +173,16 @@ def _axis_name(factor: str) -> str:
 
 
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
-    """Return the layout that splits each dim of a result into the number of blocks that ``cuts`` states.
+    """Return the layout that splits each dim of a result into ``cuts`` blocks.
 
-    A dim that is cut into more blocks than it was computed in takes pending axes, in mesh order, as its minor axes: the
-    all_reduce then becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather). The layout has no pending
-    reductions: those along axes that no dim takes are carried out.
+    From dim 0 on, a dim that is cut into more blocks than it was computed in takes the next pending axes, in mesh
+    order, as its minor axes: the all_reduce then becomes a reduce_scatter (MindSpore's out_strategy of MatMul and
+    Gather). The layout has no pending reductions: those along axes that no dim takes are carried out.
 
     Args:
         cuts: the number of blocks of each dim.
         computed: the layout in which the operator computes the result.
-        shape: the global shape of the result.
+        shape: the global shape of the result; only its length is used.
 
     Raises:
         RuleError: If the number of dims differs, or the axes of ``computed`` cannot give these numbers of blocks.
@@ -208,8 +213,13 @@ class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
 def freeze_strategy(strategy: Any) -> Any:
     """Return a strategy in a hashable form.
 
-    Dictionaries of axes by factor become a :class:`FrozenMapping`, sorted by factor. Lists and tuples become tuples,
-    item by item. Other values, such as None, a layout or a Strategy, are returned unchanged.
+    Args:
+        strategy: a dictionary of axes by factor becomes a :class:`FrozenMapping`, sorted by factor; one axis becomes a
+            tuple of it. Lists and tuples become tuples, item by item. Any other value, such as None, a layout, a
+            Strategy or an immutable mapping, is returned unchanged.
+
+    >>> freeze_strategy({"k": ["tp", "sp"], "m": "dp"}), freeze_strategy([[2, 4], [4, 1]])
+    ((('k', ('tp', 'sp')), ('m', ('dp',))), ((2, 4), (4, 1)))
     """
     if isinstance(strategy, dict):
         return FrozenMapping(
@@ -223,7 +233,7 @@ def result_layout(requested: Any, computed: Layout, shape: Sequence[int]) -> Lay
 
     Args:
         requested: the number of blocks of each dim, a layout, or a tuple with one of these. None requests the layout
-            ``computed`` without pending reductions.
+            ``computed`` without pending reductions. A layout is returned without a check.
         computed: the layout in which the operator computes the result.
         shape: the global shape of the result.
 
@@ -269,10 +279,15 @@ class ShardedOp(ShortRepr):
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """Return the strategy that ``in_strategy`` means for operands of certain shapes.
 
+        A :class:`FrozenMapping` gives axes by factor. A Strategy is checked and returned. Layouts give the strategy for
+        which operands in these layouts need no redistribution. All else is taken as cuts, which make a mesh of their
+        own (:func:`strategy_from_cuts`).
+
         Args:
             bound: the operator's rule, bound to the shapes of the operands.
             ranks: the ranks, or their number; only used if ``in_strategy`` has cuts.
-            mesh: the mesh of the first operand; only used if ``in_strategy`` maps factors to axes.
+            mesh: the mesh of the first operand; only used if ``in_strategy`` maps factors to axes. None if there is
+                none.
 
         Raises:
             RuleError: If the strategy does not fit the rule, the shapes or the ranks, or needs a mesh and ``mesh`` is
@@ -319,7 +334,10 @@ def build_sharded_op(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -
 
 
 def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:
-    """Return a tuple of ranks: the given ones, or ``0 ... n-1`` for a number n.
+    """Return a tuple of ranks: the given ones, unchecked, or ``0 ... n-1`` for a number n.
+
+    Raises:
+        LayoutError: If the number is above ``MOST_RANKS``.
 
     >>> rank_tuple(3), rank_tuple([2, 0])
     ((0, 1, 2), (2, 0))

@@ -59,8 +59,12 @@ def has_gradient(dtype: np.dtype) -> bool:
 def promote_types(*dtypes: np.dtype) -> np.dtype:
     """Return the element type to which several types are promoted.
 
-    The rule is NumPy's. For bfloat16 and its relatives it is that of torch and JAX: they absorb integers of any width;
-    with one another and with float16 they are promoted to float32.
+    The rule is NumPy's. For bfloat16 and its relatives it is that of torch and JAX. They absorb bools and integers of
+    any width. With other floating or complex types they count as float32: so two different relatives, or one with
+    float16, give float32.
+
+    Args:
+        dtypes: one or more element types.
 
     >>> import ml_dtypes
     >>> bf16 = np.dtype(ml_dtypes.bfloat16)
@@ -79,8 +83,10 @@ def promote_types(*dtypes: np.dtype) -> np.dtype:
 def check_reduce(op: str | None, dtype: np.dtype) -> str:
     """Return the name ``op`` of a reduction after checking that it exists for an element type.
 
-    Raises WorldError if ``op`` is None or no reduction's name, or if the reduction is undefined for the type: sums,
-    products and averages of bools, "all" and "any" of numbers, "max" and "min" of complex numbers, "avg" of integers.
+    Raises:
+        WorldError: If ``op`` is None or no reduction's name, or if the reduction is undefined for the type. Undefined
+            are sums, products and averages of bools, "all" and "any" of numbers, "max" and "min" of complex numbers,
+            "avg" of integers, and any reduction of other types, such as strings or dates.
 
     >>> check_reduce("sum", np.dtype("f4"))
     'sum'
@@ -154,7 +160,14 @@ def is_additive(src: np.dtype, dst: np.dtype) -> bool:
 
 
 def _precision(dtype: np.dtype) -> tuple[int, int]:
-    """Return ``(fraction bits, exponent bits)`` of a floating type; of each part of a complex type."""
+    """Return ``(fraction bits, exponent bits)`` of a float, or of each part of a complex type.
+
+    They are the stored bits: (23, 8) for float32 and complex64, (7, 8) for bfloat16. The function imports ml_dtypes for
+    types of that package.
+
+    Args:
+        dtype: a floating or complex type.
+    """
     finfo: Any = np.finfo
     if dtype.kind == "V":
         from ml_dtypes import finfo
@@ -166,9 +179,15 @@ def _precision(dtype: np.dtype) -> tuple[int, int]:
 def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
     """Return a rule restricted to what holds for operands and a result of these element types.
 
-    An operand's pending sum passes only if its shards may be converted to the result's type before they are
-    reduced (:func:`is_additive`). Truth values have no sum: a product or a lookup of them leaves ``any`` pending, and
-    an operator that passes a pending sum passes ``any``.
+    A set of operands stays in ``linear`` only if the pending sums of all its operands may be converted to the result's
+    type before they are reduced (:func:`is_additive`). If the result has bools, ``any`` replaces each ``sum``, because
+    bools have no sum: a product or a lookup leaves ``any`` pending, and an operator that passes a pending sum passes
+    ``any``. Averages of bools are not passed.
+
+    Args:
+        rule: the rule; it does not change.
+        operands: the element type of each operand.
+        result: the element type of the first result.
 
     >>> rule = Rule.parse("m k, k n -> m n", linear="each")
     >>> typed_rule(rule, (np.dtype("i4"), np.dtype("f8")), np.dtype("f8")).linear
@@ -188,8 +207,9 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
 def widen_halves(value: Any) -> Any:
     """Return a value with its arrays of floats of at most 16 bits converted to float32.
 
-    Lists and tuples are converted item by item and become lists. Other values, also NumPy scalars and tensors, are
-    returned unchanged.
+    Args:
+        value: such an array gives a new array. Lists and tuples are converted item by item and become lists. Any other
+            value, also a NumPy scalar or a tensor, is returned unchanged.
     """
     if isinstance(value, (list, tuple)):
         return [widen_halves(item) for item in value]
@@ -201,7 +221,12 @@ def widen_halves(value: Any) -> Any:
 def compute_in_float32(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
     """Return a local function that receives float32 arrays instead of floats of at most 16 bits.
 
-    ``function`` itself is returned if ``dtypes`` have no such float. The caller rounds the results.
+    ``function`` itself is returned if ``dtypes`` have no such float. Otherwise its positional arguments are converted
+    by :func:`widen_halves`, its keyword arguments are not. The caller rounds the results.
+
+    Args:
+        function: the local function: takes arrays, or lists of arrays, and parameters by keyword.
+        dtypes: the element types of operands and results.
     """
     if not any(is_half(dtype) for dtype in dtypes):
         return function

@@ -26,11 +26,12 @@ def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
 def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
     """Reduce arrays element by element, from the first array to the last, and return the result.
 
-    Sums of 16-bit floats are accumulated in float32 and rounded once (:func:`accumulator`).
+    Sums, averages and products of 16-bit floats are accumulated in float32 and rounded once (:func:`accumulator`). Not
+    checked is whether the reduction exists for the type: see :func:`check_reduce`.
 
     Args:
         op: the name of the reduction; ``avg`` divides the sum by the number of arrays.
-        arrays: one or more arrays of one shape and type.
+        arrays: one or more arrays of one shape and type. They do not change unless ``out`` is one of them.
         out: the array for the result, which is returned; None for a new C-ordered array of the operands' type.
     """
     first, *others = operands = list(arrays)
@@ -53,6 +54,13 @@ def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -
 
 def identity(op: str, dtype: np.dtype) -> object:
     """Return the value that a reduction ignores, such as 0 for a sum, as a scalar of a type.
+
+    The value is 0 for "sum" and "avg", 1 for "prod", the smallest value (or -inf) for "max", the largest one (or inf)
+    for "min". For bools it is True for "all" and "min", and False for "any" and "max".
+
+    Args:
+        op: the name of the reduction.
+        dtype: the element type.
 
     Raises:
         WorldError: If the reduction is undefined for the type.
@@ -86,13 +94,14 @@ def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
 
 
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
-    """Call a function with the arrays of each rank and return the results in the order of the ranks.
+    """Call a function with the arrays of each rank and return the results in rank order.
 
-    The function runs once for ranks that share all their arrays, as one object: they share the result, too.
+    The function runs once for ranks whose arrays are all the same objects: they share the result, too. Arrays with
+    equal values that are different objects do not count as shared.
 
     Args:
         function: takes one array per list.
-        lists: one list for each argument of the function, with one array per rank.
+        lists: one list for each argument of the function, at least one, with one array per rank.
     """
     if len(lists[0]) == 1:
         return [function(*[arrays[0] for arrays in lists])]

@@ -141,7 +141,11 @@ class Mesh(Immutable):
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """Return the ranks that differ from ``rank`` only on the given axes, including ``rank``.
 
-        They are ordered by their coordinates on ``axes``, the first axis given being the major one.
+        They are ordered by their coordinates on ``axes``, the first axis given being the major one. Without axes the
+        group is ``rank`` alone.
+
+        Raises:
+            LayoutError: If the mesh lacks the rank or an axis.
 
         >>> Mesh((2, 3), ("a", "b")).group(4, "b"), Mesh((2, 3), ("a", "b")).group(4, "b", "a")
         ((3, 4, 5), (0, 3, 1, 4, 2, 5))
@@ -154,6 +158,8 @@ class Mesh(Immutable):
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
         """Return all groups along the given axes, ordered by their first rank's position.
+
+        Each group has the order of :meth:`group`. Raises LayoutError if the mesh lacks an axis.
 
         >>> Mesh((2, 2), ("a", "b")).groups("a")
         ((0, 2), (1, 3))
@@ -261,8 +267,15 @@ class Layout(Immutable, LayoutFacts):
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
         """Return ``(start, stop)`` per dim of the shard that ``rank`` owns.
 
-        ``shape`` is the tensor's global shape. All bounds are ``(0, 0)`` for a rank outside the mesh. Raises
-        LayoutError if the shape has another number of dims than the layout.
+        All bounds are ``(0, 0)`` for a rank outside the mesh. If a dim has more blocks than elements, ``start == stop``
+        for some ranks. Pending reductions make no difference.
+
+        Args:
+            shape: the global shape of the tensor.
+            rank: the rank.
+
+        Raises:
+            LayoutError: If the shape has another number of dims than the layout.
         """
         if len(shape) != len(self.dims):
             self.check_shape(shape)

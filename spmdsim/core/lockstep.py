@@ -36,8 +36,12 @@ def box_sizes(box: Bounds) -> tuple[int, ...]:
 def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that cuts ``box`` out of an array with the elements of ``outer``.
 
-    The function returns a C-contiguous array. It may be the argument itself or a view of it. ``outer`` must contain
-    ``box`` unless ``box`` is empty.
+    The function takes an array and returns a C-contiguous array with the elements of ``box``. If possible it returns
+    the argument itself or a view of it; an empty box gives a new empty array.
+
+    Args:
+        box: ``(start, stop)`` per dim in global indices.
+        outer: the box of the array; must contain ``box`` unless ``box`` is empty. This is not checked.
     """
     if box == outer:
         return contiguous
@@ -56,7 +60,12 @@ def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray
 def _derive_slice_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a local slice: each rank cuts its target box out of its own shard.
 
-    Ranks with equal boxes that share an array share the slice, too. ``dtype`` is not used.
+    Ranks share a slice if their source boxes are equal, their target boxes are equal, and they share one array. The
+    program leaves the results of ranks outside the mesh as they are.
+
+    Args:
+        step: the slice.
+        dtype: not used: the interface :data:`Derivation` has it.
     """
     jobs, first_ranks = [], dict[tuple[Bounds, Bounds], int]()
     for rank in step.src.mesh.rank_list:
@@ -91,8 +100,13 @@ def ranks_by_box(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[B
 def _derive_group_program(step: Step, members: tuple[int, ...]) -> Program:
     """Return the program of a step in one group of ranks.
 
-    It makes one array of the group's shards and cuts the target box of each member out of it. A step with a reduction
-    folds the shards, whose boxes must be equal; another step places each source box in the array, equal ones once.
+    The program makes one array of the group's shards and cuts the target box of each member out of it. A step with a
+    reduction folds all shards in the order of ``members``; their boxes are equal. Another step places each source box
+    in the array, equal boxes once. Members with equal target boxes get one array object.
+
+    Args:
+        step: the step: an all_gather, all_to_all, all_reduce or reduce_scatter.
+        members: the ranks of the group. The program writes to their results only.
     """
     sources, targets = ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members)
     nonempty_boxes = [box for box in sources if volume(box)]
@@ -118,9 +132,16 @@ def _derive_group_program(step: Step, members: tuple[int, ...]) -> Program:
 
 
 def derive_groups_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a collective, which runs the program of one group of ranks after the other.
+    """Return the program of a collective.
 
-    Raises WorldError if the step's reduction is undefined for the element type.
+    It runs the programs of the groups one after the other.
+
+    Args:
+        step: the collective.
+        dtype: the type of the shards; only used for the check of the reduction.
+
+    Raises:
+        WorldError: If the step's reduction is undefined for the element type.
     """
     if step.op is not None:
         check_reduce(step.op, dtype)
@@ -179,9 +200,15 @@ class LockStepRunner:
     def find_derived(self, step: Step, shards: Shards) -> DerivedStep:
         """Return the derived form of a step for the element type of the shards.
 
-        The first call derives and caches it.
-        Raises WorldError if the shards do not have the shapes of the step's source layout, or the world cannot run the
-        step.
+        The first call for a step and a type derives it, and stores it in the world's cache.
+
+        Args:
+            step: the step.
+            shards: the shards of all ranks; the first one's type counts, or float64 if there is none.
+
+        Raises:
+            WorldError: If the shards do not have the number or the shapes of the step's source layout, or the world
+                cannot run the step.
         """
         dtype, cache = shards[0].dtype if shards else np.dtype(float), self._world.cache
         derived_step: DerivedStep | None = cache.get((step, dtype))
@@ -192,7 +219,17 @@ class LockStepRunner:
         return derived_step
 
     def _derive(self, step: Step, dtype: np.dtype) -> DerivedStep:
-        """Derive a step for an element type. Raise WorldError if the world cannot run it."""
+        """Return the derived form of a step for shards of an element type.
+
+        The derivation is that of the step's collective.
+
+        Args:
+            step: the step.
+            dtype: the element type of the shards.
+
+        Raises:
+            WorldError: If the world lacks the collective or the ranks, or the reduction is undefined for the type.
+        """
         self._world.check_step(step)
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self._world.size)]
         empty = np.zeros((0,) * len(step.shape_after), dtype)

@@ -138,10 +138,12 @@ class Op(Pictured):
             shapes: the global shape of each operand.
             params: the parameters of the call.
             dtypes: the element type of each operand. They restrict which pending reductions the rule passes
-                (:func:`~spmdsim.core.element_types.typed_rule`). None for no restriction.
+                (:func:`~spmdsim.core.element_types.typed_rule`); of several results the first one's type counts. None,
+                or another number of types than operands, for no restriction.
 
         Raises:
-            RuleError: If the number of operands or a shape does not fit the rule.
+            RuleError: If the number of operands or a shape does not fit the rule. If ``rule`` is a function, its errors
+                are raised, too. Messages name the operator.
         """
         with context(operator=self.name):
             declared = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
@@ -203,8 +205,15 @@ class Op(Pictured):
     def cast_result(self, result: object, dtype: np.dtype) -> np.ndarray:
         """Return a result of the local function as an array of the declared element type.
 
-        An array of that type is returned itself, any other result as a C-ordered copy. Raises RuleError if the
-        conversion loses the kind of the values, such as the fractions of floats that become integers.
+        An array of that type is returned itself, any other result as a C-ordered copy.
+
+        Args:
+            result: an array, or a number.
+            dtype: the declared type.
+
+        Raises:
+            RuleError: If the type of ``result`` is of a higher kind. The kinds in ascending order are bools, integers,
+                floats, complex numbers. Not checked is whether the values are in the range of the type.
         """
         array: np.ndarray = np.asarray(result)  # A local function may return a scalar of NumPy's.
         if array.dtype == dtype:
@@ -218,7 +227,8 @@ class Op(Pictured):
     def compute(self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: Arrays) -> list[Arrays]:
         """Run the local function on the arrays of every owned rank.
 
-        In a world without data, only the shapes of the results are computed.
+        In a world without data, only the shapes of the results are computed. This method does not communicate; methods
+        of operators that communicate override it.
 
         Args:
             recipe: the recipe of the call.
@@ -227,7 +237,8 @@ class Op(Pictured):
             lists: for each operand its array on every owned rank, in the layout that the recipe requires.
 
         Returns:
-            For each result a list with its array on every owned rank, without elements outside the mesh.
+            For each result a list with its array on every owned rank. The arrays of ranks outside the mesh have no
+            elements.
         """
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.outputs]
@@ -244,14 +255,15 @@ class Op(Pictured):
 def apply(
     op: Op, operands: Sequence[Any], params: Params, strategy: ShardedOp | Strategy | None = None
 ) -> Any:
-    """Apply an operator to global tensors of one world. Return the result, or a tuple of several results.
+    """Apply an operator to global tensors; return the result, or a tuple of several results.
 
-    The recipe is derived once per combination of operand metas, parameters (hashable values) and strategy; a repeated
-    call only looks it up.
+    All ranks must call it, because operands and results may be redistributed. The recipe is derived once per
+    combination of operand metas, parameters (hashable values) and strategy; a repeated call only looks it up. The last
+    of the world's watchers sees the call, and may change operator and strategy. An open trace records it.
 
     Args:
         op: the operator.
-        operands: the tensors, or objects with a ``tensor``.
+        operands: the tensors, or objects with a ``tensor``. The world of the first tensor converts other values.
         params: the parameters of the operator.
         strategy: the strategy; None for the cheapest one.
 
@@ -296,7 +308,7 @@ def derived_from(op: Op, params: Params) -> list[tuple[str, Any]]:
 def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTensor]:
     """Return the operands of an operator as tensors of one world.
 
-    The world of the first tensor converts the other operands.
+    The world of the first tensor converts the other operands (:meth:`AbstractWorld.operands`).
 
     Args:
         name: the operator's name, for messages.
@@ -304,6 +316,8 @@ def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTen
 
     Raises:
         NoTensorError: If no value is a tensor or has one.
+        UsageTypeError: If the world cannot convert a value.
+        WorldError: If the world cannot take a tensor of another world.
     """
     for x in values:
         tensor = x if isinstance(x, PlainTensor) else getattr(x, "tensor", None)

@@ -140,11 +140,12 @@ class Recipe:
         """Return an operand in the layout that the local function needs.
 
         The tensor itself is returned if its shards need not change. If the recipe has a route for the operand, the last
-        of the world's :attr:`Observers.guards` is called first; it may raise an error.
+        of the world's :attr:`Observers.guards` is called first; it may raise an error. All ranks of the world must call
+        it.
 
         Args:
             operand: the number of the operand.
-            tensor: the operand.
+            tensor: the operand, in the layout for which the recipe was derived. This is not checked.
         """
         route = self.plans[operand]  # Ranks outside the mesh follow it, too: the tape is equal on all ranks.
         if route is None:
@@ -156,11 +157,16 @@ class Recipe:
     def run(self, operands: Sequence[T], params: Params) -> list[T]:
         """Run the call: redistribute the operands, compute, and redistribute the results.
 
-        If an operand requires a gradient and the operator has one, record the call on the tape. Results get provenance
-        numbers if the world compares them.
+        All ranks of the world must call it. If an operand requires a gradient and the operator has one, record the call
+        on the tape. Results get provenance numbers if the world compares them. An open program
+        (:attr:`Observers.programs`) records the calculation.
+
+        Args:
+            operands: tensors with the metas for which the recipe was derived; at least one.
+            params: the parameters of the call.
 
         Returns:
-            The results in the layouts in which the caller receives them.
+            The results in the layouts in which the caller receives them, as tensors of the class of the first operand.
         """
         world, kind = operands[0].world, type(operands[0])
         provenance = world.provenance
@@ -187,7 +193,12 @@ class Recipe:
     def finish_results(self, results: list[T]) -> list[T]:
         """Return the results in the layouts in which the caller receives them.
 
-        If the operator reduces its results (``finish``) and its gradient reads them, store the reduced shards for it.
+        All ranks must call it, because it communicates. If the operator reduces its results (``finish``) and its
+        gradient reads them (``saves_result``), store the redistributed shards in the results' node in place of the
+        former ones.
+
+        Args:
+            results: the results in the layouts in which the local function leaves them.
         """
         redistributed = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
         if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
@@ -213,7 +224,9 @@ class Recipe:
     def run_on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
         """Call a function with the arrays of every owned rank of the strategy's mesh.
 
-        The functions of a contextual operator may wait for each other; the operator's class then has ``run_together``.
+        Without a contextual operator, ranks that share all their arrays share one call. The functions of a contextual
+        operator run one after the other. If they wait for each other, the operator's class has ``run_together``, which
+        runs them.
 
         Args:
             world: the world that owns the ranks.
@@ -278,8 +291,9 @@ class Recipe:
             wanted: for each operand, True if its gradient is wanted.
 
         Returns:
-            A pair. First one list of shards per operand: those of the operand, or zeros without memory if the wanted
-            gradients do not read it. Then one list of shards per result, or None if the operator does not save results.
+            A pair. First one list of shards per operand: the operand's own shards, or zeros without memory if the
+                wanted gradients do not read it. Then one list of shards per result, or None if the operator's gradient
+                does not read results (``saves_result``). The arrays are not copied.
         """
         if wanted not in self.blanks:
             reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
@@ -321,10 +335,19 @@ def bind_strategy(
 ) -> tuple[Op, BoundRule, Strategy]:
     """Return the operator that runs, its rule bound to the operands, and the strategy.
 
-    If ``requested`` is None, the cheapest strategy for the operands' layouts is chosen. A sharded operator has its own
-    strategy, and may replace ``op`` by another operator. A given strategy is used as it is. Strategies that are not
-    chosen here are checked against the rule; the mesh of all is checked against the world. For arguments and errors
-    see :meth:`Recipe.derive`.
+    A strategy that is requested is checked against the rule. The mesh of each strategy is checked against the world.
+
+    Args:
+        op: the operator.
+        metas: the metas of the operands.
+        params: the parameters.
+        world: the world of the operands.
+        requested: a strategy, which is used as it is. Or a sharded operator, which has its own strategy, and may
+            replace ``op`` by another operator. None for :func:`choose_strategy`.
+
+    Raises:
+        RuleError: If operands, parameters or the requested strategy do not fit the operator.
+        WorldError: If the strategy's mesh has ranks that the world lacks.
     """
     shapes, dtypes = [meta.shape for meta in metas], [meta.dtype for meta in metas]
     bound = op.bind(shapes, params, dtypes)
@@ -352,6 +375,9 @@ def choose_strategy(bound: BoundRule, metas: Sequence[Meta], world: AbstractWorl
         bound: the operator's rule, bound to the shapes of the operands.
         metas: the metas of the operands.
         world: the world with the planner.
+
+    Raises:
+        PlanError: If the planner finds no steps for any strategy.
     """
     layouts = [meta.layout for meta in metas]
     try:
@@ -369,7 +395,8 @@ def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int]
     """Return, for each operand, True if the gradients of the wanted operands read its elements.
 
     The gradient of operand ``j`` reads operand ``i`` unless the rule is jointly linear in ``i`` and ``j``. So the
-    gradient of ``x`` in ``x @ w`` reads ``w`` but not ``x``, and the gradients of ``x + y`` read nothing.
+    gradient of ``x`` in ``x @ w`` reads ``w`` but not ``x``, and the gradients of ``x + y`` read nothing. If the rule
+    does not pass sums, its linear sets do not count: all operands are read. If no gradient is wanted, none is read.
 
     Args:
         rule: the operator's rule.

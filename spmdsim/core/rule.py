@@ -85,14 +85,15 @@ class Rule(ShortRepr):
         Args:
             text: the terms of the operands, ``->``, the terms of the results. Terms are separated by commas, and the
                 factors of their dims by spaces. See the module's text for ``...``, ``1`` and ``(a b)``.
-            reduce: the reduction of all factors missing from the results, or a reduction per factor.
+            reduce: the reduction of all factors missing from the results, or reductions by factor; factors without one
+                are summed. The names are not checked here.
             whole: names of factors that must not be split, separated by spaces.
             indexed: names of factors that are looked up by value, separated by spaces.
             linear: ``"none"``, ``"each"`` (linear in every operand by itself), ``"all"`` (in all jointly) or sets of
                 operand numbers.
             passes: the pending reductions that pass through linear operands.
-            order: names of factors in the order of the device matrix, separated by spaces; by default the order of
-                their first appearance.
+            order: names of factors in the order of the device matrix, separated by spaces; other factors follow in the
+                order of their first appearance.
             work: the work of the local function on each element: :data:`ELEMENTS`, :data:`FUNCTIONS` or :data:`PASSES`.
             backward: the work of all gradients together, as a multiple of the function's work; for a product, the work
                 of each gradient.
@@ -287,10 +288,14 @@ class BoundRule(ShortRepr):
         return term_layout(self.inputs[operand], strategy, (*lacking, *passed))
 
     def partial_of(self, strategy: Strategy, output: int) -> tuple[tuple[str, str], ...]:
-        """Return ``(axis, reduction)`` of the axes along which result number ``output`` is partial.
+        """Return ``(axis, reduction)`` of the axes along which a result is partial.
 
-        These are the axes of more than one rank that split factors which the result lacks, and the strategy's
-        ``passed`` axes.
+        These are the axes of more than one rank that split factors which the result lacks, in the order of
+        ``factor_sizes``; then the strategy's ``passed`` axes.
+
+        Args:
+            strategy: the strategy.
+            output: the number of the result.
         """
         reduced = [
             (axis, self.rule.reduction(factor))
@@ -305,7 +310,15 @@ class BoundRule(ShortRepr):
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
         """Return the strategy for which operands in these layouts need no redistribution.
 
-        Raises RuleError if there is none.
+        Axes of size 1 in the layouts are ignored. Partial operands stay partial if the rule passes their reductions.
+
+        Args:
+            layouts: the layout of each operand.
+
+        Raises:
+            RuleError: If there is none: the layouts are on different meshes, split a factor differently, split two
+                factors by one axis, split a dim of size 1, have a reduction that does not pass, or the rule refuses the
+                strategy.
         """
         mesh = rules.common_mesh(layouts)
         splits: dict[str, list[tuple[int, Axes]]] = {}  # by factor: the operands that have it, and its axes
@@ -319,10 +332,11 @@ class BoundRule(ShortRepr):
         return strategy
 
     def _factor_axes(self, term: Term, layout: Layout, operand: int) -> dict[str, Axes]:
-        """Return the axes that split each factor of an operand in a layout.
+        """Return the axes that split each factor of an operand; () for factors that are not split.
 
         Each factor of a dim with several factors takes axes, major first, until it has at least as many blocks as
-        elements; the last factor takes the remaining axes.
+        elements; the last factor takes the remaining axes. So a dim ``(a b)`` with 4 elements of ``a``, split by axes
+        x=2, y=2, z=2, gives ``{"a": ("x", "y"), "b": ("z",)}``.
 
         Args:
             term: the factors of each dim of the operand.
@@ -345,6 +359,9 @@ class BoundRule(ShortRepr):
 
     def _find_passed(self, layouts: Sequence[Layout], splits: Mapping[str, Axes]) -> list[Passed]:
         """Return ``(axis, operands, reduction)`` of each axis along which operands are partial.
+
+        Axes of size 1 are left out. The operands that are partial along an axis must together be one of the rule's
+        linear sets.
 
         Args:
             layouts: the layouts of the operands.
@@ -370,7 +387,8 @@ class BoundRule(ShortRepr):
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
         """Yield every strategy on a mesh that the rule allows.
 
-        Each axis splits one factor, passes a pending reduction on, or does nothing.
+        Each axis does nothing, splits one factor, or passes a pending reduction on, tried in this order. The last axis
+        changes fastest. With ``n`` choices per axis, ``n ** number of axes`` strategies are tried.
 
         Args:
             mesh: the mesh.

@@ -119,7 +119,8 @@ class Step(ShortRepr):
     def group_position(self, rank: int) -> int:
         """Return the position of ``rank`` among the sorted ranks of its group, from 0.
 
-        It is the number of the block that the rank reduces in an all_reduce.
+        It is the number of the block that the rank reduces in an all_reduce. Raises LayoutError if the source mesh
+        lacks the rank.
         """
         mesh = self.src.mesh
         if mesh.ranks is not None:
@@ -138,7 +139,9 @@ class Step(ShortRepr):
 
         It is 0 in local steps and outside the target mesh. A rank receives the elements of its target box that its
         source box lacks; for reductions see :func:`reduction_elements`. Subclasses override it for other collectives.
-        Raises PlanError if the step's class does not know its collective.
+
+        Raises:
+            PlanError: If this class does not know the step's collective, or the step changes the global shape.
         """
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
@@ -185,16 +188,17 @@ class ShortestRoute(NamedTuple):
 
 
 def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price: Price) -> ShortestRoute:
-    """Return the cheapest path of steps between two layouts on one mesh, found by Dijkstra's algorithm.
+    """Return the cheapest path of steps between two layouts on one mesh (Dijkstra's algorithm).
 
-    Of several paths with equal costs it returns one with the fewest steps.
+    The cost of a path is the sum of its steps' costs. Of several paths with equal costs it returns one with the fewest
+    steps. Equal layouts give a route without steps.
 
     Args:
         src: the first layout.
         dst: the last layout.
         shape: the tensor's global shape.
         itemsize: the bytes of an element.
-        price: returns the cost of a step for elements of ``itemsize`` bytes.
+        price: returns the cost of a step for elements of ``itemsize`` bytes; must not be negative.
 
     Raises:
         PlanError: If no path exists: the meshes or the numbers of dims differ, or a reduction is pending in ``dst``
@@ -225,11 +229,18 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
 def _list_next_steps(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     """Yield the steps from ``layout`` that can be part of a cheapest path to ``dst``.
 
-    Of each dim, the leading axes that equal those of the target stay. If the target has more axes, a slice adds the next
-    one, if it is replicated; a reduce_scatter adds one or more, if their reductions are to be carried out. If
-    ``layout`` has other axes after these, an all_gather removes one or more from the end, and an all_to_all moves them
-    to a dim whose target begins with what the dim then has. One all_reduce carries out all reductions that are not
-    pending in the target.
+    In each dim the leading axes that equal the target's leading axes stay.
+
+    - If only further axes of the target are missing: a slice adds the next one, if it is replicated. A reduce_scatter
+      adds the next one or more, if their reductions are pending, and not pending in the target.
+    - If the dim has other axes after the leading ones: an all_gather removes one or more from the end. An all_to_all
+      moves them to the end of another dim, if the target of that dim begins with the axes that it then has.
+    - One all_reduce carries out all reductions that are not pending in the target.
+
+    Args:
+        layout: the layout before the steps.
+        dst: the layout that the path shall reach, on the mesh of ``layout``.
+        shape: the tensor's global shape.
     """
 
     def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = layout.partial) -> Step:

@@ -104,11 +104,11 @@ class OpNode(Node):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Sum the gradients of each result, and compute those of the wanted operands from them.
 
-        The sums are in the results' dual layouts. An open trace records the calculation. See :meth:`Node.pull` for the
-        argument and the lists that are returned.
+        The sums are in the results' dual layouts, so all ranks must call it. An open trace records the calculation. The
+        lists in ``gradients`` are emptied. See :meth:`Node.pull` for the argument and the lists that are returned.
 
         Raises:
-            RuleError: If the local gradient function reads a result that is not saved.
+            RuleError: If the local gradient function reads a result that is not saved (``saves_result``).
         """
         recipe, world = self.recipe, self.world
         records = world.observers.traces
@@ -135,10 +135,12 @@ class OpNode(Node):
     def _build_gradient(self, operand: int, gradient: Any, dys: Sequence[PlainTensor]) -> PlainTensor:
         """Return the gradient of an operand as a tensor with a provenance number.
 
+        The number is 0 if the world has no provenance. A tensor is returned unchanged.
+
         Args:
             operand: the number of the operand.
             gradient: its gradient: a tensor, or an array on every owned rank.
-            dys: the gradients of the results from which it was computed.
+            dys: the gradients of the results from which it was computed; the first one gives the tensor's class.
         """
         if isinstance(gradient, PlainTensor):
             return gradient
@@ -150,7 +152,8 @@ class OpNode(Node):
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """Return the gradient of each operand as the local gradient function computes it.
 
-        Classes of nodes may override the method.
+        Classes of nodes may override the method. In a world without data all gradients are arrays without values. An
+        open program (:attr:`Observers.programs`) records the calculation.
 
         Args:
             dys: the gradient of each result in its dual layout; None for results without gradient.
@@ -200,7 +203,8 @@ def local_gradients(
     """Return the operands' gradients on every owned rank, computed by :func:`call_vjp`.
 
     A rank outside the mesh gets gradients without elements. On a mesh smaller than the world, an operand for which the
-    function returns None gets zeros, because ranks outside the mesh cannot know that.
+    function returns None gets zeros, because ranks outside the mesh cannot know that. A gradient that is a function is
+    called only if it is wanted (:func:`match_dtype`).
 
     Args:
         recipe: the recipe of the forward call.
@@ -211,8 +215,8 @@ def local_gradients(
         lists: the arrays of :func:`call_vjp`, each as a list over the owned ranks.
 
     Returns:
-        For each operand a list of arrays over the owned ranks, in the operand's type; None if it has no gradient or
-        its gradient is not wanted.
+        For each operand a list of arrays over the owned ranks, in the operand's type; None if it has no gradient or its
+        gradient is not wanted.
     """
     dtypes = [meta.storage_dtype if is_wanted else None for is_wanted, meta in zip(wanted, recipe.gradients)]
     # Ranks outside the mesh cannot know which operands have no gradient, so all ranks take zeros for it.
@@ -296,19 +300,21 @@ def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bo
 def pull_back(
     result: PlainTensor, gradient: PlainTensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
-    """Yield each leaf on which ``result`` depends with the addends of its gradient, which the caller sums.
+    """Yield each leaf on which ``result`` depends, with the addends of its gradient.
 
-    A leaf is a tensor that requires a gradient and was not computed by a recorded operator. It is yielded as soon as
-    its list is complete. Leaves that get no gradient are not yielded.
+    All ranks must call it, because it communicates. A leaf is a tensor that requires a gradient and was not computed by
+    a recorded operator. It is yielded as soon as its list of addends is complete; the caller sums them. Leaves that get
+    no gradient are not yielded.
 
     Args:
         result: the tensor that is differentiated.
-        gradient: the gradient of ``result``; ones by default.
+        gradient: the gradient of ``result``; None for ones.
         retain_graph: True to keep the arrays that nodes store, for another pass. Otherwise each node drops its arrays
             as soon as it was used.
 
     Raises:
         UsageTypeError: If ``result`` needs no gradient, or its nodes were used by an earlier pass.
+        LayoutError: If ``gradient`` has another shape than ``result``.
     """
     if not result.requires_grad:
         raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
@@ -324,13 +330,7 @@ def pull_back(
         gradients.clear()
 
     nodes = collect_nodes(result.node)
-    for node in nodes:
-        if node.spent:
-            assert isinstance(node, OpNode)
-            raise UsageTypeError(
-                f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
-                "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
-            )
+    _check_unspent(nodes)
     arrive((result.node, result.output) if result.node else result, [_initial_gradient(result, gradient)])
     sources_of = [(node, source) for node in nodes for source in node.sources]
     last_user = {id(source): node for node, source in sources_of if not isinstance(source, tuple)}
@@ -346,11 +346,27 @@ def pull_back(
     yield from leaves.values()
 
 
+def _check_unspent(nodes: Sequence[Node]) -> None:
+    """Raise UsageTypeError if an earlier backward pass dropped the arrays of a node."""
+    for node in nodes:
+        if node.spent:
+            assert isinstance(node, OpNode)
+            raise UsageTypeError(
+                f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
+                "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
+            )
+
+
 def _initial_gradient(result: PlainTensor, gradient: PlainTensor | None) -> PlainTensor:
     """Return the gradient with which a backward pass starts.
 
-    It is ``gradient``, or ones in the dual layout of ``result``. Raises LayoutError if ``gradient`` has another shape
-    than ``result``.
+    Args:
+        result: the tensor that is differentiated.
+        gradient: is returned unchanged; None for ones in the dual layout of ``result``, which is its layout without
+            pending reductions.
+
+    Raises:
+        LayoutError: If ``gradient`` has another shape than ``result``.
     """
     if gradient is not None:
         if gradient.shape != result.shape:
@@ -369,7 +385,10 @@ def _initial_gradient(result: PlainTensor, gradient: PlainTensor | None) -> Plai
 
 
 def collect_nodes(root: Node | None) -> list[Node]:
-    """Return all nodes on which ``root`` depends, itself included, each after the nodes that use it."""
+    """Return ``root`` and all nodes on which it depends, each after the nodes that use it.
+
+    They are sorted by their numbers, the highest first. If ``root`` is None, the list is empty.
+    """
     nodes: dict[int, Node] = {}
     queue = [root]
     for node in queue:

@@ -76,7 +76,15 @@ class Meta:
 def intern_meta(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
     """Return the only Meta with these values: the one that exists, or a new one.
 
-    The 4096 most recent ones stay alive. Raises LayoutError if the layout has another number of dims than the shape.
+    The 4096 most recently used ones stay alive, others as long as a tensor uses them.
+
+    Args:
+        layout: the layout.
+        shape: the global shape; NumPy's integers become Python's.
+        dtype: the element type.
+
+    Raises:
+        LayoutError: If the layout has another number of dims than the shape.
     """
     sizes = tuple([int(n) for n in shape])  # NumPy's integers equal Python's, but must not be stored.
     meta = _ALIVE.get((layout, sizes, dtype))
@@ -193,7 +201,11 @@ class PlainTensor(Pictured):
         return self.stored_shards
 
     def _set_requires_grad(self, wanted: bool) -> None:
-        """Set the property ``requires_grad``. Raise UsageTypeError for True and a type without gradients."""
+        """Set the property ``requires_grad`` to ``wanted``; a gradient that is stored stays.
+
+        Raises:
+            UsageTypeError: If ``wanted`` is True and the elements are neither floats nor complex numbers.
+        """
         if wanted and not has_gradient(self.meta.dtype):
             raise UsageTypeError(
                 f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
@@ -292,12 +304,13 @@ class PlainTensor(Pictured):
     def _add(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
         """Return the sum of this tensor and others of equal layout, shard by shard.
 
-        16-bit floats are added as float32, and the sum is rounded once.
+        It does not communicate. 16-bit floats are added as float32, and the sum is rounded once. That the layouts are
+        equal is not checked.
 
         Args:
             others: the other tensors.
             more_to_come: True to store the float32 values of the sum in its ``sums``, too. Small addends are then not
-                lost when many gradients are added one by one.
+                lost when many gradients are added one by one. It has no effect for wider types.
         """
         world, meta, sum_dtype = self.world, self.meta, accumulator("sum", self.meta.storage_dtype)
         is_rounded = sum_dtype is not meta.storage_dtype
@@ -340,16 +353,17 @@ class WritableShards(list[Any]):
 
 
 def create_shards(world: AbstractWorld, meta: Meta, take: Callable[[Index], np.ndarray]) -> list[Any]:
-    """Return the shards of the owned ranks. Ranks with equal shards share one array.
+    """Return the shards of the owned ranks; ranks with equal shards share one array.
 
     Along partial axes, the ranks of coordinate 0 own the elements, and the others own what the reduction ignores, such
-    as 0 for a sum. For the reduction ``avg``, all ranks own the elements.
+    as 0 for a sum. For the reduction ``avg``, all ranks own the elements. A rank outside the mesh gets an array without
+    elements.
 
     Args:
         world: the world that owns the ranks.
         meta: layout, shape and element type of the tensor.
-        take: returns the elements at an index of the global tensor. It is called once per distinct shard, but not for
-            shards without elements.
+        take: returns the elements at an index (a slice per dim) of the global tensor. It is called once per distinct
+            shard, but not for shards without elements. Type and shape of its arrays are not checked.
     """
     layout, mesh, op = meta.layout, meta.layout.mesh, str(meta.layout.reduce_op)
     shards, created = [], dict[Any, np.ndarray]()
@@ -372,9 +386,12 @@ def create_shards(world: AbstractWorld, meta: Meta, take: Callable[[Index], np.n
 def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     """Run the steps of a route on a tensor and return the tensor in its new layout.
 
+    All ranks of the world must call it. The new tensor has the provenance number of ``tensor``, and no name.
+
     Args:
         tensor: the tensor, which does not change.
-        route: a planned redistribution from the tensor's layout.
+        route: a planned redistribution from the tensor's layout. A route without steps gives a tensor with the same
+            arrays.
         node: the class of the tape's node that records it if the tensor requires a gradient; None for
             :class:`MoveNode`, which passes gradients through unchanged.
     """

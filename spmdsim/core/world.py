@@ -167,11 +167,16 @@ class AbstractWorld(Pictured, ABC):
     def run_steps(self, steps: Sequence[Step], tensor: PlainTensor, fill_dtype: np.dtype) -> Shards:
         """Run steps on a tensor and return its shards after the last step.
 
+        All ranks of the world must call it. Without steps the tensor's own shards are returned.
+
         Args:
             steps: the steps, each from the layout in which the one before ends.
             tensor: the tensor, which does not change.
             fill_dtype: the type to which shards are converted before a step "fill" makes a reduction pending: its sum
                 may overflow 16 bits.
+
+        Raises:
+            WorldError: If the world cannot run a step; see :meth:`run`.
         """
         shards = tensor.stored_shards
         try:
@@ -214,8 +219,9 @@ class AbstractWorld(Pictured, ABC):
     def check_step(self, step: Step) -> None:
         """Raise WorldError if this world cannot run a step.
 
-        That is so if the world does not have the collective, a mesh has ranks that the world lacks, or the step goes
-        from one mesh to another. Only exchanges, reshapes, and a reduce_scatter that reorders ranks may do that.
+        That is so if ``collectives`` lacks the step's collective, a mesh has ranks that the world lacks, or the step
+        goes from one mesh to an unequal one. Only exchanges, reshapes, and a reduce_scatter between meshes of equal
+        ranks in different orders may do that.
         """
         if step.collective not in self.collectives:
             raise WorldError(
@@ -235,8 +241,11 @@ class AbstractWorld(Pictured, ABC):
     def move(self, tensor: T, layout: Layout) -> T:
         """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
-        A tensor that has the layout is returned itself. Raises WorldError if the mesh has ranks that this world lacks,
-        PlanError if no steps lead to the layout.
+        A tensor that has the layout is returned itself. Otherwise all ranks of the world must call it.
+
+        Raises:
+            WorldError: If the layout's mesh has ranks that this world lacks.
+            PlanError: If no steps lead to the layout.
         """
         from spmdsim.core.tensor import follow
 
@@ -255,7 +264,8 @@ class AbstractWorld(Pictured, ABC):
         Args:
             name: the operator's name, for messages.
             values: the operands as the caller passed them.
-            like: the operand, or an operand's attribute ``tensor``, whose mesh converted values take.
+            like: the tensor, or the attribute ``tensor`` of an operand, whose mesh converted values take. It is not
+                used here: the worlds that override the method use it.
 
         Raises:
             UsageTypeError: If an operand is not a tensor.

@@ -87,7 +87,9 @@ def as_integers(shape: Iterable[Any], description: str = "the sizes of a shape")
 def check_world_size(size: object) -> None:
     """Check the number of ranks of a world.
 
-    Raises UsageTypeError if ``size`` is not an integer, WorldError if it is below 1 or above ``MOST_RANKS``.
+    Raises:
+        UsageTypeError: If ``size`` is not Python's integer, such as True, 2.0 or a NumPy integer.
+        WorldError: If ``size`` is below 1 or above ``MOST_RANKS``.
     """
     if not isinstance(size, int) or not is_integer(size):
         raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
@@ -103,10 +105,18 @@ def check_world_size(size: object) -> None:
 def mesh_arguments(
     shape: Sequence[int] | int, axes: Sequence[str], ranks: Iterable[int] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
-    """Return the checked arguments of a mesh: axis sizes, axis names, ranks in row-major order.
+    """Return the checked arguments of a mesh: axis sizes, axis names, row-major ranks.
 
-    The ranks are None for the order ``0 .. size-1``. Raises LayoutError if the arguments contradict each other or the
-    mesh has more than ``MOST_RANKS`` ranks, and UsageTypeError for arguments of a wrong type.
+    The ranks are None for the order ``0 .. size-1``, also if ``ranks`` states this order.
+
+    Args:
+        shape: the size of each axis, or the size of the only axis.
+        axes: the name of each axis, or the name of the only axis.
+        ranks: the rank at each position; None for ``0 .. size-1``.
+
+    Raises:
+        LayoutError: If the arguments contradict each other, or the mesh has more than ``MOST_RANKS`` ranks.
+        UsageTypeError: If a size or rank is not an integer, or a name is not a string.
     """
     sizes, names = _sizes(shape), _names(axes)
     if len(sizes) != len(names):
@@ -120,9 +130,14 @@ def mesh_arguments(
 
 
 def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
-    """Return the sizes of a mesh's axes, from one size or several.
+    """Return the sizes of a mesh's axes as a tuple.
 
-    Raises LayoutError if one is not positive.
+    Args:
+        shape: the size of each axis, or one size for a mesh of one axis.
+
+    Raises:
+        LayoutError: If a size is not positive.
+        UsageTypeError: If a size is not Python's integer; a bool is none.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if not all(map(is_integer, sizes)):
@@ -133,9 +148,14 @@ def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a mesh's axes, from one name or several.
+    """Return the names of a mesh's axes as a tuple.
 
-    Raises LayoutError if a name is empty, "None" or repeated.
+    Args:
+        axes: the name of each axis, or one name for a mesh of one axis.
+
+    Raises:
+        LayoutError: If a name is empty, "None" or repeated.
+        UsageTypeError: If a name is not a string.
     """
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     if not all(isinstance(axis, str) for axis in names):
@@ -151,7 +171,16 @@ def _names(axes: Sequence[str]) -> tuple[str, ...]:
 def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the ranks of a mesh in row-major order; None if they are ``0 .. size-1``.
 
-    Raises LayoutError unless ``ranks`` has ``size`` distinct, non-negative numbers.
+    NumPy's integers become Python's.
+
+    Args:
+        ranks: the rank at each position.
+        size: the number of positions of the mesh.
+        shape: the sizes of the axes, for the message.
+
+    Raises:
+        LayoutError: If ``ranks`` does not have ``size`` distinct numbers that are not negative.
+        UsageTypeError: If a rank is not an integer.
     """
     order = tuple(int(r) if not isinstance(r, int) and hasattr(r, "__index__") else r for r in ranks)
     if not all(map(is_integer, order)):
@@ -201,7 +230,14 @@ def layout_arguments(
 
 
 def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the axes that split a dim, from a name, several names or None. The name "None" means no axis."""
+    """Return the axes that split a dim, major first; () if no axis splits it.
+
+    Args:
+        entry: the name of an axis, several names, or None. The name "None" means no axis.
+
+    Raises:
+        UsageTypeError: If ``entry`` is anything else.
+    """
     if entry in (None, (), "None"):
         return ()
     if isinstance(entry, str):
@@ -214,7 +250,13 @@ def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
 def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
     """Return ``(axis, reduction)`` of the partial axes in mesh order.
 
-    An axis without a reduction has a pending sum.
+    Args:
+        mesh: the mesh.
+        partial: one axis, several axes, reductions by axis, or pairs (axis, reduction). An axis without a reduction has
+            a pending sum.
+
+    Raises:
+        LayoutError: If the mesh lacks an axis, or a reduction is unknown. Axes that are repeated are not noticed here.
     """
     if partial == ():
         return ()
@@ -229,7 +271,14 @@ def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str],
 
 
 def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
-    """Raise LayoutError if an axis is unknown or used twice, or several reductions are pending."""
+    """Raise LayoutError if an axis is unknown or used twice, or several reductions are pending.
+
+    Args:
+        mesh: the mesh.
+        dims: the axes that split each dim.
+        partial: ``(axis, reduction)`` of the partial axes. An axis must be neither in two dims, nor in a dim and here,
+            nor here twice; all reductions must be equal.
+    """
     axes = [*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)]
     dims_text = ", ".join(f"({','.join(entry)})" for entry in dims)
     reductions = ", ".join(map(":".join, partial))
@@ -350,7 +399,15 @@ class LayoutFacts(Pictured):
 
         Of two axes that split a dim, the earlier one is major.
 
-        Raises LayoutError if the number of placements or a dim does not fit, UsageTypeError for other objects.
+        Args:
+            mesh: the mesh.
+            placements: Shard, Replicate or Partial for each axis of the mesh. A negative dim of Shard counts from the
+                end.
+            ndim: the number of dims of the tensor.
+
+        Raises:
+            LayoutError: If the number of placements or a dim does not fit, or two axes have different reductions.
+            UsageTypeError: If a placement is another object.
         """
         count = len(mesh.axes)
         if len(placements) != count:
@@ -385,9 +442,9 @@ class LayoutFacts(Pictured):
         return self.mesh(*self.dims, partial=partial)
 
     def placement_text(self) -> str:
-        """Return the placement of each mesh axis as one text, such as ``S(0)R``.
+        """Return the placement of each mesh axis as one text, such as ``S(0)R`` or ``P(sum)S(1)``.
 
-        The axes that split a dim have a suffix if they are not in mesh order: ``[0]`` for the major axis, then ``[1]``.
+        If the axes that split a dim are not in mesh order, each has a suffix: ``[0]`` for the major axis, then ``[1]``.
         """
         order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
         index = self.mesh.axes.index
@@ -457,7 +514,10 @@ class LayoutFacts(Pictured):
     def to_dict(self) -> dict[str, object]:
         """Return MindSpore's five keys of a layout.
 
-        The tensor map numbers the axes from the right, starting at 0; -1 stands for "None".
+        The keys are ``device_matrix`` (sizes of the axes), ``tensor_map``, ``interleaved_parallel`` (True if an axis
+        has this name), ``alias_name`` (names of the axes) and ``rank_list``. The tensor map has an entry per dim: the
+        number of the axis that splits it, a tuple of several numbers, or -1 for none. It numbers the axes from the
+        right, starting at 0. Pending reductions are not stated.
 
         >>> from spmdsim.core import Mesh
         >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp").to_dict()["tensor_map"]

@@ -49,10 +49,17 @@ def terms_of(text: str) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
 
 
 def _term(term_text: str, text: str) -> Term:
-    """Return the factors of each dim in the text of one term; ``text`` is the whole rule, for messages.
+    """Return the factors of each dim in the text of one term.
 
-    A "1" becomes a dim without factors, ``(a b)`` a dim with two. Raises RuleError if an item is not a factor, or a
-    factor occurs twice.
+    A "1" becomes a dim without factors, ``(a b)`` a dim with two, ``...`` a dim with the factor ``"..."``. So "... m 1
+    (a b)" gives ``(("...",), ("m",), (), ("a", "b"))``.
+
+    Args:
+        term_text: the term.
+        text: the whole rule, for messages.
+
+    Raises:
+        RuleError: If an item is not a factor, or a factor or ``...`` occurs twice.
     """
     dims: list[tuple[str, ...]] = []
     for match in _ITEM.finditer(term_text):
@@ -90,12 +97,17 @@ def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: s
 def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
     """Return the sets of operands in which a rule is jointly linear.
 
-    Raises RuleError for another word than "none", "each" and "all".
-
     Args:
-        linear: the sets, or "none", "each" (every operand by itself) or "all" (all operands together).
+        linear: the sets, or "none" (no sets), "each" (every operand by itself) or "all" (all operands together). That
+            the numbers in sets are numbers of operands is not checked.
         count: the number of operands.
         text: the rule, for messages.
+
+    Raises:
+        RuleError: If ``linear`` is another word.
+
+    >>> linear_groups("each", 2, "m k, k n -> m n")
+    (frozenset({0}), frozenset({1}))
     """
     groups: dict[str, Iterable[Iterable[int]]] = {
         "none": (),
@@ -114,8 +126,8 @@ def fit_shapes(
 ) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
     """Return the terms of a rule for operands of certain shapes, and the size of each factor.
 
-    ``...`` is written out as factors ``.0``, ``.1``, … from the right. A dim of ``...`` that is broadcast has no
-    factor.
+    ``...`` is written out as factors ``.0``, ``.1``, … from the right; in results it has as many dims as in the operand
+    with the most. A dim of ``...`` that is broadcast (size 1 while another operand has more) has no factor.
 
     Args:
         rule: the rule.
@@ -123,7 +135,8 @@ def fit_shapes(
         sizes: ``(factor, size)`` of the factors that the shapes do not determine.
 
     Returns:
-        The terms of the operands, the terms of the results, and ``(factor, size)`` in the order of the device matrix.
+        The terms of the operands, the terms of the results, and ``(factor, size)`` in the order of the device matrix:
+            the factors of ``rule.order``, then the others by first appearance.
 
     Raises:
         RuleError: If the number of operands or of dims does not fit, sizes contradict each other, or one is unknown.
@@ -156,7 +169,15 @@ def _write_out(term: Term, width: int) -> Term:
 def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
     """Return a term with ``...`` written out for an operand of ``ndim`` dims.
 
-    Raises RuleError if the term has another number of dims.
+    A term without ``...`` is returned unchanged.
+
+    Args:
+        term: the factors of each dim; ``...`` stands for any number of dims, also none.
+        ndim: the number of dims of the operand.
+        rule: the rule, for messages.
+
+    Raises:
+        RuleError: If the operand has another number of dims than the term, or too few for a term with ``...``.
     """
     least = len(term) - 1
     if (ELLIPSIS,) in term:
@@ -175,8 +196,8 @@ def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule,
     another operand counts.
 
     Args:
-        term: the factors of each dim.
-        shape: the operand's global shape.
+        term: the factors of each dim, with ``...`` written out.
+        shape: the operand's global shape, of as many dims.
         size_of: the sizes by factor so far, which this function extends.
         rule: the rule, for messages.
         operand: the number of the operand, for messages.
@@ -212,8 +233,18 @@ def _drop_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
 def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
     """Add the size of the only unknown factor of each dim with several factors to ``size_of``.
 
-    The arguments are those of :func:`_record_sizes`. Raises RuleError if several factors of a dim have no size, or the
-    sizes do not multiply to that of the dim.
+    A dim of known factors is only checked: the product of their sizes must be the dim's size. An example is ``(a b)``
+    of size 12 with a = 4, which gives b = 3.
+
+    Args:
+        term: the factors of each dim.
+        shape: the operand's global shape.
+        size_of: the sizes by factor so far, which this function extends.
+        rule: the rule, for messages.
+        operand: the number of the operand, for messages.
+
+    Raises:
+        RuleError: If several factors of a dim have no size, or the sizes do not multiply to the size of the dim.
     """
     for dim, size in zip(term, shape):
         unknown = [factor for factor in dim if factor not in size_of]
@@ -238,10 +269,15 @@ def _in_words(axes: Axes) -> str:
 
 
 def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
-    """Yield the reasons why a rule does not allow a strategy; nothing if it does.
+    """Yield the reasons, as texts, why a rule does not allow a strategy; nothing if it does.
 
-    Factors in ``Rule.whole`` must not be split. Factors that share a dim are split evenly, and a minor one only if the
-    major one is split completely. Each result has pending reductions of one kind.
+    The strategy must split only factors of the rule, and none in ``Rule.whole``. Factors that share a dim are split
+    evenly, and a minor one only if the major one is split completely: into as many blocks as it has elements. Each
+    result has pending reductions of one kind. More blocks than elements are allowed for other factors.
+
+    Args:
+        bound: the rule, bound to shapes.
+        strategy: the strategy.
     """
     sizes, parts = bound.sizes, strategy.parts
     for factor, axes in strategy.splits:
@@ -271,9 +307,13 @@ def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
 
 
 def check_axes(rule: Rule, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> None:
-    """Raise RuleError if operands split a factor by different axes, or an axis splits two factors.
+    """Raise RuleError if operands split a factor differently, or an axis splits two factors.
 
-    ``splits`` has, per factor, ``(operand, axes)`` of the operands that have it, by their numbers.
+    Axes are compared as tuples: ("x", "y") and ("y", "x") differ.
+
+    Args:
+        rule: the rule, for messages.
+        splits: for each factor ``(operand, axes)`` of the operands that have it, by their numbers; at least one.
     """
     for factor, [(first, axes), *more_operands] in splits.items():
         for operand, operand_axes in more_operands:
@@ -309,7 +349,11 @@ def not_passed_error(rule: Rule, operands: Sequence[int], ops: Sequence[str], ax
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:
-    """Return the mesh of all layouts. Raise RuleError if they are on different meshes."""
+    """Return the mesh of all layouts, of which there is at least one.
+
+    Raises:
+        RuleError: If a layout's mesh differs from that of the first layout.
+    """
     mesh = layouts[0].mesh
     for layout in layouts:
         if layout.mesh != mesh:
@@ -323,7 +367,11 @@ def common_mesh(layouts: Sequence[Layout]) -> Mesh:
 def check_ranks(mesh: Mesh, size: int, advice: Callable[[int], str] = lambda size: "") -> None:
     """Raise WorldError if a mesh has ranks that a world of ``size`` ranks lacks.
 
-    ``advice`` returns the end of the message: how to start a world with a number of ranks.
+    Args:
+        mesh: the mesh.
+        size: the number of ranks of the world, which are ``0 .. size-1``.
+        advice: takes the number of ranks that are needed, and returns the end of the message: how to start a world with
+            it. By default "".
     """
     highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
     if highest >= size:
@@ -336,7 +384,12 @@ def check_ranks(mesh: Mesh, size: int, advice: Callable[[int], str] = lambda siz
 def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
     """Raise WorldError if the shards of all ranks do not have the expected number and shapes.
 
-    ``shapes`` are those that the step's source layout requires.
+    The message is about the first rank whose shard differs.
+
+    Args:
+        step: the step that reads the shards, for the message.
+        shards: one array per rank.
+        shapes: for each rank the shape that the step's source layout requires.
     """
     if len(shards) != len(shapes):
         raise WorldError(f"{many(len(shards), 'shard')} cannot be those of {many(len(shapes), 'rank')}")
