@@ -71,7 +71,11 @@ class Fit:
 def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
     """Fit a line to samples by the least squared relative error; return ``(alpha, beta)``.
 
-    The line is ``seconds = alpha + beta * bytes``. Both are at least 0. ``samples`` are pairs of bytes and seconds.
+    The line is ``seconds = alpha + beta * bytes``. Both are at least 0: if the best line has a negative number, this
+    number is 0 and the other one is fitted alone. If all sizes are (nearly) equal, ``beta`` is 0.
+
+    Args:
+        samples: pairs of bytes and seconds, at least one; all seconds are above 0.
 
     >>> alpha, beta = fit_line([(0, 2e-6), (1000, 3e-6), (4000, 6e-6)])
     >>> f"{alpha:.1e} {beta:.1e}"
@@ -96,10 +100,15 @@ def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
 def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
     """Divide the sizes into at most ``most`` ranges and fit a line to each.
 
-    Of several times of one size, the median counts.
+    Of several times of one size, the median counts. The limit between two ranges is the geometric mean of the two sizes
+    beside it; the last range has no limit. :func:`_cut_best` chooses the ranges.
+
+    Args:
+        samples: pairs of bytes and seconds, in any order.
+        most: the largest number of ranges.
 
     Raises:
-        InputError: If there are fewer than three sizes, or a time is not greater than 0.
+        InputError: If there are fewer than three sizes, a size is negative, or a time is not greater than 0 and finite.
 
     >>> fit = fit_pieces([(m, 1e-6 + m * 1e-9) for m in (1, 10, 100, 1000, 10000)])
     >>> len(fit.pieces), f"{fit.pieces[0].alpha:.2e}"
@@ -125,8 +134,14 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
 def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
     """Return one time per size, lowered to the least time of a larger size.
 
-    Of several times of one size, the median counts. Other work on the machine only adds time, so a time above that of a
-    larger size contains such work.
+    The result has (bytes, seconds) by ascending size. Of several times of one size, the median counts. Other work on
+    the machine only adds time, so a time above that of a larger size contains such work.
+
+    Args:
+        samples: pairs of bytes and seconds, in any order.
+
+    Raises:
+        InputError: If a size is negative, or a time is not greater than 0 and finite.
 
     >>> lower_envelope([(1, 1e-6), (10, 9e-6), (100, 2e-6), (1000, 3e-6)])
     [(1, 1e-06), (10, 2e-06), (100, 2e-06), (1000, 3e-06)]
@@ -141,6 +156,9 @@ def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
 
 def _median_times(samples: Iterable[Sample]) -> list[Sample]:
     """Return the sizes in ascending order, each with its median time.
+
+    Args:
+        samples: pairs of bytes and seconds, in any order; a size may occur several times.
 
     Raises:
         InputError: If a size is negative, or a time is not greater than 0 and finite.
@@ -158,8 +176,14 @@ def _median_times(samples: Iterable[Sample]) -> list[Sample]:
 def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
     """Divide samples into at most ``most`` ranges; return ``(start, stop)`` of each range.
 
-    A line is fitted to each range. The division has the least criterion, which weighs errors against the number of
-    ranges; dynamic programming finds it.
+    A line is fitted to each range, which has at least :data:`_LEAST` samples. The line of the last range must grow,
+    unless there is only one range. The division has the least Bayesian information criterion, which weighs squared
+    relative errors against the number of ranges. A mean error below 0.5 % counts as 0.5 %; each range counts as six
+    parameters. Dynamic programming finds the division.
+
+    Args:
+        data: bytes and seconds by ascending size, at least :data:`_LEAST`.
+        most: the largest number of ranges.
     """
     count = len(data)
     # The last line has no limit, so it must grow: a flat one would predict one time for all larger sizes.
@@ -190,13 +214,20 @@ def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
         # Count six instead of three parameters per range, because the best of many divisions fits noise.
         return count * log(mean) + 6 * k * log(count)
 
-    chosen = min(ranges, key=criterion)
-    cuts, stop = [], count
-    for k in range(chosen, 0, -1):
-        start = table[k][stop][1]
-        cuts.append((start, stop))
+    return _read_ranges(table, min(ranges, key=criterion), count)
+
+
+def _read_ranges(table: list[dict[int, tuple[float, int]]], k: int, count: int) -> list[tuple[int, int]]:
+    """Return ``(start, stop)`` of each of ``k`` ranges that cover ``count`` samples.
+
+    ``table[k][stop]`` has, for ``k`` ranges of the first ``stop`` samples, their error and the last one's start.
+    """
+    ranges, stop = [], count
+    for number in range(k, 0, -1):
+        start = table[number][stop][1]
+        ranges.append((start, stop))
         stop = start
-    return cuts[::-1]
+    return ranges[::-1]
 
 
 def _squared_error(samples: Sequence[Sample]) -> float:
@@ -216,11 +247,14 @@ class CalibrationCheck:
 
 
 def error_interval(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
-    """Return the 5th and 95th percentile of measured / predicted.
+    """Return the 5th and 95th percentile of measured / predicted, interpolated linearly.
 
-    Nine of ten predictions lie between. All errors of predictions count, such as noise, a bad fit or effects outside
-    of the model, because the checks are collectives to which no line was fitted. The interval holds for machines in
-    the state in which they were checked.
+    Nine of ten predictions lie between. All errors of predictions count, such as noise, a bad fit or effects outside of
+    the model, because the checks are collectives to which no line was fitted. The interval holds for machines in the
+    state in which they were checked.
+
+    Args:
+        checks: predicted and measured times in seconds, in any order; no predicted time is 0.
 
     Raises:
         InputError: If there are fewer than ten checks.
@@ -285,6 +319,9 @@ def calibrate(
 ) -> Calibration:
     """Fit a machine to measurements.
 
+    Each kind of samples is lowered by :func:`lower_envelope` and fitted by :func:`fit_pieces`. ``alpha`` is that of the
+    shortest messages; ``beta``, ``gamma`` and ``beta_memory`` are those of the largest sizes. The result has no checks.
+
     Args:
         name: the machine's name.
         messages: bytes and seconds of one exchange between two ranks, of bytes that were just written.
@@ -295,7 +332,7 @@ def calibrate(
         measured: times of whole collectives, which are stored unchanged.
 
     Raises:
-        InputError: If there are too few samples, or impossible times.
+        InputError: If one kind has fewer than three sizes, or a time is not greater than 0 and finite.
 
     >>> line = [(size, 1e-6 + size * 1e-9) for size in (0, 1024, 65536, 1 << 20)]
     >>> round(calibrate("mine", line, line, line, line).machine.beta, 12)

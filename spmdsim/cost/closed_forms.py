@@ -173,10 +173,19 @@ class MeasuredTable:
     def seconds(self, collective: str, algorithm: str, group_size: int, nbytes: float) -> float | None:
         """Return the time in seconds that measurements give for a message size, or None.
 
-        Times are interpolated between measured sizes. Below the smallest one the time is constant; above the largest
-        one it
-        grows in proportion to the size. None if the algorithm was not measured on so many ranks, or if ``nbytes`` is
-        above measurements of at most one byte, such as those of a barrier.
+        Times are interpolated between measured sizes, linearly in the logarithms of size and time. Below the smallest
+        size the time is constant; above the largest one it grows in proportion to the size. Sizes below 1 byte count as
+        1.
+
+        Args:
+            collective: such as ``all_reduce``.
+            algorithm: the name of the algorithm, or ``native`` for the MPI library's own call.
+            group_size: number of ranks.
+            nbytes: message size as benchmarks state it (see the module's text).
+
+        Returns:
+            None if the algorithm was not measured on this number of ranks, or if ``nbytes`` is above measurements of at
+            most one byte, such as those of a barrier.
         """
         curve = self._curves.get((collective, algorithm, group_size))
         if curve is None:
@@ -220,6 +229,9 @@ COLLECTIVES: tuple[str, ...] = tuple(_RECEIVED)
 def _received_entry(collective: str) -> tuple[float, bool]:
     """Return ``(multiplier, has_fraction)`` of a collective: see :data:`_RECEIVED`.
 
+    A rank receives ``multiplier`` bytes per message byte, times (n-1)/n on n ranks if ``has_fraction`` is True. So
+    all_reduce has (2.0, True), broadcast (1.0, False).
+
     Raises:
         InputError: If the collective is unknown.
     """
@@ -244,12 +256,18 @@ def received_per_message(collective: str, group_size: int) -> float:
 
 
 def most_received(collective: str, members: int, count: int) -> float:
-    """Return the elements that the busiest rank receives, with the least traffic and balanced blocks.
+    """Return the elements that the busiest rank receives with the least traffic.
+
+    Blocks are balanced: their sizes differ by at most one. The result is a float for other collectives than all_reduce,
+    reduce_scatter, all_gather and all_to_all.
 
     Args:
         collective: the name of the collective.
         members: the number of ranks.
         count: the size of the message in elements, as benchmarks state it.
+
+    Raises:
+        InputError: If the collective is unknown.
 
     >>> most_received("all_reduce", 4, 10), most_received("all_gather", 4, 10), most_received("reduce_scatter", 4, 10)
     (16, 8, 9)
@@ -296,16 +314,17 @@ def textbook_seconds(
     """Return the seconds of one collective by the fastest of the textbook algorithms.
 
     The algorithms are latency-optimal ones for short messages and bandwidth-optimal ones for long messages. In the
-    formulas there are ``n`` ranks, ``c = ceil(log2 n)``, ``q = (n-1)/n``, and ``r`` received bytes.
+    formulas there are ``n`` ranks, ``c = ceil(log2 n)``, ``q = (n-1)/n``, and ``r`` received bytes. One rank, or the
+    collective "slice", takes 0 seconds.
 
     Args:
-        collective: its name.
+        collective: its name, one of :data:`COLLECTIVES`.
         group_size: number of ranks.
         nbytes: bytes that each rank receives.
         alpha: seconds per message.
         beta: seconds per byte.
         gamma: seconds per reduced byte.
-        messages: messages of an exchange per rank; ``group_size - 1`` if left out.
+        messages: messages of an exchange per rank; None for ``group_size - 1``. Other collectives ignore it.
 
     Raises:
         InputError: If the collective is unknown.
@@ -387,10 +406,12 @@ def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None
     >>> closed_form(algorithm("all_reduce", "ring"), 4)
     ClosedForm(steps=6, beta_share=Fraction(3, 2), gamma_share=Fraction(3, 4))
     """
-    settled = {**dict(chosen.options), **(options or {})}
-    if chosen.formula is None or not chosen.fits(n, settled) or not chosen.formula.holds(n, settled):
+    all_options = {**dict(chosen.options), **(options or {})}
+    if chosen.formula is None or not chosen.fits(n, all_options):
         return None
-    return ClosedForm(*chosen.formula.at(n, settled))
+    if not chosen.formula.holds(n, all_options):
+        return None
+    return ClosedForm(*chosen.formula.at(n, all_options))
 
 
 def closed_form_of(schedule: Schedule) -> ClosedForm | None:

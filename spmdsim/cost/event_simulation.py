@@ -69,8 +69,19 @@ class EventProgram(Pictured):
     ) -> int:
         """Add a send of ``nbytes`` and return the operation's number.
 
-        It starts when the operations ``after`` have ended and the operations ``started`` have started. ``cpu`` and
-        ``card`` are numbers of the rank's processor and network card.
+        Args:
+            rank: the rank that sends.
+            target: the rank that receives.
+            nbytes: the bytes of the message.
+            tag: the tag, which a receive has to name.
+            after: the numbers of operations that must have ended before.
+            started: the numbers of operations that must have started before.
+            cpu: the number of the rank's processor that it uses.
+            card: the number of the rank's network card that it uses.
+
+        Raises:
+            ScheduleError: If a rank does not exist or ``nbytes`` is negative. Numbers of operations are checked when
+                the program is simulated.
         """
         return self._add(SEND, rank, target, nbytes, tag, after, started, cpu, card)
 
@@ -154,7 +165,10 @@ class EventProgram(Pictured):
         return op
 
     def describe(self, op: int) -> str:
-        """Return a text for operation number ``op``, such as ``rank 0: send 8 bytes to 1, tag 0``."""
+        """Return a text for operation number ``op``.
+
+        An example is ``rank 0: send 8 bytes to 1, tag 0``; a calculation has its duration, as in ``rank 0: calc 5``.
+        """
         rank, size, kind = self.ranks[op], self.sizes[op], self.kinds[op]
         if kind == CALC:
             return f"rank {rank}: calc {size:g}"
@@ -164,7 +178,7 @@ class EventProgram(Pictured):
     def channels(self) -> list[int]:
         """Return a number per operation for its (sender, receiver, tag); -1 for calculations.
 
-        A send and a receive that can match have one number.
+        The numbers count from 0 in the order of the operations. A send and a receive that can match have one number.
         """
         numbers: dict[tuple[int, int, int], int] = {}
         channel_of = []
@@ -177,7 +191,9 @@ class EventProgram(Pictured):
 def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
     """Return, for each operation, the operations that wait for it.
 
-    ``needs_of`` has pairs of an operation and the operations that it requires.
+    Args:
+        count: the number of operations.
+        needs_of: pairs of an operation and the operations that it requires.
 
     Raises:
         ScheduleError: If an operation requires one that does not exist.
@@ -200,12 +216,12 @@ def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
 def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
     """Convert a schedule to a program of the event simulator.
 
-    An operation starts after all operations of the rank's previous round. A reduction is a calculation that follows its
-    receive, if reducing takes time.
+    An operation starts after all operations of the rank's previous round. Messages have the number of their round as
+    tag. A reduction is a calculation that follows its receive, if reducing takes time. Local copies are left out.
 
     Args:
         schedule: an algorithm at a rank count.
-        nbytes: message size as the collective counts it.
+        nbytes: message size as the collective counts it, rounded up to whole elements.
         itemsize: bytes per element; chunks are cut between elements.
         gamma: time per reduced byte, in the unit of the simulator's parameters.
 
@@ -291,15 +307,18 @@ class SimulatedRun(ShortRepr):
 def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -> SimulatedRun:
     """Run a program in simulated time.
 
+    The module's text has the rules of the model. All operations without requirements are ready at time 0.
+
     Args:
         program: the operations of all ranks. Sizes of calculations are in the time unit of the parameters.
-        parameters: the LogGOPS parameters; default: those of LogGOPSim, in nanoseconds.
+        parameters: the LogGOPS parameters; None for those of LogGOPSim, in nanoseconds.
 
     Returns:
         The times of all operations and ranks, in the time unit of the parameters.
 
     Raises:
-        ScheduleError: If operations never start, or messages are never received.
+        ScheduleError: If operations never start, messages are never received, or an operation requires one that does
+            not exist.
 
     >>> program = EventProgram(2)
     >>> _ = program.send(0, 1, 1), program.recv(1, 0, 1)
@@ -490,11 +509,14 @@ def _find_rank_ends(program: EventProgram, ends: Sequence[float]) -> tuple[float
 
 
 def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
-    """Return `(sender, receiver, card, eager)` of a message of this size.
+    """Return ``(sender, receiver, card, eager)`` of a message of this size.
 
-    They are the times for which it occupies the sender's processor, the receiver's processor and each card, and True
-    if it
-    is sent without waiting for its receiver.
+    The first three are the times for which it occupies the sender's processor, the receiver's processor, and the
+    network card on each side. ``eager`` is True if it is sent without waiting for its receiver: up to ``p.S`` bytes.
+
+    Args:
+        size: the bytes of the message.
+        p: the parameters of the model.
     """
     more = size - 1 if size > 0 else 0
     return p.o + more * p.O, p.o + more * max(p.O, p.G), p.g + more * p.G, size <= p.S
@@ -503,7 +525,8 @@ def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
 def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list[int]) -> None:
     """Raise ScheduleError if an operation never ran, or a message was never received.
 
-    The error names the first operation that waits for nothing but a message, else one in a circle of requirements.
+    The error names the first operation whose requirements all ran, so that only a message is missing. If there is none,
+    it names the first operation that never ran, or whose message was never received.
 
     Args:
         program: the operations of all ranks.

@@ -78,8 +78,9 @@ class LinkLoad:
 def symmetry_of(schedule: Schedule) -> str:
     """Return the symmetry by which the messages of all ranks follow from those of rank 0.
 
-    It is ``shift`` (rank r does what rank 0 does, with r added to all ranks), ``xor`` (with an exclusive-or instead
-    of a sum), or an empty text.
+    It is ``shift`` (rank r does what rank 0 does, with r added to all ranks), ``xor`` (with an exclusive-or instead of
+    a sum), or an empty text. The schedule's algorithm declares it, possibly with conditions on the rank count and the
+    options; the first one that holds counts.
 
     >>> from spmdsim.collectives import schedule_of
     >>> [symmetry_of(schedule_of("all_reduce", "recursive_doubling", n)) for n in (6, 8)]
@@ -95,11 +96,17 @@ def symmetry_of(schedule: Schedule) -> str:
 def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
     """Yield the rounds of a schedule in order.
 
-    With a symmetry and more than 32 ranks, the rounds follow from rank 0 and equal rounds in a row are one entry.
-    Otherwise all ranks are generated and each round is an entry.
+    With a symmetry and more than 32 ranks (:data:`EXACT_UP_TO`), the rounds follow from rank 0, equal rounds in a row
+    are one entry, and each message has the size of the rank on which it is largest. Otherwise all ranks are generated
+    and each round is an entry.
+
+    Args:
+        schedule: the schedule.
+        nbytes: message size as the collective counts it, rounded up to whole elements.
+        itemsize: bytes per element; chunks are cut between elements.
 
     Raises:
-        InputError: If an algorithm without symmetry has too many rounds times ranks.
+        InputError: If all ranks are generated and there are more than :data:`RANK_ROUND_LIMIT` rounds times ranks.
     """
     kind = symmetry_of(schedule)
     if kind and schedule.size > EXACT_UP_TO:
@@ -141,9 +148,9 @@ class OwnChunks:
         """Return the largest number of chunks that a rank has in blocks below ``limit``.
 
         This is for the symmetry ``xor``. A chunk in block b of rank 0 is in block ``b ^ r`` of rank r. The number of
-        ranks is a power of two. Blocks are halved repeatedly: a rank either swaps both halves or not. If the limit is
-        in the upper half, all chunks of the lower
-        half count, and the upper half is the same problem with half as many blocks; else only the lower half matters.
+        ranks must be a power of two. Blocks are halved repeatedly: a rank either swaps both halves or not. If the limit
+        is in the upper half, all chunks of the lower half count, and the upper half is the same problem with half as
+        many blocks; else only the lower half matters.
         """
         limits = [limit]
         while 2 ** len(limits) <= self._n:
@@ -199,8 +206,11 @@ class RepeatedRound:
 def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
     """Return the rounds of rank 0, with one entry for equal rounds in a row.
 
-    Rounds are equal if their messages go to equal peers and have equally many chunks, which begin at one position in
-    a block.
+    Rounds are equal if their instructions have equal kinds and peers and equally many chunks, which begin at one
+    position in a block.
+
+    Args:
+        schedule: a schedule with a symmetry, so that rank 0 represents all ranks.
     """
     # All blocks have chunks of equal sizes, so only the position of a chunk in its block matters.
     inner = max(1, schedule.chunk_count // schedule.size)
@@ -236,7 +246,16 @@ def _levels(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
-    """Yield the rounds of all ranks, derived from those of rank 0 by the symmetry ``kind``."""
+    """Yield the rounds of all ranks, derived from those of rank 0 by the symmetry ``kind``.
+
+    Each message has the size of the rank on which it is largest.
+
+    Args:
+        schedule: the schedule.
+        nbytes: message size as the collective counts it.
+        itemsize: bytes per element.
+        kind: ``shift`` or ``xor``.
+    """
     n = schedule.size
     for entry in compressed_rounds(schedule):
         sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in entry.sends]
@@ -256,12 +275,14 @@ def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: st
 def _messages_of_all_ranks(
     n: int, kind: str, peers: list[int], sizes: list[float]
 ) -> tuple[Ints, Ints, Floats]:
-    """Return the senders, receivers and sizes of all ranks' messages in a round, as three arrays.
+    """Return ``(senders, receivers, sizes)`` of all ranks' messages in a round, as arrays.
+
+    They are ordered by rank 0's messages, then by sender. A message has equal sizes on all ranks.
 
     Args:
         n: the number of ranks.
         kind: the symmetry, ``shift`` or ``xor``.
-        peers: the ranks to which rank 0 sends.
+        peers: the ranks to which rank 0 sends; may be empty.
         sizes: the bytes of each message of rank 0.
     """
     ranks = np.arange(n, dtype=np.int64)
@@ -280,9 +301,16 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
     """Return the bytes of rank 0's chunks on the rank on which they are largest.
 
     By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum
-    follows from the number of chunks in a window of these blocks. By an exclusive-or it follows from the largest
-    number of chunks that a rank has among the first blocks. For blocks of other sizes it is the sum of equally many of
-    the largest chunks, which is exact for neighbouring chunks and an upper bound otherwise.
+    follows from the number of chunks in a window of these blocks. By an exclusive-or it follows from the largest number
+    of chunks that a rank has among the first blocks. For blocks of other sizes it is the sum of equally many of the
+    largest chunks, which is exact for neighbouring chunks and an upper bound otherwise.
+
+    Args:
+        schedule: the schedule.
+        nbytes: message size as the collective counts it, rounded up to whole elements.
+        itemsize: bytes per element.
+        kind: the symmetry, ``shift`` or ``xor``.
+        chunks: the chunks of rank 0.
     """
     count, n, levels = -(-nbytes // itemsize), schedule.size, _levels(schedule)
     if schedule.rounding == CEILING:
@@ -302,6 +330,13 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
 
 def _generate_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
     """Yield the rounds of all ranks, generated one by one.
+
+    A rank without further rounds does nothing.
+
+    Args:
+        schedule: the schedule.
+        nbytes: message size as the collective counts it, rounded up to whole elements.
+        itemsize: bytes per element.
 
     Raises:
         InputError: If there are more than :data:`RANK_ROUND_LIMIT` rounds times ranks.
@@ -323,7 +358,11 @@ def _generate_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Itera
 def _sum_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
     """Return the messages of one round and its busiest ranks.
 
-    ``moves_of`` has the instructions of each rank, ``sizes`` the bytes of each chunk.
+    Local copies do not count. A rank's reduced bytes are those of its instructions "reduce" and "combine".
+
+    Args:
+        moves_of: the instructions of each rank.
+        sizes: the bytes of each chunk; a chunk's number counts modulo their number.
     """
     k = len(sizes)
     sources: list[int] = []
@@ -377,7 +416,14 @@ class Hotspot:
 def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int = 1) -> tuple[Hotspot, ...]:
     """Return the busiest link of each entry of :func:`link_loads`.
 
-    Entries without messages are left out.
+    It is the link with the most seconds, bytes divided by capacity; if all messages are empty, the one with the most
+    messages. Entries without messages are left out.
+
+    Args:
+        schedule: the schedule.
+        topology: the network, with as many ranks as the schedule.
+        nbytes: message size as the collective counts it.
+        itemsize: bytes per element.
 
     >>> from spmdsim.collectives import schedule_of
     >>> from spmdsim.cost.topologies import Torus

@@ -145,7 +145,10 @@ class Machine(ShortRepr):
 
     @property
     def certainty(self) -> str:
-        """Sentence about the expected distance of measured times from predicted times."""
+        """Sentence about the expected ratio of measured times to predicted times.
+
+        It states ``interval``, or that the times were not compared with measurements.
+        """
         if self.interval is None:
             return (
                 f"{self.name} is a model whose times were not compared with measurements: no error interval"
@@ -160,11 +163,15 @@ class Machine(ShortRepr):
     ) -> Link:
         """Return the slowest link that a group uses for a message.
 
+        Links of the group's axes come first: their largest alpha and their largest beta. Without them it is ``intra``
+        if the group fits a node, else alpha and beta for this size.
+
         Args:
             group_size: number of ranks.
-            axes: the mesh axes along which the group runs. An axis without a link of its own has the link of groups
-                along no axes.
-            span: number of consecutive ranks that contain the group; ``group_size`` if left out.
+            axes: the mesh axes along which the group runs; None for no axes. An axis without a link of its own has the
+                link of groups along no axes.
+            span: number of consecutive ranks that contain the group; None for ``group_size``. The group fits a node if
+                they are at most ``ranks_per_node``.
             nbytes: size of the message.
         """
         if axes is not None and self.axis_links:
@@ -203,10 +210,15 @@ class Machine(ShortRepr):
     def message_parts(
         self, nbytes: np.ndarray, sources: np.ndarray, targets: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of messages between ranks as two arrays.
+        """Return the seconds of messages as two arrays: each message's latency and its bytes' time.
 
-        They are the shares per message and per byte. Message i has ``nbytes[i]`` bytes and goes from rank
-        ``sources[i]`` to rank ``targets[i]``.
+        A message takes the sum of its two numbers: its alpha, and its bytes times beta. Inside a node ``intra`` counts,
+        else the range of the message's size. Links of axes do not count.
+
+        Args:
+            nbytes: the bytes of each message.
+            sources: the sender of each message.
+            targets: the receiver of each message.
         """
         import numpy as np
 
@@ -222,7 +234,13 @@ class Machine(ShortRepr):
     def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
         """Return this machine with the link of a node for each mesh axis that stays inside a node.
 
-        Groups along other axes, or along none, are inside a node only if all ranks of all meshes are.
+        Axes of ``mesh`` with a link of their own keep it; links of other axes are dropped. Groups along other axes, or
+        along none, are inside a node only if all ranks of all meshes are in one node; else the new machine has no
+        nodes. A machine without ``intra`` is returned unchanged.
+
+        Args:
+            mesh: the mesh whose axes get links.
+            others: further meshes; only their ranks count.
         """
         if self.intra is None:
             return self
@@ -250,21 +268,23 @@ class Machine(ShortRepr):
     ) -> float:
         """Return the seconds of one collective over one group.
 
+        If the machine has measured times of the collective, the algorithm and the group size, they are interpolated.
+        Else it is the formula of :func:`textbook_seconds` on the group's slowest link (:meth:`link`).
+
         Args:
-            collective: one of ``spmdsim.cost.closed_forms.COLLECTIVES``; ``slice`` moves nothing and costs
-                only its local copy, ``exchange`` is one irregular exchange of single messages.
+            collective: one of ``spmdsim.cost.closed_forms.COLLECTIVES``; ``slice`` moves nothing and costs only its
+                local copy, ``exchange`` is one irregular exchange of single messages.
             group_size: ranks that take part.
-            nbytes: bytes that each rank receives by the least count: (n-1) blocks for all_gather, 2(n-1)/n of
-                the vector for all_reduce, (n-1)/n of it for reduce_scatter, (n-1)/n of the local bytes
-                for all_to_all.
-            axes: the mesh axes along which the group runs.
-            messages: messages that each rank receives (exchange only; group_size - 1 if left out).
-            copied: bytes that each rank copies locally in addition.
-            span: number of consecutive ranks that contain the group, see :meth:`link`.
+            nbytes: bytes that each rank receives by the least count: (n-1) blocks for all_gather, 2(n-1)/n of the
+                vector for all_reduce, (n-1)/n of it for reduce_scatter, (n-1)/n of the local bytes for all_to_all.
+            axes: the mesh axes along which the group runs; None for no axes.
+            messages: messages that each rank receives (exchange only); None for group_size - 1.
+            copied: bytes that each rank copies locally in addition, at ``beta_memory`` seconds each.
+            span: number of consecutive ranks that contain the group; None for ``group_size``. See :meth:`link`.
             algorithm: the algorithm whose measured times are used, if the machine has any.
 
         Raises:
-            InputError: If the collective is unknown or a size is negative.
+            InputError: If the collective is unknown, a size is negative, or there is no rank.
         """
         if nbytes < 0 or copied < 0 or group_size < 1:
             raise InputError(
@@ -334,19 +354,20 @@ def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
 
 
 def _check_numbers(machine: Machine) -> None:
-    """Raise InputError if a number of a machine is negative or infinite, or sizes of pieces do not ascend."""
+    """Raise InputError if a number of a machine is impossible.
+
+    Times must be finite and not negative, ``flops`` above 0, counts not negative, and the factors of ``interval``
+    ascending above 0. The sizes of ranges must ascend from above 0. ``ranks_per_node`` and ``intra`` are stated
+    together.
+    """
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
     ]
     links: list[tuple[str, Link | Piece]] = [("intra", machine.intra)] if machine.intra else []
     links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
     for key in ("pieces", "still_pieces", "reduce_pieces", "copy_pieces"):
+        _check_limits(machine, key)
         links += [(key, piece) for piece in getattr(machine, key)]
-        limits = [piece.limit for piece in getattr(machine, key)]
-        if not all(low < high for low, high in pairwise([0, *limits])):
-            raise InputError(
-                f"machine {machine.name!r}: the sizes in {key!r} have to ascend from above 0, not {limits}"
-            )
     values += [(f"{where} {key}", getattr(link, key)) for key in ("alpha", "beta") for where, link in links]
     values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
@@ -366,6 +387,15 @@ def _check_numbers(machine: Machine) -> None:
         )
     if bool(machine.intra) != bool(machine.ranks_per_node):
         raise InputError(f"machine {machine.name!r}: ranks_per_node and intra only mean something together")
+
+
+def _check_limits(machine: Machine, key: str) -> None:
+    """Raise InputError if the sizes of the machine's attribute ``key`` do not ascend from above 0."""
+    limits = [piece.limit for piece in getattr(machine, key)]
+    if not all(low < high for low, high in pairwise([0, *limits])):
+        raise InputError(
+            f"machine {machine.name!r}: the sizes in {key!r} have to ascend from above 0, not {limits}"
+        )
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def load_machine(name_or_file: str, others: Iterable[str] = ()) -> Machine:
     """Return a machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
 
     Args:
-        name_or_file: the name or the file.
+        name_or_file: the name or the path of the file. A name has precedence.
         others: further names that the caller accepts; the message for a wrong name lists them.
 
     Raises:
@@ -96,7 +96,15 @@ def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | Non
 
 
 def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> str:
-    """Return a machine as the text of a machine file."""
+    """Return a machine as the text of a machine file.
+
+    Parts that the machine lacks, such as ``intra`` or measured times, are left out. An infinite limit of a range of
+    sizes is written as null.
+
+    Args:
+        machine: the machine.
+        notes: JSON values by name, written under keys with a leading underscore. None for no notes.
+    """
     data: dict[str, Any] = {"name": machine.name}
     data |= {key: getattr(machine, key) for key in (*_NUMBERS, *_WHOLE)}
     if machine.intra:
@@ -117,7 +125,11 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
 
 
 def _one_row_per_line(data: dict[str, Any]) -> str:
-    """Return JSON with one line per key and per measurement."""
+    """Return JSON with one line per key and per measurement; the last line ends with a newline.
+
+    Args:
+        data: JSON values by key. The value of ``"measured"`` is a list, whose items get a line each.
+    """
     lines = []
     for key, value in data.items():
         if key == "measured":
@@ -129,10 +141,18 @@ def _one_row_per_line(data: dict[str, Any]) -> str:
 
 
 def machine_from_json(text: str, where: str = "machine file") -> Machine:
-    """Parse the text of a machine file; ``where`` names it in errors.
+    """Parse the text of a machine file.
+
+    Keys with a leading underscore are ignored. ``alpha`` and ``beta`` are required. Without the key ``name``, the
+    machine has the name of the file.
+
+    Args:
+        text: the JSON text.
+        where: the file, which errors name.
 
     Raises:
-        InputError: With one line that names the file and the key.
+        InputError: With one line that names the file and the key: If the text is no JSON object, a key is unknown or
+            missing, or a value has a wrong type or is impossible.
     """
     with readable(where, "a machine file"):
         data = parse_json(text)
@@ -161,10 +181,14 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
 def _parse_number(value: Any, key: str, where: str, integer: bool = False) -> Any:
     """Return a number of a machine file.
 
-    With ``integer`` it must be an integer, else it becomes a float.
+    Args:
+        value: the JSON value; true and false are no numbers.
+        key: its key, for the message.
+        where: the file, for the message.
+        integer: True if it must be an integer; else it becomes a float.
 
     Raises:
-        InputError: If it is no such number, or too large.
+        InputError: If it is no such number, or an integer too large for a float. Its sign is not checked here.
     """
     kinds = (int,) if integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
@@ -201,7 +225,16 @@ def _rows(value: Any, key: str, where: str, wanted: str) -> list[Any]:
 
 
 def _parse_pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
-    """Parse rows [largest bytes or null, alpha, beta]; null stands for no limit."""
+    """Parse rows [largest bytes or null, alpha, beta]; null stands for no limit.
+
+    Args:
+        value: the JSON value, a list of rows. That the sizes ascend is checked by Machine.
+        key: its key, for the message.
+        where: the file, for the message.
+
+    Raises:
+        InputError: If the value is no list of such rows.
+    """
     wanted = "[largest bytes or null, alpha, beta]"
     pieces: list[Piece] = []
     for index, row in enumerate(_rows(value, key, where, wanted)):
@@ -215,7 +248,16 @@ def _parse_pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
 
 
 def _parse_rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
-    """Parse a map of classes of operators to [seconds per operation, seconds per byte]."""
+    """Parse a map of classes of operators to [seconds per operation, seconds per byte].
+
+    Args:
+        value: the JSON value, an object whose keys are in :data:`spmdsim.cost.roofline.KINDS`.
+        key: its key, for the message.
+        where: the file, for the message.
+
+    Raises:
+        InputError: If the value is no such map, or a class is unknown.
+    """
     wanted = "classes of operators to [seconds per operation, seconds per byte]"
     if not isinstance(value, dict):
         raise InputError(f"{where}: {key!r} is {value!r}; it has to map {wanted}")
@@ -238,13 +280,25 @@ def _interval(value: Any, key: str, where: str) -> tuple[float, float]:
 
 
 def _parse_measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
-    """Parse rows [collective, algorithm, ranks, bytes, seconds] of measured times."""
+    """Parse rows [collective, algorithm, ranks, bytes, seconds] of measured times.
+
+    Args:
+        value: the JSON value, a list of rows. Impossible times and sizes are refused by Machine.
+        key: its key, for the message.
+        where: the file, for the message.
+
+    Raises:
+        InputError: If the value is no list of such rows, or a collective is unknown. The name of the algorithm is not
+            checked.
+    """
     wanted = "[collective, algorithm, ranks, bytes, seconds]"
     kinds: tuple[Any, ...] = (str, str, int, int, (int, float))
     rows = _rows(value, key, where, wanted)
     for index, row in enumerate(rows):
-        right = isinstance(row, list) and len(row) == 5 and not any(isinstance(x, bool) for x in row)
-        if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
+        has_five_values = (
+            isinstance(row, list) and len(row) == 5 and not any(isinstance(x, bool) for x in row)
+        )
+        if not has_five_values or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
             raise InputError(f"{where}: {key} row {index} is {row!r}; it has to be {wanted}")
     measured = tuple(
         Measurement(row[0], row[1], row[2], row[3], _parse_number(row[4], key, where)) for row in rows

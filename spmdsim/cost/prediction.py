@@ -26,6 +26,8 @@ from spmdsim.wrong_calls import explained
 _AFFORDABLE = 300_000
 #: Most rounds times ranks times sizes of symmetric algorithms on a topology, whose rounds are arrays over ranks.
 _AFFORDABLE_ARRAYS = 100_000_000
+#: A function from the size of a message in bytes to the seconds of an algorithm.
+Pricer = Callable[[int], float]
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,7 +100,12 @@ class Prediction(ShortRepr):
         return tuple(names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain values for JSON."""
+        """Return the table as plain values for JSON.
+
+        The keys are ``collective``, ``machine`` (its name), ``topology`` ("machine" if there is none), ``interval``,
+        ``points`` (a dict per rank count and size, with the attributes of :class:`PredictedPoint`), ``crossovers`` (a
+        dict each) and ``left_out``.
+        """
         return {
             "collective": self.collective,
             "machine": self.machine.name,
@@ -127,19 +134,24 @@ def predict(
 ) -> Prediction:
     """Predict the times of a collective.
 
+    An algorithm is left out for a rank count that it does not support, or for which it has too many messages to price
+    each (:func:`_is_quick`); the prediction states the reasons.
+
     Args:
         collective: such as ``all_reduce``.
         machine: the machine; its measured times of the library's own call appear as ``native``.
         ranks: rank counts.
         sizes: message sizes in bytes.
-        names: algorithms; all if empty.
-        topology: a text as :func:`spmdsim.cost.topologies.parse_topology` reads it.
+        names: algorithms, and ``native``; all if empty.
+        topology: a text as :func:`spmdsim.cost.topologies.parse_topology` reads it; "" for the machine's own levels.
         itemsize: bytes per element; chunks are cut between elements.
-        options: options of algorithms, such as ``group``; an algorithm ignores options that it does not have.
-        events: parameters, in seconds, to simulate events in the LogGOPS model instead of synchronous rounds.
+        options: options of algorithms, such as ``group``; an algorithm ignores options that it does not have. None for
+            none.
+        events: parameters, in seconds, to simulate events in the LogGOPS model; None for synchronous rounds.
 
     Raises:
-        InputError: If ``ranks`` or ``sizes`` is empty or has impossible numbers, or an algorithm is unknown.
+        InputError: If ``ranks`` or ``sizes`` is empty or has impossible numbers, an algorithm is unknown, or the
+            topology does not fit.
 
     >>> prediction = predict("all_reduce", Machine.laptop(), [8], [8, 2**20], ["ring", "recursive_doubling"])
     >>> [point.best for point in prediction.points]
@@ -156,7 +168,7 @@ def predict(
     crossovers: list[Crossover] = []
     for n in ranks:
         network = parse_topology(topology, n, machine) if topology else None
-        pricers: dict[str, Callable[[int], float]] = {}
+        pricers: dict[str, Pricer] = {}
         for chosen in [by_name[name] for name in names or by_name if name in by_name]:
             own_options = {k: value for k, value in (options or {}).items() if k in dict(chosen.options)}
             reason = f"needs {chosen.condition_words}, not"
@@ -169,18 +181,7 @@ def predict(
             skipped.setdefault(chosen.name, {}).setdefault(reason, []).append(n)
         if not names or "native" in names:
             pricers |= _native_price_function(collective, machine, n)
-        row = [
-            PredictedPoint(
-                n,
-                size,
-                {name: pricer(size) for name, pricer in pricers.items()},
-                least_seconds(collective, machine, n, size),
-                machine.seconds(
-                    collective, n, most_received(collective, n, largest_block(size, itemsize)) * itemsize
-                ),
-            )
-            for size in sizes
-        ]
+        row = [_predict_point(collective, machine, n, size, itemsize, pricers) for size in sizes]
         points += row
         crossovers += _find_crossovers(row, pricers)
     left_out = {
@@ -188,6 +189,25 @@ def predict(
         for name, reasons in skipped.items()
     }
     return Prediction(collective, machine, topology, tuple(points), tuple(crossovers), left_out)
+
+
+def _predict_point(
+    collective: str, machine: Machine, n: int, nbytes: int, itemsize: int, pricers: dict[str, Pricer]
+) -> PredictedPoint:
+    """Return the predicted times of a collective on ``n`` ranks for one message size.
+
+    Args:
+        collective: the name of the collective.
+        machine: the machine.
+        n: the number of ranks.
+        nbytes: message size as the collective counts it.
+        itemsize: bytes per element; the price in plans counts whole elements.
+        pricers: for each algorithm, the function from bytes to seconds.
+    """
+    seconds = {name: pricer(nbytes) for name, pricer in pricers.items()}
+    received = most_received(collective, n, largest_block(nbytes, itemsize)) * itemsize
+    in_plans = machine.seconds(collective, n, received)
+    return PredictedPoint(n, nbytes, seconds, least_seconds(collective, machine, n, nbytes), in_plans)
 
 
 def _rank_words(counts: Sequence[int]) -> str:
@@ -206,10 +226,16 @@ def _rank_words(counts: Sequence[int]) -> str:
 
 def _price_function(
     schedule: Schedule, machine: Machine, network: Topology | None, itemsize: int, events: LogGOPS | None
-) -> Callable[[int], float]:
+) -> Pricer:
     """Return the function that computes the seconds of a schedule for a message size in bytes.
 
-    With ``events``, it simulates events; else it prices synchronous rounds, on ``network`` if that is not None.
+    Args:
+        schedule: the schedule.
+        machine: the machine.
+        network: the links that messages share; None for the machine's own levels. Events ignore it.
+        itemsize: bytes per element.
+        events: parameters to simulate events, for which the machine gives its ``gamma`` only; None to price synchronous
+            rounds.
     """
     if events is None:
         return lambda nbytes: price(schedule, machine, nbytes, network, itemsize).seconds
@@ -225,7 +251,9 @@ def _price_function(
 def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
     """Return True if a schedule can be priced at several sizes in a short time.
 
-    That is so with a closed form, or with few messages. If all ranks behave like rank 0, only its messages count.
+    That is so with a closed form, or with few messages: rounds times ranks times sizes up to :data:`_AFFORDABLE`, or
+    :data:`_AFFORDABLE_ARRAYS` for symmetric schedules whose messages are arrays. If all ranks behave like rank 0, only
+    its messages count. Without a formula, four rounds per bit of the number of ranks are assumed.
 
     Args:
         schedule: the schedule.
@@ -253,7 +281,7 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
     return rounds <= _AFFORDABLE and len(compressed_rounds(schedule)) * n * each * sizes <= _AFFORDABLE_ARRAYS
 
 
-def _native_price_function(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
+def _native_price_function(collective: str, machine: Machine, n: int) -> dict[str, Pricer]:
     """Return a function from message size to the measured seconds of the library's own call.
 
     It is the value of the key ``"native"``. The dict is empty if the machine has no measurement on ``n`` ranks.
@@ -264,10 +292,11 @@ def _native_price_function(collective: str, machine: Machine, n: int) -> dict[st
     return {"native": lambda nbytes: machine.measured_seconds(collective, "native", n, nbytes) or 0.0}
 
 
-def _find_crossovers(
-    row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]
-) -> list[Crossover]:
-    """Find the sizes at which the fastest algorithm changes, by bisection between neighbouring points.
+def _find_crossovers(row: list[PredictedPoint], pricers: dict[str, Pricer]) -> list[Crossover]:
+    """Return the sizes at which the fastest algorithm changes, by bisection between points.
+
+    There is at most one crossover between two points; algorithms that are the fastest only between them are not
+    noticed. The size is found to 0.1 % or 1 byte.
 
     Args:
         row: the points of one rank count, by ascending size.

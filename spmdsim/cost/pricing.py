@@ -88,10 +88,14 @@ def price(
         schedule: an algorithm at a rank count.
         machine: alpha, beta and gamma.
         nbytes: message size as the collective counts it (``schedule.collective.size_means``).
-        topology: links that messages share; the machine's own levels if left out.
+        topology: links that messages share; None for the machine's own levels.
         itemsize: bytes per element; chunks are cut between elements.
         rounds: True to price all rounds. False for the closed form, if there is one, the machine is flat and the
-            algorithm has one port. None for the closed form only with more than 50,000 rounds times ranks.
+            algorithm has one port. None for the closed form only with more than 50,000 rounds times ranks. A machine is
+            flat without ``intra``, ``pieces``, ``reduce_pieces`` and a topology.
+
+    Raises:
+        InputError: If an algorithm without symmetry has too many rounds times ranks (:func:`link_loads`).
 
     >>> from spmdsim.collectives import schedule_of
     >>> cost = price(schedule_of("all_reduce", "ring", 4), Machine("toy", 1e-6, 1e-9), 1000)
@@ -129,7 +133,10 @@ def price(
 def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     """Return the seconds of one round: its slowest message and its largest reduction.
 
-    Without a topology, a rank's messages of a round follow one another. With one, messages share its links.
+    Without a topology, a rank's messages of a round follow one another: a message takes its alpha and all bytes that
+    its sender sends or its receiver receives, whichever takes longer. With a topology, messages share its links. Each
+    message of a rank beyond the first adds half of the largest alpha. A round without messages takes its reduction
+    only.
 
     Args:
         load: the messages and reductions of the round.
@@ -139,11 +146,9 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
     extra = machine.reduce_seconds(load.reduced)
     if not load.count:
         return extra
-    if (
-        topology is None
-        and machine.intra is None
-        and (load.uniform_shift or (load.ports > 1 and not machine.pieces))
-    ):
+    # Without nodes and ranges of sizes, the rank that sends or receives most decides, whatever its peers.
+    only_largest_counts = load.uniform_shift or (load.ports > 1 and not machine.pieces)
+    if topology is None and machine.intra is None and only_largest_counts:
         outside = machine.piece(load.largest)
         return outside.alpha * (load.ports + 1) / 2 + load.largest * outside.beta + extra
     if topology is None and load.uniform_shift:
@@ -159,9 +164,15 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
 
 
 def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -> float:
-    """Return the seconds of a round whose messages share the links of a topology, without reductions.
+    """Return the seconds of the messages of a round that share the links of a topology.
 
-    If the machine has ranges of sizes, a message counts with the bytes and the latency of its range.
+    Reductions are left out. If the machine has ranges of sizes (``pieces``), a message's bytes are multiplied by the
+    ratio of its range's beta to the plain one, and the difference of the alphas is added to its time.
+
+    Args:
+        load: the messages of the round, at least one.
+        machine: the machine.
+        topology: the network.
     """
     if not machine.pieces:
         return round_seconds(topology, load.sources, load.targets, load.nbytes)
@@ -177,6 +188,10 @@ def _uniform_seconds(load: LinkLoad, machine: Machine) -> float:
     """Return the seconds of a round in which each rank sends one message, all equally far.
 
     The machine may have nodes: the slower one of the links that are used counts.
+
+    Args:
+        load: the messages of the round; ``load.uniform_shift`` has the distance.
+        machine: the machine.
     """
     far = machine.piece(load.largest)
     near = machine.intra or far
@@ -188,10 +203,16 @@ def _uniform_seconds(load: LinkLoad, machine: Machine) -> float:
 
 @lru_cache(maxsize=4096)
 def crosses_nodes(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
-    """Return ``(inside, outside)``: True if a message stays inside its node, and True if one leaves it.
+    """Return ``(inside, outside)``: do some messages stay inside a node, do some leave it?
 
-    ``peer`` is the rank that rank 0 of ``n`` sends to; the others send equally far by ``shift`` or ``xor``. Messages
-    are not visited one by one if the size of a node allows it.
+    If all ranks share a node, the result is (True, False). Messages are visited one by one only for ``xor`` and a node
+    size that is no power of two.
+
+    Args:
+        kind: ``shift`` (rank r sends to ``(r + peer) % n``) or ``xor`` (rank r sends to ``r ^ peer``).
+        peer: the rank that rank 0 sends to.
+        n: the number of ranks.
+        per_node: the number of consecutive ranks of a node.
 
     >>> crosses_nodes("shift", 1, 16, 4), crosses_nodes("shift", 8, 16, 4), crosses_nodes("xor", 2, 16, 4)
     ((True, True), (False, True), (True, False))
@@ -211,7 +232,14 @@ def crosses_nodes(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bo
 def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
     """Return a lower bound on the seconds of all algorithms on a flat network.
 
-    It is valid for any chunks and ports.
+    It is valid for any chunks and ports. It is the largest of three bounds: the least number of latencies, the least
+    bytes that a rank receives, and the least bytes that it reduces, each at the machine's lowest price.
+
+    Args:
+        collective: the name of the collective.
+        machine: the machine; inside nodes the cheaper link counts for all messages.
+        n: the number of ranks.
+        nbytes: message size as the collective counts it.
 
     >>> round(least_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
     1.0
@@ -227,7 +255,7 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
 
 
 def _least_alphas(n: int) -> float:
-    """Return the least number of latencies until one rank can depend on all others.
+    """Return the least number of latencies until one rank can depend on all ``n`` ranks.
 
     A round with k ports takes (k + 1) / 2 latencies and multiplies the reached ranks by k + 1. Factors two and three
     are enough, because a factor of four has the price of two factors of two.
@@ -290,17 +318,17 @@ def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
         schedule: the schedule.
         count: the number of elements of the call, as the collective counts them.
     """
-    resting: dict[int, int] = {}
-    written: set[int] = set()
+    largest_messages: dict[int, int] = {}  # by round, in elements
+    excluded_rounds: set[int] = set()
     for rank in range(min(schedule.size, _LOOKED_AT)):
         numbers = (number for number, moves in enumerate(schedule.rounds(rank)) if moves)
         for number, step in zip(numbers, program_for(schedule, rank, count).steps):
             spans = [span for _, span in step.sends]
             if len(spans) > 1 or any(span.array != INPUT for span in spans):
-                written.add(number)
+                excluded_rounds.add(number)
             for span in spans:
-                resting[number] = max(resting.get(number, 0), span.stop - span.start)
-    return tuple(items for number, items in resting.items() if number not in written)
+                largest_messages[number] = max(largest_messages.get(number, 0), span.stop - span.start)
+    return tuple(items for number, items in largest_messages.items() if number not in excluded_rounds)
 
 
 @lru_cache(maxsize=1024)

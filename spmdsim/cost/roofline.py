@@ -78,12 +78,13 @@ def kind_of(bound: BoundRule) -> str:
 def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
     """Count the floating-point operations of an operator.
 
-    They are one per point, two per point if operands are multiplied and summed, and one per look-up result. Rules of
-    functions without known operations provide their own count.
+    A point is a combination of indices of all factors, such as (m, k, n) of a product. There are two operations per
+    point if the operator has several operands and reduces a factor, else one; one per result element for a look-up.
+    Rules with a method ``flops_of`` provide their own count.
 
     Args:
         bound: the operator's rule.
-        sizes: sizes of its factors on one rank; the global sizes if left out.
+        sizes: sizes of its factors on one rank; None for the global sizes.
     """
     sizes = bound.sizes if sizes is None else sizes
     if (own_count := getattr(bound, "flops_of", None)) is not None:
@@ -127,6 +128,10 @@ def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]
 
 def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables: bool) -> Work:
     """Return the operations and bytes of the busiest rank for one run of an operator.
+
+    The busiest rank has the largest block of each factor. Bytes are those of operands and results, each counted once;
+    of a look-up the results count twice, because rows are read and written. Results have the widest element of the
+    operands (of a look-up: of the table), or 4 bytes without operands.
 
     Args:
         bound: the operator's rule.

@@ -50,9 +50,14 @@ class Torus(Topology):
     def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
         """Return the part of each message's way along a dim, as four arrays.
 
-        They are ``(position, coordinate, hops, backwards)``. ``position`` is the rank at which the part begins,
-        ``coordinate`` that rank's coordinate in the dim, ``hops`` the number of links, and ``backwards`` 1 for the
-        negative direction, else 0.
+        They are ``(position, coordinate, hops, backwards)``. ``position`` is the rank at which the part begins, after
+        the way along the dims before. ``coordinate`` is that rank's coordinate in the dim, ``hops`` the number of
+        links, and ``backwards`` 1 for the negative direction, else 0. At equal distance it is 0.
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
+            dim: the number of the dim.
         """
         at = np.zeros_like(sources)
         for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
@@ -69,6 +74,10 @@ class Torus(Topology):
 
         In each dim the message takes the shorter direction; see :meth:`_link` for the numbers of the links. The arrays
         have as many entries as the sum of the distances. A message from a rank to itself crosses no link.
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
         """
         messages, links = [], []
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
@@ -98,9 +107,15 @@ class Torus(Topology):
         )
 
     def loads(self, sources: Ints, targets: Ints, weights: Floats) -> Floats:
-        """Return the load of each link, computed by running sums along the rings.
+        """Return the load of each link: the sum of the weights of the messages that cross it.
 
-        The time is proportional to the number of ranks, not to the number of hops.
+        It is computed by running sums along the rings. The time is proportional to the number of ranks, not to the
+        number of hops. The result is indexed by link number (:meth:`_link`).
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
+            weights: what each message adds to the load of its links, such as its bytes.
         """
         total = np.zeros(len(self.capacity))
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
@@ -151,7 +166,7 @@ class Torus(Topology):
         return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return the rank and the neighbour that a link connects."""
+        """Return ``(rank, neighbour)``: the two ends of a link in its direction, both in tier 0."""
         which, rank = divmod(int(link), self.ranks)
         size, stride = self.dims[which // 2], self.strides[which // 2]
         at = rank // stride % size
@@ -207,9 +222,18 @@ class FatTree(Topology):
         alpha: float = 0.0,
         hop_seconds: float = 0.0,
     ) -> FatTree:
-        """Return a tree of leaf switches with ``leaf`` ranks and ``leaf / oversubscription`` uplinks.
+        """Return a tree of two levels: leaf switches, and spine switches above them.
 
-        Each uplink of a leaf switch goes to another spine switch.
+        A leaf switch has ``leaf`` ranks and ``leaf / oversubscription`` uplinks. The number of uplinks is rounded, and
+        at least 1. Each uplink of a leaf switch goes to another spine switch.
+
+        Args:
+            ranks: number of ranks.
+            leaf: ranks of a leaf switch.
+            oversubscription: ranks per uplink of a leaf switch, from 1 on.
+            bandwidth: bytes per second of each link.
+            alpha: seconds per message.
+            hop_seconds: seconds per link beyond the first.
 
         Raises:
             InputError: If ``leaf`` does not divide the ranks, or ``oversubscription`` is below 1.
@@ -228,8 +252,12 @@ class FatTree(Topology):
         """Return the links of each message: up on the sender's side, down on the receiver's side.
 
         A message rises to the lowest level whose subtree contains both ends. The receiver's number chooses the port
-        upwards at each level. See :meth:`_link` for the numbers of the links. A message from a rank to itself crosses
-        no link.
+        upwards at each level. See :meth:`_link` for the parts of a link's number. A message from a rank to itself
+        crosses no link. The links of a message are listed level by level, not in the order of its way.
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
         """
         messages, links = [], []
         copy = np.zeros_like(sources)
@@ -257,7 +285,10 @@ class FatTree(Topology):
         return side, level, *divmod(switch, self.copies[level]), port
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return the ends of a link: a rank or switch and its parent, in the link's direction."""
+        """Return the two ends of a link: ``(child, parent)`` upwards, ``(parent, child)`` downwards.
+
+        A child is a rank or a switch; its parent is a switch one tier above.
+        """
         side, level, subtree, copy, port = self._link(link)
         child = TopologyPlace(level, subtree * self.copies[level] + copy)
         above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
@@ -309,11 +340,16 @@ class Dragonfly(Topology):
         return (target_group - group - 1) % self.groups // self.per_router
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: its hosts', two inside groups, one between groups.
+        """Return the links of each message: two of its hosts, and up to three between routers.
 
-        Links from ``0`` lead out of ranks, links from ``ranks`` into ranks. Links from ``local`` connect the routers of
-        a group, links from ``globe`` connect groups. A message from a rank to itself crosses only the links of its
-        hosts, which are none.
+        These are at most one between groups, and one in each of the two groups. Links from 0 lead out of ranks, links
+        from ``ranks`` into ranks. Links from ``first_local`` connect the routers of a group, links from
+        ``first_global`` connect groups. Inside a group, a message takes the direct link of the two routers. A message
+        from a rank to itself crosses no link.
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
         """
         per_group = self.routers * self.hosts
         a, b = sources // per_group, targets // per_group
@@ -335,7 +371,10 @@ class Dragonfly(Topology):
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def link_name(self, link: int) -> str:
-        """Return the name of a link, such as ``group 0: router 1 to 2`` or ``group 0 to group 3``."""
+        """Return the name of a link.
+
+        Examples are ``out of 3``, ``into 3``, ``group 0: router 1 to 2`` and ``group 0 to group 3``.
+        """
         link = int(link)
         if link < self.first_local:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
@@ -346,7 +385,11 @@ class Dragonfly(Topology):
         return f"group {source} to group {target}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return the two ends of a link: rank and router, two routers, or routers of two groups."""
+        """Return ``(from, to)`` of a link: a rank (tier 0) and a router (tier 1), or two routers.
+
+        Routers are numbered over all groups. A link between groups connects the routers that have it
+        (:meth:`_gateway`).
+        """
         link = int(link)
         if link < self.first_local:
             rank = TopologyPlace(0, link % self.ranks)
@@ -392,13 +435,14 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     """Build the topology that a text describes, with the bandwidth and latency of a machine.
 
     Args:
-        text: see the table above.
+        text: a name, and options after a colon: see the table above. "-" in a name counts as "_".
         ranks: number of ranks; the shape has to agree.
         machine: its beta is the time per byte of every link, its alpha the time per message. Inside nodes, the numbers
             of its ``intra`` link are used, if it has one.
 
     Raises:
-        InputError: If the name or an option is unknown, or the shape does not have this many ranks.
+        InputError: If the name or an option is unknown or has a wrong value, the machine's beta is 0, or the shape does
+            not have this many ranks.
 
     >>> parse_topology("torus:4x4", 16, Machine.laptop()).name
     'torus 4x4'
@@ -422,10 +466,15 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
 
 
 def _parse_number(options: Options, key: str, default: float | None = None) -> float:
-    """Return an option as a number; ``default`` if it is missing.
+    """Remove an option and return its value as a number; ``default`` if it is missing.
+
+    Args:
+        options: the options of the topology, which lose this one.
+        key: the name of the option.
+        default: None if the option is required.
 
     Raises:
-        InputError: If it is no number, is negative, or is missing without a default.
+        InputError: If it is no number, is negative or infinite, or is missing without a default.
     """
     text = options.take(key)
     if text is None:
@@ -450,10 +499,14 @@ def _whole_number(options: Options, key: str, default: int | None = None) -> int
 
 
 def _parse_shape(options: Options, key: str) -> tuple[int, ...]:
-    """Return an option such as "4x4" as a tuple of sizes.
+    """Remove an option such as "4x4" and return it as a tuple of sizes, such as (4, 4).
+
+    Args:
+        options: the options of the topology, which lose this one.
+        key: the name of the option.
 
     Raises:
-        InputError: If it is no shape.
+        InputError: If the option is missing or no shape, or a size is below 1.
     """
     text = options.take(key) or ""
     try:
@@ -478,7 +531,19 @@ def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
 
 
 def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
-    """Build a network of nodes."""
+    """Build a network of nodes.
+
+    The option without a name is the number of ranks per node, by default the machine's; ``rails`` is the number of
+    network ports per node, by default 1.
+
+    Args:
+        options: the options, of which the known ones are removed.
+        ranks: the number of ranks.
+        machine: its ``intra`` link, if any, gives bandwidth and latency inside nodes.
+
+    Raises:
+        InputError: If an option is wrong, the number of ranks per node is unknown, or a beta is 0.
+    """
     per_node = _whole_number(options, "shape", machine.ranks_per_node or None)
     rails = _whole_number(options, "rails", 1)
     inside = machine.intra
@@ -496,7 +561,20 @@ def _torus(options: Options, ranks: int, machine: Machine) -> Topology:
 
 
 def _build_fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
-    """Build a fat tree, by ``down`` and ``up``, or by ``leaf`` and ``over``."""
+    """Build a fat tree, by ``down`` and ``up``, or by ``leaf`` and ``over``.
+
+    ``down`` and ``up`` are shapes of equal length; both are needed if one is stated. ``leaf`` is the number of ranks of
+    a leaf switch, by default 16 or all ranks if they are fewer; ``over`` is the oversubscription, by default 1. ``hop``
+    is the time per link beyond the first, by default :data:`HOP_SECONDS`.
+
+    Args:
+        options: the options, of which the known ones are removed.
+        ranks: the number of ranks; not compared with ``down`` here.
+        machine: gives the bandwidth and latency of each link.
+
+    Raises:
+        InputError: If an option is wrong, ``leaf`` does not divide the ranks, or the machine's beta is 0.
+    """
     hop = _parse_number(options, "hop", HOP_SECONDS)
     if "down" in options or "up" in options:
         down, up = _parse_shape(options, "down"), _parse_shape(options, "up")

@@ -165,6 +165,10 @@ class Nodes(Topology):
 
         Link ``r`` leads out of rank ``r``, link ``ranks + r`` into rank ``r``. After them come the ports out of the
         nodes, then the ports into the nodes. A message from a rank to itself crosses no link.
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
         """
         moving = np.flatnonzero(sources != targets)
         senders, receivers = sources[moving], targets[moving]
@@ -194,7 +198,10 @@ class Nodes(Topology):
         return f"node {node} out" if node < self.nodes else f"node {node - self.nodes} in"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return a rank and its node, or a node and the network, in the link's direction."""
+        """Return ``(from, to)`` of a link: a rank and its node, or a node and the network.
+
+        A rank is in tier 0, a node in tier 1, the network in tier 2.
+        """
         if link < 2 * self.ranks:
             return _up_or_down(link, self.ranks, TopologyPlace(1, link % self.ranks // self.per_node))
         node, network = (link - 2 * self.ranks) % self.nodes, TopologyPlace(2, 0)
@@ -211,6 +218,10 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
 
     All rates grow together until a link is full. Its messages keep their rate and the others grow on. The rate is
     infinite for a message that crosses no link.
+
+    Args:
+        routes: the links of each message.
+        capacity: bytes per second of each link.
 
     >>> two_on_one = Routes(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
     >>> max_min_rates(two_on_one, np.array([10.0, 100.0]))
@@ -237,9 +248,15 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
 
 
 def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
-    """Compute the arrival time of each message under max-min fair sharing.
+    """Compute the arrival time of each message, in seconds, under max-min fair sharing.
 
-    All messages start at once. Whenever a message has arrived, the others share its links again.
+    All messages start at once. Whenever a message has arrived, the others share its links again. A message without
+    bytes, or that crosses no link, arrives at 0. A message has arrived when at most 1e-9 of its bytes are left.
+
+    Args:
+        routes: the links of each message.
+        capacity: bytes per second of each link.
+        nbytes: the size of each message.
 
     >>> one_link = Routes(np.array([0, 1]), np.array([0, 0]), 2)
     >>> drain_seconds(one_link, np.array([10.0]), np.array([10.0, 30.0]))
@@ -271,11 +288,12 @@ def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
 def round_seconds(
     topology: Topology, sources: Ints, targets: Ints, nbytes: Floats, receive_extra: Floats | float = 0.0
 ) -> float:
-    """Return the seconds of one round of messages on a topology.
+    """Return the seconds of one round of messages on a topology; 0 if there are none.
 
     Messages of equal size are priced by their busiest link, which is exact: its messages get the smallest share of all
-    and arrive last. Other rounds are simulated by :func:`drain_seconds`, unless they have more than ``HOP_LIMIT``
-    hops. Then the busiest link gives a lower estimate.
+    and arrive last. The largest latency of any message is added to it. Other rounds are simulated by
+    :func:`drain_seconds`, unless they have more than ``HOP_LIMIT`` hops. Then the busiest link gives a lower estimate.
+    Messages without bytes take their latency only.
 
     Args:
         topology: the network.
