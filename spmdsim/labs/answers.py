@@ -80,7 +80,8 @@ class Answer:
 def run_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
     """Yield a callable that runs one function of a student's program in another process.
 
-    The processes end with the ``with`` block.
+    The program is loaded in each process when it starts. The processes end with the ``with`` block. The numbers of
+    :func:`spmdsim.labs.judging.numbers` are drawn anew after the start, so that the processes do not know them.
 
     Args:
         program: function that returns the names of the program.
@@ -120,7 +121,11 @@ def _block_checkers() -> None:
 def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """Return a function that answers the judge's questions in the student's process.
 
-    ``function`` is the student's function.
+    The returned function takes a question, a list whose first item is its kind, and returns the answer as plain data.
+    Errors of the student's function leave it, except NotImplementedError.
+
+    Args:
+        function: the student's function.
     """
     rounds = Rounds(function)
 

@@ -125,10 +125,10 @@ class Lab:
         return sum(task.points for task in self.tasks)
 
     def task(self, name: str) -> LabTask:
-        """Return the task of this name.
+        """Return the task whose function is called ``name``.
 
         Raises:
-            InputError: If the lab has no task of this name.
+            InputError: If the lab has no task of this name; the message has the nearest one.
         """
         for task in self.tasks:
             if task.name == name:
@@ -163,6 +163,8 @@ def lab_numbers() -> list[int]:
 @cache
 def lab(number: int) -> Lab:
     """Return a lab by its number, without the teacher's material.
+
+    The text is read from ``course/`` once per number.
 
     Raises:
         InputError: If no lab has this number.
@@ -231,7 +233,15 @@ def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_task(heading: str, content: str) -> LabTask:
-    """Return a task from its heading, such as ``block (3 points): Title``, and its text."""
+    """Return a task from its heading and its text.
+
+    The three hints are the numbered items below ``### Hints``. The texts are the library's own, so a malformed one is
+    not reported with a message.
+
+    Args:
+        heading: such as ``block (3 points): Title``.
+        content: the Markdown below the heading.
+    """
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
     body, subsections = split_sections(content, "### ")
     hint_texts = re.split(r"^\d\. ", subsections["Hints"], flags=re.MULTILINE)[1:]

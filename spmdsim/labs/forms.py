@@ -51,7 +51,10 @@ def notebook(of: Lab, nbgrader: bool = False) -> str:
 def _build_cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
     """Yield the cells of a notebook: goals, text, grader, tasks with their checks, and the sum.
 
-    ``nbgrader`` adds solutions and metadata, and leaves out the sum.
+    Args:
+        of: the lab; with the teacher's material if ``nbgrader``.
+        nbgrader: True to add solutions and metadata of nbgrader, to let checks raise errors for missing points, and to
+            leave out the sum.
     """
     check = f"from spmdsim.labs import Grader\n\ncheck = Grader({of.number}{', strict=True' * nbgrader})"
     tag = {"tags": [CHECKING]}
@@ -97,7 +100,10 @@ def _nbgrader_metadata(name: str, points: int = 0, **flags: bool) -> dict[str, A
 def script(of: Lab) -> str:
     """Build the lab as a Python script, which grades itself when it runs.
 
-    It runs with simulated ranks in one process, or on real ranks. Text becomes comments.
+    It runs with simulated ranks in one process, or on real ranks. Text becomes comments, and so does code to look at.
+
+    Args:
+        of: the lab.
     """
     name = f"lab{of.number}.py"
     lines = {
@@ -142,7 +148,8 @@ def _comment(text: str) -> str:
 def _wrap_items(paragraph: str) -> Iterator[str]:
     """Yield a paragraph, or each item of a list, wrapped at 98 characters.
 
-    Code that is indented and tables are not wrapped.
+    Items begin with ``- `` or a digit and ``. ``; their further lines are indented. Code that is indented, and rows of
+    tables (``|``), are not wrapped.
     """
     for item in re.split(r"\n(?=- |\d\. |\|)", paragraph):
         marker = re.match(r"- |\d\. |", item)
@@ -158,7 +165,11 @@ def _wrap_items(paragraph: str) -> Iterator[str]:
 def guide(of: Lab) -> str:
     """Build the lab's page of the instructor's guide in Markdown.
 
-    It has goals, notes, timing, solutions, hints, typical mistakes with their messages, and slides.
+    It has goals, notes, timing, solutions, hints, typical mistakes with their messages, and slides. The introduction
+    gets 5 minutes; the rest of the lab's minutes is divided by points.
+
+    Args:
+        of: the lab with the teacher's material.
     """
     lines = [_goals(of) + of.notes, "", "## Timing", ""]
     minutes_per_point = (of.minutes - 5) / of.points
@@ -220,7 +231,10 @@ def teacher_files(source: Path | None = None) -> dict[str, str]:
 
 
 def _lab_table() -> str:
-    """Return a Markdown table of all labs with minutes, points and links."""
+    """Return a Markdown table of all labs with number, title, minutes, points and links.
+
+    The last line ends with a newline. The links are to notebook and script in one folder.
+    """
     rows = "".join(
         f"| {of.number} | {of.title} | {of.minutes} | {of.points} | [notebook](lab{of.number}.ipynb), [script](lab{of.number}.py) |\n"
         for of in map(lab, lab_numbers())

@@ -36,8 +36,13 @@ CHECKING = "spmdsim-check"
 def compile_program(path: Path) -> list[CodeType]:
     """Compile a program: a notebook's code cells in order, or a script as one code.
 
+    Cells that grade are left out. An empty notebook gives an empty list.
+
+    Args:
+        path: the file; a name that ends in ``.ipynb`` is a notebook, any other a script.
+
     Raises:
-        InputError: If the file cannot be read, is not a notebook, or has a syntax error.
+        InputError: If the file cannot be read, is not a notebook, or has a syntax error; the message has its line.
     """
     text = read_text(path, "a program")
     sources = _read_cells(text, path) if path.suffix == ".ipynb" else {str(path): text}
@@ -65,9 +70,14 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
 
 
 def _read_cells(text: str, path: Path) -> dict[str, str]:
-    """Return the source of each code cell of a notebook, by `PATH[cell N]`.
+    """Return the source of each code cell of a notebook, by ``PATH[cell N]``.
 
-    Cells that grade are left out. Magic commands become empty lines, so the numbers of lines stay.
+    N counts all code cells from 1. Cells that grade (tag :data:`CHECKING`) are left out. Magic commands, lines that
+    start with "%" or "!", become empty lines, so the numbers of lines stay.
+
+    Args:
+        text: the notebook's JSON.
+        path: its file, for names and messages.
 
     Raises:
         InputError: If the text is not a notebook.
@@ -119,7 +129,8 @@ class Score:
 def score(of: Lab, task: LabTask, program: Program) -> Score:
     """Run a checker on a student's function; return the points and the first mistake.
 
-    The function runs in another process; on launched ranks, or without ``os.fork``, it runs in this process.
+    The function runs in another process; on launched ranks, or without ``os.fork``, it runs in this process. All
+    launched ranks must call it. It has no limits of time and memory.
 
     Args:
         of: the lab.
@@ -127,8 +138,8 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
         program: function that returns the names of the student's program.
 
     Returns:
-        The score. On launched ranks all ranks return the fewest points of any rank. Errors of the student's program
-        give no exception, but a mistake.
+        The score. On launched ranks all ranks return the fewest points of any rank, and the mistake of the first rank
+        that has one. Errors of the student's program give no exception, but a mistake.
 
     >>> from spmdsim.labs import lab
     >>> score(lab(1), lab(1).task("block"), dict).points
@@ -158,7 +169,14 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
 def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
     """Score a program as :func:`score` does, but run it in a child process with limits.
 
-    A program that exits, hangs or runs out of memory scores 0.
+    A program that exits, hangs or runs out of memory scores 0, and so does one that writes to the result file; the
+    mistake says it.
+
+    Args:
+        of: the lab.
+        task: one of its tasks.
+        program: function that returns the names of the student's program; it runs in the child process.
+        limits: the limits of time and memory.
     """
     if getattr(of.checker(task), "is_per_rank", False):  # the checker is loaded before the program runs
         _prepare_simulations()
@@ -194,7 +212,11 @@ def _prepare_simulations() -> None:
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
     """Return the lines of a student's report: the lab, a line per task, and the sum.
 
-    If a task has a mistake, the last line has the command that prints a hint.
+    If a task has a mistake, the last line has the command that prints a hint for the first of these tasks.
+
+    Args:
+        of: the lab.
+        scores: the scores in the order of the lines; the sum is over these only.
     """
     scores = list(scores)
     earned, most = sum(each.points for each in scores), sum(each.most for each in scores)

@@ -46,7 +46,11 @@ def per_rank(checker: Checker) -> Checker:
 def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
     """Run a checker; return its number of yields, which are points, and its first mistake.
 
-    The mistake is a sentence; None if the checker comes to its end. All exceptions of the checker become sentences.
+    The mistake is a sentence; None if the checker comes to its end. Exceptions of the checker and SystemExit become
+    sentences; KeyboardInterrupt does not.
+
+    Args:
+        checks: the iterator of a checker, which is used up.
     """
     points = 0
     try:
@@ -89,7 +93,12 @@ def to_python(value: Any) -> Any:
 def expect_equal(value: Any, wanted: Any, call: str) -> None:
     """Raise Mistake unless ``value`` equals ``wanted``.
 
-    NumPy numbers equal Python numbers, and a list equals a tuple. ``call`` is the call in the sentence.
+    NumPy numbers equal Python numbers, and a list equals a tuple. An array of several elements equals nothing.
+
+    Args:
+        value: the student's answer.
+        wanted: the right answer, of Python's types.
+        call: the call in the sentence.
 
     >>> expect_equal(3, 4, "parts(8)")
     Traceback (most recent call last):
@@ -117,10 +126,10 @@ def expect_several(values: Any, count: int, what: str, kind: type = object) -> N
 def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str) -> None:
     """Raise Mistake unless a layout gives each rank the shard of the layout ``wanted``.
 
-    Both must have equal meshes, and sums pending over equal axes.
+    Both must have equal meshes, and reductions pending over equal axes; the kinds of reductions are not compared.
 
     Args:
-        layout: the answer.
+        layout: the answer, which may be anything.
         wanted: the right layout.
         shape: shape of the tensor.
         what: name of the tensor in the sentence.
@@ -173,7 +182,13 @@ def traced(call: Callable[[], Any]) -> tuple[Any, Trace]:
 def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
     """Raise Mistake unless ``value`` is a tensor with the values ``wanted``.
 
-    Values may differ by 1e-4, absolutely or relatively. ``what`` names the tensor in the sentence.
+    All ranks must call it, because it gathers the tensor. Values may differ by 1e-4 plus 1e-4 times the right value.
+    The sentence has the first element that differs.
+
+    Args:
+        value: the student's answer.
+        wanted: the right values; shapes must be equal, element types need not.
+        what: the name of the tensor in the sentence.
     """
     expect(isinstance(value, Tensor), f"{what} gives {type(value).__name__}, but a Tensor is asked for")
     expect(value.shape == wanted.shape, f"{what} has shape {value.shape}, but it should be {wanted.shape}")
@@ -189,10 +204,12 @@ def expect_answer(
 ) -> Trace:
     """Call an answer and raise Mistake unless its tensor has the right values and layout.
 
+    All ranks must call it.
+
     Args:
         answer: the student's function.
         operands: its arguments.
-        wanted: the right values.
+        wanted: the right values; see :func:`expect_tensor` for the accepted errors.
         layout: the right layout, or None if any layout is right.
         call: the call in the sentence.
 

@@ -34,11 +34,14 @@ Special = Callable[[Any], Any]
 def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None) -> Any:
     """Encode a value as JSON data; a value of an unsupported type becomes its ``repr``.
 
+    Numbers, texts and None stay. Any other value becomes a list ``[kind, content]``. A ``repr`` has at most
+    :data:`MOST_WORDS` characters; lists and arrays of more than :data:`MOST_ELEMENTS` elements become one, too.
+
     Args:
         value: numbers, texts, arrays, lists and similar, meshes, layouts, slices or dtypes.
         levels: depth of nested lists; deeper ones become their ``repr``.
         special: function that is tried first for all values except numbers, texts and None. It returns the data, or
-            None.
+            None for values that it does not know.
 
     >>> encode((1, [None, "x"]))
     ['tuple', [1, ['list', [None, 'x']]]]
@@ -72,14 +75,15 @@ def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None
 def decode(data: Any, special: Mapping[str, Callable[..., Any]] | None = None) -> Any:
     """Decode the data of :func:`encode`, which an untrusted process may have written.
 
-    A value that was encoded as its ``repr`` becomes an ``Other``, whose ``repr`` is that text.
+    A value that was encoded as its ``repr``, or of an unknown kind with one text, becomes an ``Other``, whose ``repr``
+    is that text.
 
     Args:
         data: the data.
-        special: functions that decode the content of further kinds, by kind.
+        special: functions that decode the content of further kinds, by kind; None for none. They have precedence.
 
     Raises:
-        ValueError, TypeError, SpmdError: If the data is invalid.
+        ValueError, TypeError, SpmdError: If the data is invalid. Very deep data raises RecursionError.
     """
     if type(data) in _PLAIN:
         return data

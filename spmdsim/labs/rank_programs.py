@@ -130,17 +130,21 @@ class _JudgeObjects:
     ) -> list[Any]:
         """Make a call for the rank, or look up an attribute; return the reply.
 
+        Errors become replies. A call may wait for other ranks of the simulation. Attributes that begin with "_" are not
+        available.
+
         Args:
             target: the object, ``["handle", [number]]`` or ``["path", [name in MPI]]``.
             name: name of the method or attribute; empty to call the object itself.
             args: encoded arguments; None to look up an attribute.
-            kwargs: encoded keyword arguments.
+            kwargs: encoded keyword arguments as pairs of name and value; not used if ``args`` is None.
             blocks: new and changed blocks of memory, as pairs of number and bytes in hexadecimal digits.
             file: file of the user's line that makes the call.
             line: number of the line.
 
         Returns:
-            ``["return", value, is a method, changed blocks]`` or ``["raise", type, text, reason]``.
+            ``["return", value, is a method, changed blocks]`` or ``["raise", type, text, reason]``. The value of a
+            method is None.
         """
         try:
             for number, data in blocks:
@@ -179,8 +183,13 @@ class _JudgeObjects:
     def _store_block(self, number: int, data: bytes) -> None:
         """Store the bytes of a block of memory, which may be new.
 
+        Args:
+            number: the number of the block.
+            data: all bytes of the block; a known block keeps its length.
+
         Raises:
             InputError: If a new block makes all blocks larger than ``MOST_BYTES`` together.
+            ValueError: If a known block has another length.
         """
         if number not in self._blocks:
             if len(data) + sum(block.nbytes for block in self._blocks.values()) > MOST_BYTES:
@@ -212,9 +221,9 @@ class _JudgeObjects:
 
 
 def _look_up(name: str) -> Any:
-    """Return a name of MPI that ranks may use, such as ``ANY_SOURCE``, ``SUM`` or ``Wtime``.
+    """Return the value of a name of MPI that ranks may use, such as ``SUM`` or ``Wtime``.
 
-    Numbers, handles, classes of handles and :data:`FUNCTIONS` are allowed.
+    Integers, ``IN_PLACE``, handles, classes of handles and :data:`FUNCTIONS` are allowed.
 
     Raises:
         AttributeError: If ranks may not use it, or MPI has no such name.
@@ -232,7 +241,8 @@ def _look_up(name: str) -> Any:
 def play_rank(load: Callable[[], Callable[..., Any]]) -> Callable[[list[Any]], Any]:
     """Run a student's program in a rank's process; return a function that answers questions.
 
-    The judge asks the questions. Imports of mpi4py give a stand-in from now on.
+    The judge asks the questions; see :meth:`_Player.serve`. From now on imports of mpi4py give a stand-in in this
+    process, and the program's names for mpi4py are replaced by it. Errors of the program are not caught.
 
     Args:
         load: function that runs the student's program and returns the function of the task.
@@ -261,11 +271,14 @@ class _Player:
     def serve(self, question: list[Any]) -> Any:
         """Start the function with the judge's arguments, or continue it with the result of a call.
 
+        A start drops a function that still waits, and its blocks of memory.
+
         Args:
             question: ``["start", encoded arguments]``, or a reply of :meth:`_JudgeObjects.answer`.
 
         Returns:
-            The next call as ``["call", …]``, or the end of the function as `_run` returns it.
+            The next call as ``["call", …]`` with the arguments of :meth:`_JudgeObjects.answer`, or the end of the
+            function as :meth:`_run` returns it.
         """
         if question[0] == "start":
             library = load_greenlet()
@@ -276,10 +289,13 @@ class _Player:
         return self._greenlet.switch(question)
 
     def _run(self, arguments: list[Any]) -> list[Any]:
-        """Run the function with decoded arguments to its end.
+        """Run the function with decoded arguments to its end; errors become its result.
+
+        Args:
+            arguments: the encoded arguments; the first one is the communicator.
 
         Returns:
-            ``["done", result]`` or ``["raised", type, text, file, line]``.
+            ``["done", encoded result]`` or ``["raised", type, text, file, line]``. The type is "" for an error of MPI.
         """
         try:
             value = self.function(*[self._decode(argument) for argument in arguments])
@@ -306,15 +322,22 @@ class _Player:
         return partial(self.call, target, name) if is_method else value
 
     def _exchange(self, target: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, bool]:
-        """Send a call, or look up an attribute if ``args`` is None; wait for the reply.
+        """Send a call, or look up an attribute; wait for the reply.
 
-        All changed blocks of memory are sent along, and those that come back are stored.
+        All changed blocks of memory are sent along, and those that come back are stored in the arrays, in place.
+
+        Args:
+            target: the object, ``["handle", [number]]`` or ``["path", [name in MPI]]``.
+            name: name of the method or attribute; empty to call the object itself.
+            args: encoded arguments; None to look up an attribute.
+            kwargs: encoded keyword arguments as pairs of name and value; None with ``args``.
 
         Returns:
             The result, and True if an attribute is a method.
 
         Raises:
             RuntimeError: If no function runs, because a program uses MPI outside of it.
+            InputError: If an array is not contiguous in memory.
             Exception: The error that the call raised in the judging process.
         """
         if self._switch is None:
@@ -346,10 +369,10 @@ class _Player:
             value: the argument.
 
         Returns:
-            The encoded value, or None for other plain data.
+            The encoded value, or None for plain data, which :func:`encode` encodes itself.
 
         Raises:
-            TypeError: If the value cannot be sent.
+            TypeError: If the value cannot be sent: it is no number, text, collection or array of numbers.
         """
         if type(value) is RemoteObject:
             return object.__getattribute__(value, "_target")
@@ -367,7 +390,8 @@ class _Player:
     def _locate(self, array: np.ndarray) -> list[Any]:
         """Return an array's position: number of its block, offset, shape, strides, element type.
 
-        The block is the array that owns the memory; a new one is appended to the blocks.
+        The block is the array that owns the memory; a new one is appended to the blocks. Offset and strides are in
+        bytes. The element type is NumPy's short text, such as "<f8".
         """
         root = array
         while isinstance(root.base, np.ndarray):
@@ -410,9 +434,10 @@ def _remote_error(kind: str, text: str, reason: str) -> BaseException:
 
 
 def _innermost_place(error: BaseException) -> tuple[str, int]:
-    """Return file and line of the innermost user's frame in the traceback of an error.
+    """Return ``(file, line)`` of the innermost user's frame in the traceback of an error.
 
-    Frames of this file are not the user's. Without a frame return ``("?", 1)``.
+    Frames of this file are not the user's; frames of libraries count as the user's. Without a frame return ``("?",
+    1)``.
     """
     location, trace = ("?", 1), error.__traceback__
     while trace is not None:

@@ -58,7 +58,10 @@ def read_teacher_lab(number: int, source: Path | None = None) -> Lab:
 def _add_answers(task: LabTask, text: str) -> LabTask:
     """Return a task with its solution and its typical wrong answers.
 
-    ``text`` is the section of the task in the teacher's material.
+    Args:
+        task: the task without them.
+        text: the section of the task in the teacher's material: code before the first ``### sentence`` is the solution;
+            each ``### sentence`` begins a wrong answer.
     """
     solution, sentences = split_sections(text, "### ")
     wrong = tuple(

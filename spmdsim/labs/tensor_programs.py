@@ -36,7 +36,8 @@ PACKAGES = ("spmdsim.ops", "spmdsim.linalg", "spmdsim.arrays")
 def list_operators() -> tuple[Op, ...]:
     """Return all operators of the imported package in a fixed order.
 
-    A fork of this process has the same order, so a number identifies an operator in both.
+    They are found in the modules below :data:`PACKAGES` that are imported at the first call; the result is cached. A
+    fork of this process has the same order, so a number identifies an operator in both.
     """
     operators: dict[int, Op] = {}
     for name, module in sorted(sys.modules.items()):
@@ -62,7 +63,14 @@ class OperatorRecording(Watcher):
         self._constants: list[tuple[list[Any], Tensor]] = []
 
     def number(self, tensor: Tensor) -> int:
-        """Return the number of a tensor; one that no recorded step computed becomes a constant."""
+        """Return the number of a tensor; one that no recorded step computed becomes a constant.
+
+        Tensors are equal if they share their list of shards and have equal layouts. A constant appends a step to the
+        record.
+
+        Raises:
+            NoAnswer: If a constant is needed and the recording has ``MOST_STEPS`` steps already.
+        """
         key = id(tensor.stored_shards), tensor.layout
         if key not in self._numbers:
             constant: list[Any] = ["constant"]
@@ -130,14 +138,16 @@ class OperatorRecording(Watcher):
 
 
 def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]:
-    """Run a record on other tensors.
+    """Run a record on other tensors, in the judge's world of :data:`RANKS` ranks.
+
+    At most the first ``MOST_STEPS`` steps run.
 
     Args:
         steps: the record, which an untrusted process may have written.
         operands: the tensors, in the order in which the function got them.
 
     Returns:
-        All tensors by number: the operands, then the result of each step.
+        All tensors by number: the operands, then the results of each step.
 
     Raises:
         ValueError, TypeError, IndexError: If the record is invalid.
@@ -179,7 +189,14 @@ class SentArguments:
         self.described: list[list[Any]] = [[], []]
 
     def encode(self, value: Any) -> Any:
-        """Store a tensor or parameter and return ``[kind, [number]]``; None for other values."""
+        """Store a tensor or parameter and return ``[kind, [number]]``; None for other values.
+
+        The kind is "tensor" or "parameter"; each kind has its own numbers, from 0 in the order of the calls. Its
+        description is appended to ``described``; its elements are not encoded.
+
+        Args:
+            value: an argument of the student's function, of any type.
+        """
         kinds: dict[str, tuple[Any, list[Any], list[Any]]] = {
             "tensor": (Tensor, self._tensors, self.described[0]),
             "parameter": (Parameter, self._parameters, self.described[1]),
@@ -199,10 +216,12 @@ class SentArguments:
     def _build_adam(self, numbers: list[int], layouts: Any, settings: Any) -> Adam:
         """Return an Adam with these parameters, layouts of its state, and settings.
 
+        If all layouts are those of the parameters, the state follows the parameters.
+
         Args:
             numbers: numbers of the parameters among the arguments.
             layouts: encoded layouts of the state, one per parameter.
-            settings: encoded further arguments of Adam.
+            settings: encoded further arguments of Adam, by name.
         """
         parameters = [self._parameters[number] for number in numbers]
         layout_of = {id(parameter): layout for parameter, layout in zip(parameters, decode(layouts))}
@@ -257,7 +276,12 @@ class StandIns:
         return self._recording.finish(), data
 
     def _encode_special(self, value: Any) -> Any:
-        """Encode a tensor by its number and an Adam by its settings; return None for other values."""
+        """Encode a tensor by its number and an Adam by its settings; return None for other values.
+
+        Args:
+            value: a part of the function's result. A tensor that no recorded step computed becomes a constant of the
+                record.
+        """
         if isinstance(value, Tensor):
             return ["tensor", [self._recording.number(value)]]
         if type(value) is Adam:
@@ -265,7 +289,14 @@ class StandIns:
         return None
 
     def _describe_adam(self, adam: Adam) -> list[Any]:
-        """Return the numbers of an optimiser's parameters, its state's layouts, and its settings."""
+        """Return ``[numbers of parameters, layouts of the state, settings]`` of an Adam.
+
+        Layouts (one per parameter) and settings (:data:`SETTINGS`, by name) are encoded. Raises KeyError if a parameter
+        is not one of the function's arguments.
+
+        Args:
+            adam: the optimiser that the student's function returned.
+        """
         number_of = {id(parameter): number for number, parameter in enumerate(self._parameters)}
         layouts = [adam.state_layout(parameter) for parameter in adam.parameters]
         settings = {name: getattr(adam, name) for name in SETTINGS}

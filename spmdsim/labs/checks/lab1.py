@@ -26,7 +26,15 @@ GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``layouts(mesh)``, which returns three layouts, on two meshes.
 
-    Compare the bounds of all shards, and the elements of tensors in these layouts. Yield once per layout.
+    They are the layouts of an 8 x 8 tensor: rows split by "tp"; rows by "tp" and columns by "dp"; columns by "dp" and
+    "tp". Compare the bounds of all shards, and the elements of tensors in these layouts. Yield None once per layout,
+    which earns a point.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If the answer is wrong.
     """
     answers = [answer(mesh) for mesh in GRIDS]
     for student_layouts in answers:
@@ -49,8 +57,14 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 def block(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``block(size, parts, index)``: the ``(start, stop)`` of a block.
 
-    Any empty range is right for an empty block. Yield once per group of sizes: sizes with few remainders, sizes with
-    other uneven splits, and sizes with empty blocks.
+    Any empty range is right for an empty block. Yield None once per group of sizes, which earns a point: (7, 4) and (8,
+    4), sizes with other uneven splits, and sizes with empty blocks.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
         for size, parts in cases:
@@ -73,9 +87,16 @@ def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
 
 
 def owners(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``owners(layout, shape, place)``: the ranks that own an element, in any order.
+    """Check the student's ``owners(layout, shape, place)``: the ranks that own an element.
 
-    Yield once per mesh.
+    They may be a list, tuple, set or array in any order. Five layouts are checked on each mesh, for all elements but in
+    one layout. Yield None once per mesh, which earns a point.
+
+    Args:
+        answer: the student's function; its ``place`` is the index of the element.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
@@ -96,9 +117,15 @@ def _contains(bounds: Iterable[tuple[int, int]], index: tuple[int, ...]) -> bool
 
 
 def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``most_bytes(layout, shape, itemsize)``: the bytes of the largest shard.
+    """Check the student's ``most_bytes(layout, shape, itemsize)``: bytes of the largest shard.
 
-    Yield after even blocks and replicas, and after uneven blocks.
+    Yield None once per point: after even blocks and replicas, and after uneven blocks.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     mesh = GRIDS[0]
     even = [(mesh("dp", None), (8, 8), 4), (mesh("dp", "tp"), (8, 8), 8), (mesh(None, None), (8, 8), 2)]

@@ -56,10 +56,17 @@ def _expect_rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
 
 
 def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's algorithm of a broadcast: its results for any data, then its number of rounds.
+    """Check the student's algorithm of a broadcast: its results for any data, then its rounds.
 
-    The rounds may not exceed the lower bound. Yield after the results on 2 to 9 ranks, after the rounds on powers of
-    two, and after the rounds on other numbers of ranks.
+    The number of rounds may not exceed the lower bound. Yield None once per point: after the results on 2 to 9 ranks,
+    after the rounds on powers of two, and after the rounds on other numbers of ranks.
+
+    Args:
+        answer: the student's generator function of rank and size.
+
+    Raises:
+        Mistake: If the algorithm is wrong or takes more rounds.
+        NotImplementedError: If the student has written no algorithm.
     """
     facts = _verify_algorithm(answer, "broadcast", range(2, 10))
     yield
@@ -72,8 +79,15 @@ def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
 def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's algorithm of an all_reduce: its results for any data, then its bytes.
 
-    The bytes may not exceed the lower bound. Yield once after the results on 2 to 8 ranks, and twice after the bytes,
-    which earn two points.
+    The bytes that follow one another may not exceed the lower bound. Yield None once after the results on 2 to 8 ranks,
+    and twice after the bytes, which earn two points.
+
+    Args:
+        answer: the student's generator function of rank and size.
+
+    Raises:
+        Mistake: If the algorithm is wrong or sends more.
+        NotImplementedError: If the student has written no algorithm.
     """
     by_size = _verify_algorithm(answer, "all_reduce", range(2, 9))
     yield
@@ -86,10 +100,16 @@ def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``ring_seconds(size, nbytes, alpha, beta)``: the seconds of a ring all_reduce.
+    """Check the student's ``ring_seconds(size, nbytes, alpha, beta)`` of an all_reduce.
 
-    The right answers follow from the rounds and bytes of the library's ring; a relative error of 1e-9 is accepted.
-    Yield after cases with alpha or beta alone, and after cases with both.
+    The algorithm is a ring. The right answers follow from the rounds and bytes of the library's ring; a relative error
+    of 1e-9 is accepted. Yield None once per point: after cases with alpha or beta alone, and after cases with both.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     large = ((4, 1 << 20, 0.0, 1e-9), (8, 1 << 20, 1e-6, 0.0))
     for cases in (large, ((5, 1000, 2e-6, 1e-9), (2, 64, 1e-6, 1e-8))):
@@ -105,9 +125,16 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``two_halves(y)``, an all_reduce as a reduce_scatter and an all_gather.
+    """Check the student's ``two_halves(y)``, an all_reduce in two collectives.
 
-    Yield after value and layout, and after the collectives, which must be these two.
+    ``y`` is a product with pending sums. Yield None once per point: after value and layout, which must be replicated,
+    and after the collectives, which must be a reduce_scatter and an all_gather.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 24), numbers(24, 8, seed=2)

@@ -27,8 +27,14 @@ from spmdsim.labs.judging import (
 def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
     """Return the elements that each rank receives in ``[m, k] @ [k, n]`` on a grid of ranks.
 
-    ``grid`` is ``(pm, pk, pn)``: the numbers of ranks that split the three dimensions. All three matrices are evenly
-    split over all ranks, before and after the product. The number is exact if the grid divides the sizes.
+    All three matrices are evenly split over all ranks, before and after the product. The number is exact if the grid
+    divides the sizes.
+
+    Args:
+        m: rows of the left matrix.
+        k: columns of the left matrix, over which the product is summed.
+        n: columns of the right matrix.
+        grid: ``(pm, pk, pn)``: the numbers of ranks that split the three sizes.
 
     >>> grid_words(4096, 4096, 4096, (2, 2, 2))
     6291456.0
@@ -41,10 +47,17 @@ def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
 
 
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``no_communication(mesh)``, which returns the layouts of X and W of a product.
+    """Check the student's ``no_communication(mesh)``: the layouts of X and W of a product Z.
 
-    Yield after the check that the product does not communicate, after the check that no rank repeats another rank's
-    work, and after the check that the shards of X and W together are as small as possible.
+    Yield None once per point: after the check that the product does not communicate and leaves no sum pending, after
+    the check that no rank repeats another rank's work, and after the check that the shards of X and W together are as
+    small as possible.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     mesh = Mesh((2, 4), ("dp", "tp"))
     layouts = answer(mesh)
@@ -71,7 +84,14 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``contraction(x, w)``: values and layout, then the bytes.
 
     The operands of the product are split along the inner dim. The result must be split along dim 0. The busiest rank
-    may receive only the bytes of a reduce_scatter. Yield after values and layout, and after the bytes.
+    may receive only the bytes of a reduce_scatter. Yield None once per point: after values and layout, and after the
+    bytes.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 64), numbers(64, 8, seed=2)
@@ -85,7 +105,14 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
 def words(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``words(m, k, n, grid)`` against the formula of :func:`grid_words`.
 
-    Yield after sizes that the grid divides, and after other sizes.
+    A relative error of 1e-9 is accepted. Yield None once per point: after sizes that the grid divides, and after other
+    sizes.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     even = (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1)))
     uneven = (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))
@@ -100,8 +127,15 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
 def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``best_grid(m, k, n, ranks)``: the grid with the fewest words.
 
-    The words are those that a rank receives. A grid is ``(pm, pk, pn)``. It is compared with all grids of ``ranks``
-    ranks. Yield once for each of the three cases of the lower bound.
+    The words are those that a rank receives (:func:`grid_words`). A grid is ``(pm, pk, pn)``; any grid that moves the
+    fewest words is right. Yield None once per point, after each of the three cases of the lower bound: one large size,
+    two large sizes, three equal sizes.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     for cases in (
         ((4096, 64, 64, 8), (64, 64, 4096, 8)),

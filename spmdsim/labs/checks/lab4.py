@@ -58,9 +58,14 @@ def _expect_eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
 def column(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``column(mesh)``, which returns three layouts.
 
-    They are the layouts of x, W and b of a column-parallel layer. Yield once per point: after a run of the layer, whose
-    values must be right without communication, and after the check that rank 0 owns an eighth of W and b. Raise
-    Mistake if a check fails.
+    They are the layouts of x, W and b of a column-parallel layer. Yield None once per point: after a run of the layer,
+    whose values must be right without communication, and after the check that rank 0 owns an eighth of W and b.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS), "b": (OUTPUTS,)}
     layouts = _layouts(answer(MESH), ("x", "W", "b"), shapes)
@@ -78,9 +83,14 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
 def row(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``row(mesh)``, which returns two layouts.
 
-    They are the layouts of x and W of a row-parallel product. Yield once per point: after a run of the product, which
-    must be partial over tp without communication, and after the check that rank 0 owns an eighth of x and W. Raise
-    Mistake if a check fails.
+    They are the layouts of x and W of a row-parallel product. Yield None once per point: after a run of the product,
+    which must be partial over tp without communication, and after the check that rank 0 owns an eighth of x and W.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS)}
     layouts = _layouts(answer(MESH), ("x", "W"), shapes)
@@ -96,10 +106,17 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``mlp(x, w1, b1, w2)``, a column-parallel layer followed by a row-parallel one.
+    """Check the student's ``mlp(x, w1, b1, w2)``: a column-parallel, then a row-parallel layer.
 
-    Yield once per point: after values and layout, after the check that each rank multiplies by an eighth of each
-    weight, and after the collectives, which must be one all_reduce. Raise Mistake if a check fails.
+    The function gets ``x`` as a replicated tensor and the weights as arrays. Yield None once per point: after values
+    and layout, which must be replicated, after the check that each rank multiplies by an eighth of each weight, and
+    after the collectives, which must be one all_reduce.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
     b1, w2 = numbers(32, seed=3), numbers(32, 8, seed=4)
@@ -118,10 +135,16 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``loss(h, table, labels)``, a cross entropy with a table that is split by rows.
+    """Check the student's ``loss(h, table, labels)``, a mean cross entropy.
 
-    Yield once per point: once if the mean loss is right, then twice if the busiest rank receives at most the bytes of
-    three all_reduces with one number per token. Raise Mistake if a check fails.
+    The table is split by rows. Yield None once per point: once if the mean loss is right, then twice if the busiest
+    rank receives at most the bytes of three all_reduces with one number per token.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     tokens, words = 16, 64
     h, table = numbers(tokens, 8) / 4, numbers(words, 8, seed=2) / 4

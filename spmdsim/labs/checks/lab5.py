@@ -56,9 +56,16 @@ def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, 
 def product(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``product(x, w)`` for all 16 pairs of operand states.
 
-    It returns the state of the product on a line of ranks, or None if the operands must be redistributed first. Yield
-    after each group of pairs: accepted pairs without pending sums, accepted pairs with them, refused pairs with them,
-    and all refused pairs.
+    A state is "S(0)", "S(1)", "B" (equal on all ranks) or "P" (pending sum). The right answer is the state of the
+    product on a line of ranks, or None if the operands must be redistributed first. Yield None once per point, after
+    each group of pairs: accepted pairs without pending sums, accepted pairs with them, refused pairs with them, and all
+    refused pairs.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _result_state(LINE, (x,), (w,))]
     split = [(x, w) for x, w in fitting if "P" not in (x, w)]
@@ -72,10 +79,17 @@ def product(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``product_2d(x, w)``: the states of a product along both axes of a mesh.
+    """Check the student's ``product_2d(x, w)``: the states of a product along two mesh axes.
 
-    The answer is None if the operands must be redistributed first. Yield after all accepted pairs, and after all
+    ``x`` and ``w`` are pairs of states as in :func:`product`. The right answer is a pair (a list counts, too), or None
+    if the operands must be redistributed first. Yield None once per point: after all accepted pairs, and after all
     refused pairs.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     all_cases = [(x, w, _result_state(GRID, x, w)) for x, w in pairs(pairs(STATES, repeat=2), repeat=2)]
     for cases in ([case for case in all_cases if case[2]], [case for case in all_cases if not case[2]]):
@@ -89,8 +103,14 @@ def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
 def chain(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``chain(x, w, v)``, the product of three tensors.
 
-    The busiest rank may receive only the bytes of an all_reduce of the result. Yield once after value and layout, and
-    twice after the bytes, which earn two points.
+    The result must be replicated. The busiest rank may receive only the bytes of an all_reduce of the result. Yield
+    None once after value and layout, and twice after the bytes, which earn two points.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
     operands = tensor(a, LINE(None, "r")), tensor(b, LINE("r", None)), tensor(c, LINE(None, None))
@@ -104,8 +124,14 @@ def chain(answer: Callable[..., Any]) -> Iterator[None]:
 def activation(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``activation(x, w)``, which is relu of a product with pending sums.
 
-    The result must be split along dim 0; the busiest rank may receive only the bytes of a reduce_scatter. Yield after
-    the value, the layout and the bytes.
+    The result must be split along dim 0; the busiest rank may receive only the bytes of a reduce_scatter. Yield None
+    once per point: after the value, the layout and the bytes.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     a, b = numbers(16, 64), numbers(64, 64, seed=2)
     y, trace = traced(lambda: answer(tensor(a, LINE(None, "r")), tensor(b, LINE("r", None))))

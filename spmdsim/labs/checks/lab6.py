@@ -31,8 +31,15 @@ LINE = Mesh((RANKS,), ("r",))
 def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``to_receive(src, dst, shape, rank)``: the least elements to receive.
 
-    The right answers are the lower bounds of the library's plans. Yield after each group of layouts: ones that shrink
-    or grow shards, ones that regroup them, and shapes that the mesh does not divide.
+    The right answers are the lower bounds of the library's plans, for every rank. Yield None once per point, after each
+    group of layouts: layouts that shrink or grow shards, layouts that regroup them, and shapes that the mesh does not
+    divide.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     rows, columns = MESH(("dp", "tp"), None), MESH(None, ("dp", "tp"))
     shrinking = [(rows, columns, (8, 8)), (MESH("dp", None), MESH(None, None), (6, 4))]
@@ -54,8 +61,14 @@ def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``nearest(src, targets, shape, dtype)``: the index of a target.
 
-    The right target is the first one whose plan has the busiest rank receive the fewest bytes. Yield after each of two
-    groups of layouts.
+    The right target is the first one whose plan has the busiest rank receive the fewest bytes. Yield None once per
+    point, after each of two groups of layouts.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     rows = MESH(("dp", "tp"), None)
     split_targets = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
@@ -79,7 +92,13 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``finish(y)``: values and layout, then the bytes that it moves.
 
     ``y`` is a product with pending sums. The result must be split over dp and tp along dim 0, and the busiest rank may
-    not receive more bytes than the lower bound of the plan. Yield after each of the two parts.
+    not receive more bytes than the lower bound of the plan. Yield None once per point, after each of the two parts.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
     y = matmul(tensor(a, MESH("dp", "tp")), tensor(b, MESH("tp", None)))
@@ -94,8 +113,15 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``two_readers(x)``: the values of two tensors, then the bytes.
 
-    The first tensor must be ``x`` split along dim 1, the second one ``x`` replicated. For both tensors together, the
-    busiest rank may not receive more than 7/8 of the bytes of the tensor. Yield after each tensor and after the bytes.
+    ``x`` is split along dim 0. The first tensor must be ``x`` split along dim 1, the second one ``x`` replicated. For
+    both tensors together, the busiest rank may not receive more than 7/8 of the bytes of the tensor. Yield None once
+    per point: after each tensor and after the bytes.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     a = numbers(16, 16)
     tensors, trace = traced(lambda: answer(tensor(a, LINE("r", None))))

@@ -32,6 +32,11 @@ MESH = Mesh((RANKS,), ("dp",))
 def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
     """Compute the gradient of the weights ``W`` of ``x W``, with layouts of ``x`` and ``W``.
 
+    The loss is the sum of the squares of the product.
+
+    Args:
+        layouts: the student's answer.
+
     Returns:
         The gradient, the trace of the forward and backward pass, and the two layouts.
 
@@ -55,7 +60,14 @@ def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
 def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``data_parallel(mesh)``, which returns the layouts of x and W.
 
-    Yield after the layout of ``x``, and after the layout of ``W`` and the all_reduce of a training step.
+    Yield None once per point: after the layout of ``x``, which must be split by rows; and after the layout of ``W``,
+    which must be replicated, and at least one all_reduce in a training step.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     _, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
@@ -68,7 +80,14 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``fully_sharded(mesh)``, which returns the layouts of x and W.
 
-    Yield after the layouts, and after the layout of the gradient of W and the collectives of a training step.
+    Yield None once per point: after the layouts, both split by rows; and after the layout of the gradient of W, and the
+    collectives of a training step, which must have an all_gather and a reduce_scatter.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     gradient, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
@@ -84,11 +103,14 @@ def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
 def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
     """Train two layers for two updates with the optimiser of ``make(parameters, rate)``.
 
+    Args:
+        make: takes a list of parameters and the learning rate, which is 0.01; returns an optimiser.
+
     Returns:
         The optimiser, the trace of the second update, and the values of the parameters.
 
     Raises:
-        Mistake: If it is no Adam.
+        Mistake: If the optimiser is no Adam.
     """
     layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
     for layer in layers:
@@ -110,10 +132,17 @@ def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]
 
 
 def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``optimiser(parameters, rate)``, which returns an Adam whose state is split.
+    """Check the student's ``optimiser(parameters, rate)``, an Adam whose state is split.
 
-    Yield after the check that two updates change the weights as a plain Adam does, after the check that each rank has
-    an eighth of the state, and after the collectives of an update: one reduce_scatter and one all_gather.
+    Yield None once per point: after the check that two updates change the weights as a plain Adam does (up to 0.1 %
+    plus 1e-5), after the check that rank 0 has an eighth of the state, and after the collectives of an update: one
+    reduce_scatter and one all_gather.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     student_optimiser, trace, values = _train(answer)
     _, _, wanted = _train(Adam)
@@ -132,7 +161,17 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def memory(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's memory formula against shard sizes; yield once per ZeRO stage (0 to 3)."""
+    """Check the student's ``memory(weights, ranks, stage)``: a rank's bytes of training state.
+
+    The right answer counts float32 numbers of parameters, gradients and two averages, in shards of the largest size
+    where the ZeRO stage splits them. Yield None once per stage (0 to 3), which earns a point.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
+    """
     # Of the four arrays (parameters, gradients, two averages), each stage splits this number.
     for stage, split_count in enumerate((0, 2, 3, 4)):
         for weights, ranks in ((1024, 8), (96, 4), (7, 1), (1 << 20, 64)):

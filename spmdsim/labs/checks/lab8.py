@@ -62,10 +62,14 @@ LONG_CALL = 0.3
 
 
 def _refuse_enumeration(answer: Callable[..., Any]) -> None:
-    """Raise Mistake if an answer tries all combinations, before it gets a chain with too many of them.
+    """Raise Mistake if an answer tries all combinations of strategies.
 
-    The chains have two strategies and grow by two operators, so that each has four times as many combinations.
-    A call is too long only if three calls in a row are, because other programs can slow down one call.
+    It is called before the answer gets a chain with too many combinations. The chains have two strategies per operator
+    and 8 to 24 operators. They grow by two operators, so that each has four times as many combinations. A call is too
+    long if it takes over :data:`LONG_CALL` seconds three times in a row, because other programs can slow down one call.
+
+    Args:
+        answer: the student's ``cheapest(costs, moves)``. Its results are not compared.
     """
     for length in range(8, 26, 2):
         chain = _chain(length, 2, seed=length)
@@ -86,8 +90,15 @@ def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], li
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``cheapest(costs, moves)``: the least seconds, and the strategies.
 
-    The strategies are one per operator of a chain, and the seconds must be those of the strategies. Yield after chains
-    of two or three operators, of four, of one, and after a long one, which enumeration cannot solve.
+    The strategies are one per operator of a chain, by their numbers. The seconds must be those of the strategies, and
+    the least ones. Any strategies with the least seconds are right. Yield None once per point: after chains of two or
+    three operators, of four, of one, and after one of :data:`LONG_CHAIN`, which enumeration cannot solve.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
     pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
@@ -117,7 +128,13 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _run_step(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
-    """Run a forward and a backward pass of ``relu(x W1) W2`` in three layouts; return the trace."""
+    """Run a forward and a backward pass of ``relu(x W1) W2`` in three layouts; return the trace.
+
+    Args:
+        layouts: the layouts of x, W1 and W2.
+        batch: the number of rows of x.
+        width: the number of columns of x, and of rows and columns of W1 and W2.
+    """
     arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
     x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, layouts))
     w1.requires_grad = w2.requires_grad = True
@@ -134,8 +151,14 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``layouts(mesh, batch, width)``: each rank's work, then the bytes.
 
     The answer has the layouts of x, W1 and W2 of the network ``relu(x W1) W2``. There are two cases: a large batch and
-    a large width. Yield after the check that each rank does at most an eighth of the work in both, and once per case
-    after its bytes, which may not exceed those of data or tensor parallelism.
+    a large width. Yield None once per point: after the check that rank 0 does at most an eighth of the work in both,
+    and once per case after its bytes. They may not exceed those of data or tensor parallelism, whichever are fewer.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     replicated = MESH(None, None)
     candidates = [(MESH("r", None), replicated, replicated), (replicated, MESH(None, "r"), MESH("r", None))]
@@ -161,7 +184,13 @@ def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``turning_point(mesh, hidden, batches)``: the first split batch.
 
     It is the first batch for which the search splits the batch dim of the first layer, or None if there is none. Yield
-    after batches with a turning point, and after batches without one.
+    None once per point: after batches with a turning point, and after batches without one.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If an answer is wrong.
     """
     for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
         strategies = (

@@ -18,10 +18,13 @@ Body = Callable[[Any], Any]
 def _simulate(body: Body, size: int, seed: int | None = None) -> Report:
     """Run a program on ``size`` virtual ranks whose sends are never buffered; return the report.
 
-    ``seed`` selects another legal order of the ranks.
+    Args:
+        body: the program of a rank, a function of its communicator.
+        size: the number of ranks.
+        seed: selects a legal order of the ranks; None for the simulator's default order.
 
     Raises:
-        Mistake: If the simulator reports an error, such as a deadlock.
+        Mistake: If the simulator reports an error, such as a deadlock; of several, the first one.
         NoAnswer: If the process of a rank gives no valid answer.
         NotImplementedError: If the student has written no function.
     """
@@ -51,7 +54,13 @@ def _simulate(body: Body, size: int, seed: int | None = None) -> Report:
 def _run_on_launched(body: Body) -> list[Any] | None:
     """Run a program on real ranks, if this process is one of a launched job.
 
-    Return this rank's result in a list; None outside of jobs.
+    All ranks of the job must call it. The program gets a communicator of its own, which is freed at the end.
+
+    Args:
+        body: the program of a rank, a function of its communicator. Its errors are not caught.
+
+    Returns:
+        A list with this rank's result; None outside of jobs.
     """
     from spmdsim.launcher import launched  # inside, because virtual ranks share the names at the top
     from spmdsim.worlds import world
@@ -70,9 +79,9 @@ def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
     """Raise Mistake unless every rank's result is the wanted one.
 
     Args:
-        values: the results of all ranks, or that of this process on real ranks.
-        wanted: the right result of each rank.
-        call: the call in the sentence.
+        values: the results of all ranks in order, or on real ranks a list with that of this process.
+        wanted: the right result of each rank. An array or number is compared by its values, None by identity.
+        call: the name of the student's function, for the sentence.
     """
     from spmdsim.worlds import world
 
@@ -92,8 +101,15 @@ def _value_text(value: Any) -> str:
 def ring(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``ring(comm, mine)``: the sum of all ranks' numbers by messages.
 
-    Yield after the sums on 1 to 3 ranks, after the sums on more ranks, and after the check that no rank sends more than
-    ``size - 1`` messages.
+    Yield None once per point: after the sums on 1 to 3 ranks, after the sums on up to 8 ranks, and after the check that
+    no rank sends more than ``size - 1`` messages, and some rank sends one. In a launched job, real ranks must give the
+    right sum, too.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     body: Body = lambda comm: answer(comm, (comm.rank + 1) ** 2)  # noqa: E731
     reports = {}
@@ -117,9 +133,16 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
 
 @per_rank
 def halo(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``halo(comm, u)``, which fills the outer cells with cells of the neighbours.
+    """Check the student's ``halo(comm, u)``, which fills outer cells with the neighbours' cells.
 
-    Outer cells without a neighbour keep their values. Yield after two ranks, after three and more, and after one.
+    ``u`` is an array of five cells per rank, of which the first and last are outer cells. Outer cells without a
+    neighbour keep their values. Yield None once per point: after two ranks, after three and more, and after one.
+
+    Args:
+        answer: the student's function; it returns the array.
+
+    Raises:
+        Mistake: If a result is wrong.
     """
 
     def body(comm: Any) -> Any:
@@ -136,13 +159,18 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
 def _check_each(
     body: Body, groups: Iterable[Iterable[int]], wanted: Callable[[int, int], Any], name: str
 ) -> Iterator[None]:
-    """Check the result of each rank; yield once per group of rank counts, then check real ranks, if any.
+    """Check the result of each rank on virtual ranks, then on real ranks of a launched job.
+
+    Yield None once per group of rank counts, before the real ranks.
 
     Args:
         body: the program of a rank.
         groups: groups of rank counts.
         wanted: function (rank, size) -> the right result.
         name: name of the student's function.
+
+    Raises:
+        Mistake: If a result is wrong.
     """
     for sizes in groups:
         for size in sizes:
@@ -156,8 +184,14 @@ def _check_each(
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``swap(comm, mine)``, which exchanges arrays between neighbours.
 
-    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array. Yield after even
-    numbers of ranks, and after odd ones.
+    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array. Yield None once
+    per point: after even numbers of ranks, and after odd ones.
+
+    Args:
+        answer: the student's function; it returns the array that the rank then has.
+
+    Raises:
+        Mistake: If a result is wrong.
     """
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
 
@@ -172,8 +206,16 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``farm(comm, tasks, work)``, which distributes tasks to workers.
 
-    Yield after the results in several legal orders, after fewer tasks than workers, and after the check that no worker
-    idles while another one is at a long task.
+    Rank 0 has the tasks, a list of numbers, and returns the list of ``work(task)`` in their order; it must not work
+    itself. The other ranks get None and return None. Yield None once per point: after the results in three legal orders
+    of 4 ranks, after fewer tasks than workers, and after the check that no worker idles while another one is at a long
+    task. Real ranks of a launched job are checked before the last point.
+
+    Args:
+        answer: the student's function.
+
+    Raises:
+        Mistake: If a check fails.
     """
     by_rank_0: list[int] = []
 
@@ -214,9 +256,13 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _expect_busy(answer: Callable[..., Any]) -> None:
-    """Raise Mistake if free workers wait while one worker is at the first task, which is long.
+    """Raise Mistake if free workers wait while one worker is at a long task.
 
-    The first task ends after all others, or after 600 probes (50 per task), which let the other ranks run.
+    The first of 12 tasks is long. Three workers share the tasks. The first task ends after all others, or after 600
+    probes (50 per task), which let the other ranks run. A wrong result raises Mistake, too.
+
+    Args:
+        answer: the student's ``farm(comm, tasks, work)``.
     """
     tasks, others, missing = list(range(12)), set(range(1, 12)), []
 
