@@ -20,7 +20,7 @@ from spmdsim.layout.pieces import describe_misplaced
 from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.base import World
-from spmdsim.worlds.trace import record
+from spmdsim.worlds.trace import Trace, record
 from spmdsim.worlds.trace.events import CollectiveEvent
 
 Block = Callable[[tuple[slice, ...]], Any]
@@ -125,7 +125,14 @@ class Outcome:
         return self.verdict.ok and self.as_due
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain values for JSON."""
+        """Return the outcome as plain values for JSON.
+
+        The keys are ``op``, ``mesh`` (size by axis), ``strategy``, ``inputs`` and ``output`` (layouts as texts),
+        ``local_shapes``, ``collectives`` (a dict per collective, with the bytes of this process's first rank),
+        ``bytes_counted``, ``bytes_sent`` and ``bytes_predicted`` (a number per rank), ``seconds``, ``max_error`` (None
+        if it is not finite), ``tolerance``, ``verdict``, ``why``, ``whole_numbers`` and ``ok``. An injected fault adds
+        those of :meth:`_injection_entries`.
+        """
         return {
             "op": self.case.op,
             "mesh": dict(zip(self.case.mesh.axes, self.case.mesh.shape)),
@@ -158,7 +165,12 @@ class Outcome:
         } | self._injection_entries()
 
     def _injection_entries(self) -> dict[str, Any]:
-        """Return the entries of `to_dict` about the injected fault; {} without one."""
+        """Return the entries of :meth:`to_dict` about the injected fault; {} without one.
+
+        The keys are ``injected`` (the kind of fault), ``broken`` (its place in words), ``effect`` (True if a place
+        changes the result), ``noticed_by`` (the comparisons that fail) and ``element`` (the wrong element; None if none
+        fails).
+        """
         if self.injection is None:
             return {}
         verdict, has_effect = self.verdict, self.injection.injection_place is not None
@@ -178,13 +190,13 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
     """Run a case and judge it; all ranks must call it, and all return equal outcomes.
 
     The case runs twice: on the data, traced and timed, and on small integers, for which any difference from the
-    reference is an error.
+    reference is an error. An operand whose shards are misplaced makes the verdict wrong, too. A fault hits both runs.
 
     Args:
         case: the case.
         world: the world.
         verbose: True to list the bounds of all shards, too.
-        inject: kind of fault to inject, or None.
+        inject: kind of fault to inject; None for no fault.
 
     Raises:
         InputError: If the kind of fault is unknown.
@@ -194,16 +206,15 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
     program = case.build(runner.world, case.inputs)
     operands = runner.operands(program)
     world.barrier()
-    # NaN and inf of a file are ordinary values: the verdict reports whether they are in the right places.
-    with np.errstate(invalid="ignore", over="ignore"), record() as trace:
-        start = time.perf_counter()
-        result = program.run(*operands)
-        elapsed = time.perf_counter() - start
+    result, trace, elapsed = _run_timed(program, operands)
     with np.errstate(invalid="ignore", over="ignore"):
         verdict = check(runner.result(result), program.reference, depth=program.depth)
     verdict = next(filter(None, (_check_coverage(operand) for operand in program.operands)), verdict)
-    exact = _judge_whole_numbers(case, Runner(world, injection))
-    predicted, as_due = predict(case, world.size), all(e.nbytes == e.due for e in trace.collectives)
+    exact_verdict = _judge_whole_numbers(case, Runner(world, injection))
+    predicted, as_due = (
+        predict(case, world.size),
+        all(event.nbytes == event.due for event in trace.collectives),
+    )
     own_counts = [
         (trace.nbytes(rank), trace.sent(rank), as_due and trace.planned(rank) == predicted[rank], elapsed)
         for rank in world.ranks
@@ -212,21 +223,33 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
     tensors = (*program.operands, result)
     slices = [[t.layout.bounds(t.shape, r) for t in tensors] for r in range(world.size)] if verbose else []
     return Outcome(
-        case,
-        tuple(t.layout for t in program.operands),
-        result.layout,
-        tuple(t.layout.local_shape(t.shape, 0) for t in tensors),
-        tuple(e for e in trace.collectives if e.collective not in ("slice", "fill")),
-        tuple(counted),
-        tuple(sent),
-        predicted,
-        all(due),
-        max(times),
-        verdict,
-        exact,
-        injection,
-        slices,
+        case=case,
+        inputs=tuple(operand.layout for operand in program.operands),
+        output=result.layout,
+        local_shapes=tuple(t.layout.local_shape(t.shape, 0) for t in tensors),
+        collectives=tuple(e for e in trace.collectives if e.collective not in ("slice", "fill")),
+        counted=tuple(counted),
+        sent=tuple(sent),
+        predicted=predicted,
+        as_due=all(due),
+        seconds=max(times),
+        on_data=verdict,
+        on_whole_numbers=exact_verdict,
+        injection=injection,
+        slices=slices,
     )
+
+
+def _run_timed(program: PreparedCase, operands: tuple[Tensor, ...]) -> tuple[Tensor, Trace, float]:
+    """Run a program; return its result, the trace of its operators and collectives, and the seconds.
+
+    All ranks must call it. NaN and inf of a file are ordinary values, so NumPy's warnings about them are switched off:
+    the verdict reports whether they are in the right places.
+    """
+    with np.errstate(invalid="ignore", over="ignore"), record() as trace:
+        start = time.perf_counter()
+        result = program.run(*operands)
+        return result, trace, time.perf_counter() - start
 
 
 def _judge_whole_numbers(case: Case, runner: Runner) -> Verdict:
@@ -249,9 +272,10 @@ def _check_coverage(operand: Tensor) -> Verdict | None:
 
 
 def predict(case: Case, size: int) -> tuple[int, ...]:
-    """Return the bytes that each rank should receive in a case, without data.
+    """Return the bytes that each rank should receive in a case, in rank order.
 
-    The program runs in a world of shapes only; bytes of looked-up rows follow from the ids.
+    The program runs in a world of shapes only. Of the data, only ids are read: bytes of looked-up rows follow from
+    them.
 
     Args:
         case: the case.

@@ -67,12 +67,12 @@ def layout_case(
     """Return the case of a product of operands in these layouts.
 
     Args:
-        x: layout of the left operand.
+        x: layout of the left operand, on the mesh of the case.
         w: layout of the right operand.
         out: layout of the result; None only completes pending reductions.
         label: description of the strategy.
         inputs: the data.
-        op: name of the operator in the table.
+        op: name of the operator in the table; the case multiplies, whatever the name is.
     """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -93,6 +93,8 @@ def _create_operands(world: World, *operands: tuple[Source, Layout]) -> tuple[Te
 
 def _describe_strategy(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
     """Return the description of a strategy: kinds of splits, collective, and axes per factor.
+
+    An example is ``row x contraction, all_reduce (m:dp k:tp)``; it is ``replicated`` if no axis splits a factor.
 
     Args:
         axes: the mesh axes that split each factor of a product: m, k and n.
@@ -123,17 +125,23 @@ class Product:
 
 
 def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
-    """Parse ``"m:dp k:tp >m"``.
+    """Parse the text of a strategy of a product, such as ``"m:dp k:tp >m"``.
+
+    A word has a factor (m, k or n) and its axes, with dots between; ``>m`` scatters the sum over the rows.
 
     Args:
-        text: the strategy.
+        text: the strategy; an empty one splits nothing.
         mesh: the mesh whose axes it names.
 
     Returns:
-        The factor of each mesh axis (``-`` for none), and True if ``>m`` scatters the sum.
+        The factor of each mesh axis (``-`` for none), and True if the text has ``>m``.
 
     Raises:
-        InputError: If a word is malformed, or an axis is unknown or used twice.
+        InputError: If a word is malformed, or an axis is used twice.
+        LayoutError: If the mesh lacks an axis.
+
+    >>> parse_strategy("m:dp k:tp >m", Mesh((2, 2, 2), ("dp", "sp", "tp")))
+    (['m', '-', 'k'], True)
     """
     words = text.split()
     scatter = ">m" in words
@@ -158,9 +166,14 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
 
 
 def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Yield cases with a table split by rows or by columns, and split ids.
+    """Yield cases with a table split by rows or by columns over the last axis, and split ids.
 
-    Rows use zeros and a reduction, owned rows, or padding rows.
+    The other axes split the ids. With a table split by rows, ranks reduce rows and zeros, exchange the rows that they
+    own, or look up padding rows. On a mesh of one axis there is a case with reduce_scatter, too.
+
+    Args:
+        mesh: the mesh.
+        inputs: the data.
     """
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     ids = mesh(others or None)
@@ -208,10 +221,13 @@ def _lookup_case(
 
 
 def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
-    """Return the case in which every rank's shard ends in a zero row, which other ranks' ids select.
+    """Return the case of an embedding in which every rank's shard ends in a zero row.
+
+    Ids of rows that other ranks own select this row. The zero rows are added to the table of the data; the last shard
+    may have several.
 
     Args:
-        mesh: the mesh.
+        mesh: the mesh; its last axis splits the table.
         ids: layout of the ids.
         layout: layout of the table.
         out: layout of the result.
@@ -225,13 +241,13 @@ def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: I
 
         def padded(index: tuple[slice, ...]) -> np.ndarray:
             """Return a block of the table with the zero rows."""
-            numbers = np.arange(index[0].start, index[0].stop)
-            real = numbers - numbers // (rows + 1)
-            block = np.zeros((len(numbers), len(range(*index[1].indices(width)))), inputs.dtype)
-            keep = (numbers % (rows + 1) != rows) & (real < inputs.table.shape[0])
-            if keep.any():
-                first, last = int(real[keep][0]), int(real[keep][-1])
-                block[keep] = inputs.table[slice(first, last + 1), index[1]]
+            padded_rows = np.arange(index[0].start, index[0].stop)
+            table_rows = padded_rows - padded_rows // (rows + 1)
+            block = np.zeros((len(padded_rows), len(range(*index[1].indices(width)))), inputs.dtype)
+            is_in_table = (padded_rows % (rows + 1) != rows) & (table_rows < inputs.table.shape[0])
+            if is_in_table.any():
+                first, last = int(table_rows[is_in_table][0]), int(table_rows[is_in_table][-1])
+                block[is_in_table] = inputs.table[slice(first, last + 1), index[1]]
             return block
 
         tokens, shape = Tensor.from_global(inputs.ids, ids, world), (parts * (rows + 1), width)
@@ -244,7 +260,13 @@ def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: I
 
 
 def _lookup_reference(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    """Return a reference that looks up rows of the whole table with NumPy."""
+    """Return a reference that looks up rows of the whole table with NumPy.
+
+    The reference is a function of an index (a slice of ids and one of columns) that returns the block of the result.
+
+    Args:
+        inputs: the data, with ids and table.
+    """
 
     def block(index: tuple[slice, ...]) -> np.ndarray:
         ids = inputs.ids[(index[0],)]
@@ -256,7 +278,15 @@ def _lookup_reference(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarra
 
 
 def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Yield column- and row-parallel Linear with bias, with and without ``gather_out``, and their chain."""
+    """Yield cases of column- and row-parallel Linear, and of a chain of both.
+
+    Both have a bias, and cases with and without ``gather_out``. The last axis splits the weights, the other axes the
+    batch. One row-parallel case has no bias and stays partial. Complex data have no chain, because they have no ReLU.
+
+    Args:
+        mesh: the mesh.
+        inputs: the data.
+    """
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     batch = others or None
     replicated, split = mesh(batch, None), mesh(batch, axis)
@@ -307,7 +337,7 @@ def _linear_case(
 def _chain_case(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
     """Return the case of a column-parallel layer, ReLU and a row-parallel layer.
 
-    The split array between the layers is never gathered.
+    The split array between the layers is never gathered. The second layer has no bias.
 
     Args:
         x: layout of input and result.
@@ -358,9 +388,13 @@ AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}
 
 
 def meshes(size: int) -> list[Mesh]:
-    """Return meshes with one axis, with two axes (all), and with three axes (the most cubic one).
+    """Return meshes of a number of ranks with one, two and three axes.
 
-    Numbers of ranks without enough factors have fewer meshes.
+    All meshes of two axes are returned, and the most cubic one of three. The axes are called as in :data:`AXES`; those
+    of two and three axes have at least 2 ranks. Numbers of ranks without enough factors have fewer meshes.
+
+    Args:
+        size: the number of ranks.
 
     >>> [mesh.shape for mesh in meshes(8)]
     [(8,), (2, 4), (4, 2), (2, 2, 2)]
@@ -380,12 +414,12 @@ def meshes(size: int) -> list[Mesh]:
 def catalogue(
     meshes: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
 ) -> Iterator[Case]:
-    """Yield the cases of the main job.
+    """Yield the cases of the main job, operator by operator, and mesh by mesh for each.
 
     Args:
-        meshes: meshes to run on.
+        meshes: meshes to run on, of one to three axes.
         inputs: the data.
-        only: names of operators; empty for all.
+        only: names of operators, of :data:`OPERATORS`; empty for all. An unknown name raises KeyError.
         every: for matmul, every assignment of axes to factors, and not only one of each kind.
     """
     makers = {

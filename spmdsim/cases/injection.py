@@ -169,11 +169,12 @@ def _fit_shape(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return a copy with its middle element changed by :data:`ULPS` units in the last place.
 
-    An integer is increased by this number. An array without elements is returned unchanged.
+    An integer is increased by this number, a complex number in its real part. An array without elements is returned
+    unchanged.
 
     Args:
-        own_array: the array.
-        _: the array of another rank; not used.
+        own_array: the array, which does not change.
+        _: the array of another rank; not used: the interface :data:`Edit` has it.
         dtype: the element type in which the units count; the array may be wider.
     """
     if not own_array.size:
@@ -266,12 +267,13 @@ class Runner:
     def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
         """Record a tensor as a place for a fault; return it, with the fault if it is hit.
 
-        Ids and biases (fewer than 2 dims) are no places. Without an injection nothing is recorded.
+        All ranks must call it, because the place that is hit gathers the shards. Ids and biases (fewer than 2 dims) are
+        no places. Without an injection nothing is recorded.
 
         Args:
             site: "operand" or "result".
             number: the number of the operand; 0 for the result.
-            tensor: the operand or the result.
+            tensor: the operand or the result; it does not change.
         """
         if self.injection is None or tensor.ndim < 2:  # ids and biases stay unchanged
             return tensor
@@ -284,7 +286,8 @@ class Runner:
     def _record_place(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
         """Record a step as a place for a fault; return its arrays, with the fault if it is hit.
 
-        Steps without communication are no places.
+        All ranks must call it, because the place that is hit gathers the arrays. Steps without communication are no
+        places.
 
         Args:
             site: "before" or "after" the step.
@@ -302,6 +305,9 @@ class Runner:
 
     def _pass_shards(self, current: InjectionPlace, shards: list[Any], dtype: np.dtype) -> list[Any]:
         """Record a place; return one array per rank, with the fault if this is the chosen place.
+
+        All ranks must call it. At the chosen place they exchange their arrays, and choose the ranks that are hit if the
+        injection does not name them.
 
         Args:
             current: the place.
@@ -323,8 +329,8 @@ class Runner:
 
         Args:
             rank: the rank.
-            ranks: the rank that is hit, and the other rank.
-            everybody: arrays of all ranks.
+            ranks: the rank that is hit, and the other rank, which is hit, too, by a fault of both.
+            everybody: the arrays of all ranks, by rank.
             dtype: element type.
         """
         assert self.injection is not None
@@ -339,7 +345,8 @@ class Runner:
 def find(case: Case, world: World, name: str) -> Injection:
     """Return a fault at the first place where it changes the result of a case.
 
-    All ranks must call it; all return equal values. If no place changes the result, the injection has none.
+    All ranks must call it; all return equal values. The places are tried in the order of the fault's ``sites``, then of
+    the run, each in a run on integers. If no place changes the result, the injection has neither place nor ranks.
 
     Args:
         case: the case.
@@ -365,8 +372,8 @@ def find(case: Case, world: World, name: str) -> Injection:
 def _choose_ranks(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
     """Return the rank that a fault hits, and the rank after it.
 
-    The first is the first rank, from the middle on, whose array the fault changes; the middle rank if it changes
-    none.
+    The first is the first rank, from the middle on and then from rank 0, whose array the fault changes; the middle rank
+    if it changes none. The rank after the last one is rank 0.
 
     Args:
         kind: the kind of fault.

@@ -56,10 +56,12 @@ class Source:
 def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
     """Return the array in a file as a matrix; further dims of images are joined to one row each.
 
+    Blocks are read from the file when they are used.
+
     Args:
-        path: the file, in a format of `open_array`.
+        path: the file, in a format of :func:`open_array`.
         what: names the array in errors.
-        dtype: the element type if the file cannot name it.
+        dtype: the element type if the file cannot name it; None for the file's own.
 
     Raises:
         InputError: If the array has fewer than 2 dims, or the file cannot be read.
@@ -81,7 +83,11 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
 
 
 def digits() -> Source:
-    """Return handwritten digits: 1797 images of 8 x 8 pixels, one row each, as float32 from 0 to 1."""
+    """Return handwritten digits: 1797 images of 8 x 8 pixels, one row each.
+
+    They are float32 numbers from 0 to 1. They are in a file of the package, from which blocks are read when they are
+    used. Labels are in :func:`digit_records`.
+    """
     records = digit_records()
 
     def read_block(index: Index) -> np.ndarray:
@@ -101,7 +107,12 @@ def project_text() -> Path:
 
 
 def _transpose(source: Source, columns: int) -> Source:
-    """Return a weight whose columns are the first ``columns`` rows of a source."""
+    """Return a weight whose columns are the first ``columns`` rows of a source.
+
+    Args:
+        source: the source, a matrix ``[rows, k]``.
+        columns: the number of columns of the weight ``[k, columns]``; at most the rows of the source.
+    """
 
     def read_block(index: Index) -> np.ndarray:
         return np.ascontiguousarray(source.read((index[1], index[0])).T)
@@ -111,9 +122,10 @@ def _transpose(source: Source, columns: int) -> Source:
 
 
 def _make_random_source(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
-    """Return a source of random numbers, which depend on the seed and their index.
+    """Return a source of random numbers, which depend on the seed and their index alone.
 
-    Floats are normally distributed; integer types get numbers from 0 to 9.
+    So a block has equal numbers, whichever blocks are read. Floats are normally distributed; integer types get numbers
+    from 0 to 9.
 
     Args:
         name: its description.
@@ -165,6 +177,10 @@ class Inputs:
 
     @cached_property
     def _raw_x(self) -> Source:
+        """The left operand before it is cropped and converted: the file, random numbers, or digits.
+
+        Random numbers are taken if there is a shape, and neither operand has a file.
+        """
         if self._x is not None:
             return from_file(self._x, "--x", self._dtype)
         if self._shape is not None and self._w is None:
@@ -180,7 +196,12 @@ class Inputs:
 
     @cached_property
     def w(self) -> Source:
-        """The right operand ``[k, n]``."""
+        """The right operand ``[k, n]``: the file, random numbers, or rows of x as columns.
+
+        Random numbers are taken if there is a shape, and neither operand has a file. Without a file and a shape, the
+        first :data:`DEFAULT_COLUMNS` rows of x are the columns, or all rows if they are fewer. Raises InputError if the
+        inner sizes of x and w differ, or a file is smaller than the shape.
+        """
         if self._w is not None:
             operand = from_file(self._w, "--w", self._dtype)
         elif self._shape is not None and self._x is None:
@@ -209,7 +230,11 @@ class Inputs:
 
     @cached_property
     def ids(self) -> Source:
-        """The token ids: the bytes of a text."""
+        """The token ids: the bytes of a text, as int32.
+
+        They are the first :data:`DEFAULT_TOKENS` bytes of the package's text, or the first :data:`MOST_TOKENS` of a
+        user's file, or all if it has fewer.
+        """
         path = self._text or str(project_text())
         tokens: FileArray = open_tokens(path)
         count = min(tokens.shape[0], DEFAULT_TOKENS if self._text is None else MOST_TOKENS)
@@ -297,7 +322,7 @@ class ExactInputs(Inputs):
 
     @cached_property
     def ids(self) -> Source:
-        """Random row numbers of the table, as many as the data has ids."""
+        """Random row numbers of the table (0 to 255), as many as the data has ids, in their type."""
         data = self.data.ids
 
         def read_block(index: Index) -> np.ndarray:
@@ -308,13 +333,16 @@ class ExactInputs(Inputs):
         return Source("whole numbers", data.shape, data.dtype, read_block)
 
     def _make_integer_source(self, shape: tuple[int, ...], seed: int, most: int, sparse: bool) -> Source:
-        """Return a source of integers up to ``most`` in absolute value.
+        """Return a source of integers that are 1 or ``most`` in absolute value, in the data's type.
+
+        Complex numbers have such integers in both parts.
 
         Args:
             shape: shape of the source.
-            seed: seed of the numbers.
+            seed: seed of the numbers, which depend on it and their index alone.
             most: largest absolute value.
-            sparse: set elements of long columns to zero, so that at most ``MOST`` of them are summed.
+            sparse: True to set elements of long columns to zero, so that at most :data:`MOST` of them are summed
+                (:data:`MOST_HALF` in floats of 16 bits). Integer types get no zeros.
         """
         dtype, longest = self.dtype, MOST_HALF if self.dtype.itemsize <= 2 else MOST
         stride = -(-shape[0] // longest) if sparse and dtype.kind not in "iu" else 1
@@ -344,8 +372,9 @@ def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
     """Return a block of a reference, computed in a type in which it is exact.
 
     Args:
-        block: an array, or ``(function, operands)`` to compute it: floats in float64, complex numbers in complex128.
-        dtype: element type of the computed block; an array keeps its own.
+        block: an array, or ``(function, operands)`` to compute it: floats in float64, complex numbers in complex128,
+            integers in their own type.
+        dtype: element type of the computed block, to which it is converted; an array keeps its own.
     """
     if not isinstance(block, tuple):
         return np.asarray(block)

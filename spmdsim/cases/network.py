@@ -56,10 +56,11 @@ def load(path: str | None) -> Images:
     """Return the images of a folder with MNIST's files; without a folder, handwritten digits.
 
     Args:
-        path: the folder; None: the folder that the variable ``DATA_PATH`` names, or none.
+        path: the folder. None or "" for the folder that the variable ``DATA_PATH`` names; if it is not set, there is no
+            folder.
 
     Raises:
-        InputError: If files are missing or do not fit (see `mnist`), or a label is over 9.
+        InputError: If files are missing or do not fit (see :func:`mnist`), or a label is over 9.
     """
     folder = path or os.environ.get("DATA_PATH")
     if not folder:
@@ -74,8 +75,8 @@ def load(path: str | None) -> Images:
 def mnist(folder: Path) -> Images:
     """Return the images and labels of MNIST's training files, whose rows are read when used.
 
-    Pixels are float32 numbers with MNIST's mean and deviation normalised away, labels are int64. The files may be
-    gzipped.
+    Pixels are float32 numbers ``(byte / 255 - MEAN) / DEVIATION``, labels are int64 and not checked here. The files may
+    be gzipped.
 
     Args:
         folder: the folder of the files; they may also be in its ``train/``.
@@ -119,12 +120,14 @@ Rows = Callable[[slice], np.ndarray]
 
 
 def _make_pixel_source(name: str, count: int, images: Rows) -> Source:
-    """Return a source of images as rows of normalised numbers.
+    """Return a source of images as rows ``[count, 784]`` of normalised numbers.
+
+    The numbers are float32: ``(byte / 255 - MEAN) / DEVIATION``.
 
     Args:
         name: its description.
         count: the number of images.
-        images: returns the bytes of the images of a slice.
+        images: takes a slice of rows, and returns the bytes of their images; the last dims have 28 x 28 bytes.
     """
 
     def read_block(index: tuple[slice, ...]) -> np.ndarray:
@@ -144,9 +147,13 @@ def enlarged_digits() -> Images:
 
 
 def small_digits() -> tuple[Rows, Rows, int]:
-    """Return functions that read enlarged digits and labels for a row slice, and the number of digits.
+    """Return functions that read enlarged digits and their labels, and the number of digits.
 
-    Digits are bytes ``[rows, 28, 28, 1]``, labels int64.
+    Each 8 x 8 pixel is enlarged to 3 x 3, in a border of two pixels.
+
+    Returns:
+        A function from a slice of rows to digits, bytes ``[rows, 28, 28, 1]``; a function from a slice of rows to
+        labels, int64 ``[rows]``; and the number of digits.
     """
     small = digits()
 
@@ -202,8 +209,11 @@ def simple_cuts(ranks: int) -> list[Any]:
 def advanced_layouts(ranks: int) -> list[Any]:
     """Return strategies by layouts on two meshes, in which two axes split one dim.
 
-    On 8 ranks the device matrices (meshes) are (2, 2, 2) and (8,). The last three strategies count blocks, as in
-    `simple_cuts`.
+    They are for the operators of :func:`simple_cuts`, in its order: products have a pair of layouts, and other
+    strategies count blocks. On 8 ranks the device matrices (meshes) are (2, 2, 2) and (8,).
+
+    Args:
+        ranks: the number of ranks.
     """
     cube, line = Mesh(factor_ranks(ranks, 3), ("dp", "sp", "mp")), Mesh((ranks,), ("tp",))
     return [
@@ -287,7 +297,13 @@ class Network(Module):
         return bind(bound.rule, (x, w)).input_layouts(product.strategy(bound, ranks))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute ``[batch, 784] -> [batch, 10]``."""
+        """Compute the logits of a batch: ``[batch, 784] -> [batch, 10]``.
+
+        ReLU follows the first two products. All ranks must call it.
+
+        Args:
+            x: the rows of the batch, as many as the network was built for.
+        """
         x = self.products[0](x, self.fc1.value)
         x = self.activations[0](x)
         x = self.products[1](x, self.fc2.value)
@@ -306,11 +322,13 @@ class Reference:
         self.rate = weights[0].dtype.type(rate)
 
     def step(self, x: np.ndarray, labels: np.ndarray) -> float:
-        """Train one step on a batch; return the loss before it.
+        """Train one step of gradient descent on a batch; return the loss before it.
+
+        ``weights`` change in place. The loss is the mean cross entropy.
 
         Args:
-            x: the rows of the batch.
-            labels: their classes.
+            x: the rows of the batch ``[batch, 784]``.
+            labels: their classes ``[batch]``, integers from 0 to 9.
         """
         w1, w2, w3 = self.weights
         a1 = x @ w1
