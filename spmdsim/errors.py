@@ -96,7 +96,11 @@ class NoTensorError(UsageTypeError):
 def context(**facts: object) -> Iterator[None]:
     """Add facts to a :class:`SpmdError` that passes through, and remove the inner traceback.
 
-    A fact can be a function, which is called only if an error passes.
+    The ``with`` block gets None. Facts that the error already has stay: the innermost block wins. Other errors pass
+    unchanged.
+
+    Args:
+        **facts: facts by name. A fact can be a function, which is called only if an error passes.
 
     >>> from spmdsim.errors import LayoutError
     >>> try:
@@ -152,9 +156,10 @@ def many(count: float, noun: str, several: str = "", written: str = "") -> str:
 
 
 def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
-    """Return a copy of a list of `count` values, one per rank.
+    """Return a copy of a list or tuple of ``count`` values, one per rank, as a list.
 
-    Raises UsageTypeError if `values` is not a list of that length.
+    Raises:
+        UsageTypeError: If ``values`` is no list or tuple of that length; the message is for a call of gather_objects.
 
     >>> one_per_rank(["a", "b"], 2)
     ['a', 'b']
@@ -175,10 +180,13 @@ def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
 def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
     """Return the name that is most similar to ``word``, or None if no name is similar enough.
 
+    Upper and lower case do not count, except among names that differ in nothing else. Names with the same letters in
+    another order are similar, too.
+
     Args:
         word: the unknown word.
         names: the right words.
-        least: least similarity, between 0 and 1.
+        least: least similarity (the ratio of :mod:`difflib`), between 0 and 1.
 
     >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("pt", ["dp", "tp"])
     ('linear', 'run', 'tp')

@@ -18,7 +18,11 @@ FOLDER, STARTER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "logs", "blocks",
 def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the facts that the job's starter and this rank's supervisor passed, by name.
 
-    The dict is empty if no starter or supervisor passed facts.
+    The dict is empty if no starter or supervisor passed facts, or the variable ``SPMDSIM_JOB`` has no JSON object.
+    Names and values are texts.
+
+    Args:
+        environment: the variables; None for those of this process.
 
     >>> environment = {}
     >>> give_job_facts(environment, logs="/tmp/logs")
@@ -71,9 +75,14 @@ class Launched:
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the number at the begin of the first of some variables that begins with a digit.
+    """Return the number with which the first of some variables begins.
 
-    None if no variable does.
+    The first variable that begins with a digit counts. None if no variable does. So "4(x2)" gives 4; "-1" has no
+    number.
+
+    Args:
+        environ: the variables and their texts.
+        *names: the variables in the order in which they are tried.
     """
     for name in names:
         number = re.match(r"\d+", environ.get(name, ""))
@@ -85,7 +94,11 @@ def _number(environ: Mapping[str, str], *names: str) -> int | None:
 def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
     """Return the rank that the launcher assigned to this process, or None outside of a launcher.
 
-    A Slurm batch script is not a rank; a step with more than one task (``srun``) is.
+    Launchers are tried in the order Open MPI, MPICH (and others with PMI), MVAPICH, Slurm. A Slurm batch script is not
+    a rank; a step with more than one task (``srun``) is.
+
+    Args:
+        environ: the variables; None for those of this process.
 
     >>> detect({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"})
     Launched(launcher='Open MPI', rank=3, size=8, local_size=1)
@@ -142,7 +155,8 @@ def has_log() -> bool:
 def terminal_columns(stream: TextIO) -> int | None:
     """Return the width of the terminal to which a stream goes, or None for a file or a pipe.
 
-    Open MPI gives its ranks a terminal even if its output goes to a file; on its ranks, the launcher's output counts.
+    The width is in characters; a terminal that does not report it has 80. Open MPI gives its ranks a terminal even if
+    its output goes to a file; on its ranks, the launcher's output counts. None, too, if it cannot be opened.
     """
     if not stream.isatty():
         return None

@@ -13,11 +13,14 @@ def lazy_names(
 ) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose names are imported on first use.
 
+    A name that was looked up becomes an attribute of the package. An unknown name raises AttributeError with the
+    nearest right name.
+
     Args:
         package: the package, ``__name__`` in its file.
         homes: a module relative to the package -> its names, between blanks. ``public=own`` is called ``own`` in the
             module. Names of the module ``""`` are modules of the package themselves; ``"."`` is the package around.
-        former: names of the last release -> the names that replace them. They still work.
+        former: names of the last release -> the names that replace them, which still work; None for no such names.
 
     >>> lazy_names("spmdsim.cost", {"machine_file": "load_machine save_machine"})("load_machine")("laptop").name
     'laptop'

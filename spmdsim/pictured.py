@@ -40,7 +40,14 @@ class ShortRepr(Pictured):
 
 
 def short_repr(value: Any) -> str:
-    """Return the ``repr`` of a dataclass in one line; fields that do not fit are left out."""
+    """Return the ``repr`` of a dataclass in one line; fields that do not fit are left out.
+
+    It has about :data:`MOST_CHARACTERS` characters. From the first field on that does not fit, fields are replaced by
+    "...". Fields with ``repr=False`` are left out.
+
+    Args:
+        value: an instance of a dataclass; another value has no fields, as in ``Name()``.
+    """
     parts, characters_left = [], MOST_CHARACTERS - len(type(value).__name__) - 8
     names = [f.name for f in fields(value) if f.repr] if is_dataclass(value) else []
     for name in names:
@@ -58,17 +65,20 @@ LONGEST_FIELD = 48
 
 
 def _field_text(value: Any) -> str:
-    """Return a field of a dataclass as text of at most :data:`LONGEST_FIELD` characters.
+    """Return a field of a dataclass as text of at most about :data:`LONGEST_FIELD` characters.
 
-    Long strings are cut. Other long values are replaced by their type, containers by the number of their entries.
+    Long strings and numbers are cut. Containers of up to four numbers and strings are written, others replaced by the
+    number of their entries. Arrays and tensors are replaced by their type; so are other long values.
+
+    Args:
+        value: the value of the field, of any type.
     """
     if isinstance(value, (str, int, float, bool, type(None))):
         text = repr(value)
-        return (
-            text
-            if len(text) <= LONGEST_FIELD
-            else f"{text[: LONGEST_FIELD - 4]}...{text[0] if isinstance(value, str) else ''}"
-        )
+        if len(text) <= LONGEST_FIELD:
+            return text
+        closing_quote = text[0] if isinstance(value, str) else ""
+        return f"{text[: LONGEST_FIELD - 4]}...{closing_quote}"
     if isinstance(value, (tuple, list, dict, set, frozenset)):
         text = repr(value) if len(value) <= 4 and all(isinstance(v, (int, float, str)) for v in value) else ""
         return text if 0 < len(text) <= LONGEST_FIELD else f"<{len(value)} entries>"
@@ -91,7 +101,9 @@ def _text_of(value: Any) -> str:
 def _render(value: Any, how: str) -> str | None:
     """Return the figure of a value as HTML or SVG text; None if the package has no ``figures``.
 
-    ``how`` is "html" or "svg".
+    Args:
+        value: a value for which ``figures`` has a picture.
+        how: "html" or "svg".
     """
     try:
         draw = import_module("spmdsim.figures.figures")

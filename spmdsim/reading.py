@@ -47,7 +47,9 @@ def one_line(text: object, most: int = 200) -> str:
 
 @contextmanager
 def readable(path: object, kind: str, fails: str = "cannot be read as") -> Iterator[None]:
-    """Convert every exception inside a ``with`` block, such as a parser's, to one clear InputError.
+    """Convert every exception inside a ``with`` block to one clear InputError.
+
+    An example is a parser's error. The block gets None. KeyboardInterrupt and SystemExit pass unchanged.
 
     Args:
         path: the file, for the message.
@@ -55,7 +57,7 @@ def readable(path: object, kind: str, fails: str = "cannot be read as") -> Itera
         fails: the words between path and kind.
 
     Raises:
-        InputError: For any exception inside. Errors of this package that already name the file pass unchanged.
+        InputError: For any exception inside. An InputError whose message already names the file passes unchanged.
 
     >>> with readable("x.json", "strategies"):
     ...     {}["mesh"]
@@ -89,6 +91,12 @@ def _unreadable(path: object, fails: str, kind: str, why: str) -> InputError:
 def require_file(path: str | Path, kind: str = "file") -> None:
     """Raise InputError if a path does not exist, is a folder, or is a device or pipe.
 
+    A link to a file is a file. Not checked is whether it can be read.
+
+    Args:
+        path: the path.
+        kind: the noun for the file in the message.
+
     >>> require_file("/", "script")
     Traceback (most recent call last):
     spmdsim.errors.InputError: '/' is a folder, not a script
@@ -105,7 +113,12 @@ def require_file(path: str | Path, kind: str = "file") -> None:
 
 
 def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> str:
-    """Return the text of a UTF-8 file of at most 256 MiB.
+    """Return the text of a UTF-8 file of at most 256 MiB (:data:`MOST_BYTES`).
+
+    Args:
+        path: the file.
+        kind: the expected kind of file for the message, such as ``"a machine file"``.
+        fails: the words between path and kind in the message.
 
     Raises:
         InputError: If the file is missing, a folder, a device, a pipe, too long, or not text.
@@ -131,8 +144,13 @@ def read_json(path: str | Path, kind: str, fails: str = "cannot be read as") -> 
 def parse_json(text: str | bytes) -> Any:
     """Parse a JSON text with limits on depth and digits, and without duplicate keys.
 
+    Brackets may be nested 64 deep, and integers have up to 400 digits. ``NaN`` and ``Infinity`` are accepted.
+
+    Args:
+        text: the text, or its bytes in UTF-8.
+
     Raises:
-        InputError: If the text is not JSON or exceeds a limit.
+        InputError: If the text is not JSON, has a duplicate key, or exceeds a limit.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -152,7 +170,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raise InputError if brackets are nested too deep; brackets in quotes do not count."""
+    """Raise InputError if brackets of a text are nested deeper than :data:`MOST_DEPTH`.
+
+    Brackets are ``[]``, ``{}`` and ``()``; those in quotes do not count. Whether they match is not checked.
+    """
     depth = 0
     for token in _TOKEN.finditer(text):
         mark = token[0]
@@ -168,7 +189,14 @@ def _parse_integer(digits: str) -> int:
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object; raise InputError for a duplicate key."""
+    """Return the members of a JSON object by key.
+
+    Args:
+        pairs: the keys and values in the order of the text.
+
+    Raises:
+        InputError: If a key occurs twice.
+    """
     members = dict(pairs)
     if len(members) < len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -193,13 +221,13 @@ def literal(text: str) -> Any:
 
 
 def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Parse a text with the form of a call whose arguments are literals.
+    """Parse a text with the form of a call whose arguments are literals; nothing is called.
 
     Returns:
-        The name, the positional arguments and the keyword arguments.
+        The name, which may have dots, the positional arguments and the keyword arguments.
 
     Raises:
-        ValueError: If the text has another form.
+        ValueError: If the text has another form, or is too long or too deep.
 
     >>> literal_call("jax.P('x', None, unreduced={'y'})")
     ('jax.P', ['x', None], {'unreduced': {'y'}})
@@ -238,7 +266,12 @@ _Function = Callable[[_Names], Fraction]
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    """Return a power; raise ValueError if its exponent is not an integer or the result is too large."""
+    """Return ``base ** exponent``, computed exactly.
+
+    Raises:
+        ValueError: If the exponent is not an integer, or the power could have more than :data:`MOST_BITS` bits.
+        ZeroDivisionError: If the base is 0 and the exponent negative.
+    """
     length = max(base.numerator.bit_length(), base.denominator.bit_length())
     if exponent.denominator != 1 or abs(exponent) * max(length, 1) > MOST_BITS:
         raise ValueError(
@@ -300,7 +333,12 @@ def _compile_arithmetic(expression: str) -> _Function:
 def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
     """Return a function of names that applies ``function`` to the values of operands.
 
-    It raises an error if the result is too large.
+    The function returned takes the values of names. It raises ValueError if numerator or denominator of its result has
+    more than :data:`MOST_BITS` bits.
+
+    Args:
+        function: takes the value of each operand; returns a number or a truth value, which becomes 1 or 0.
+        *operands: functions of names.
     """
 
     def value(names: _Names) -> Fraction:
@@ -313,7 +351,17 @@ def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
 
 
 def _build(node: ast.AST) -> _Function:
-    """Return the function of names that computes a syntax tree; raise ValueError for unsupported nodes."""
+    """Return the function of names that computes a syntax tree.
+
+    :func:`arithmetic` states what is supported. The function returned takes the values of names; for an unknown name it
+    raises ValueError.
+
+    Args:
+        node: the syntax tree of an expression.
+
+    Raises:
+        ValueError: If the tree has anything else, such as an attribute, a string or another call.
+    """
     if isinstance(node, ast.Constant) and not isinstance(node.value, bool | complex | str | bytes):
         constant = Fraction(str(node.value))
         return _bounded(lambda: constant)
@@ -336,16 +384,17 @@ def _build(node: ast.AST) -> _Function:
     if isinstance(node, ast.IfExp):
         test, if_true, if_false = _build(node.test), _build(node.body), _build(node.orelse)
         return lambda names: if_true(names) if test(names) else if_false(names)
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _CALLS
-        and len(node.args) > 1
-        and not node.keywords
-        and not any(isinstance(argument, ast.Starred) for argument in node.args)
-    ):
-        return _bounded(_CALLS[node.func.id], *map(_build, node.args))
+    if isinstance(node, ast.Call) and (function := _find_called_function(node)) is not None:
+        return _bounded(function, *map(_build, node.args))
     raise ValueError(f"{one_line(ast.unparse(node), 60)!r} is no arithmetic")
+
+
+def _find_called_function(call: ast.Call) -> Callable[..., Any] | None:
+    """Return ``max`` or ``min`` if a call is one of it with several plain arguments, else None."""
+    has_plain_arguments = not call.keywords and not any(isinstance(x, ast.Starred) for x in call.args)
+    if len(call.args) > 1 and has_plain_arguments and isinstance(call.func, ast.Name):
+        return _CALLS.get(call.func.id)
+    return None
 
 
 def _look_up(names: _Names, name: str) -> Fraction:

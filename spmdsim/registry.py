@@ -44,7 +44,16 @@ class Registry(UserDict[str, Value]):
             self.update(table)
 
     def add(self, name: str, value: Value, origin: object = None) -> None:
-        """Add an entry; ``origin`` is the function from which the value was made, if not the value itself."""
+        """Add an entry; ``registry[name] = value`` calls this method, too.
+
+        Args:
+            name: the name.
+            value: the value.
+            origin: the function from which the value was made, whose place errors state; None for the value itself.
+
+        Raises:
+            InputError: If the name exists; the message has the places of both declarations.
+        """
         file_line = place_of(value if origin is None else origin)
         if name in self:
             raise InputError(
@@ -62,7 +71,14 @@ class Registry(UserDict[str, Value]):
 
 
 def place_of(value: object) -> str:
-    """Return ``file:line`` of a function or, for another value, of the statement that declares it."""
+    """Return ``file:line`` of a function, or of the statement that declares another value.
+
+    The statement is the innermost running line outside of this module and Python's collections. The file is relative to
+    the working folder if that is shorter.
+
+    Args:
+        value: the function, or any value while its declaration runs.
+    """
     code = getattr(inspect.unwrap(value), "__code__", None) if callable(value) else None
     if code is not None:
         return f"{_relative_path(code.co_filename)}:{code.co_firstlineno}"

@@ -44,11 +44,14 @@ class Setting(Generic[V]):
     def read(self, environment: Mapping[str, str] | None = None) -> V:
         """Return the value of the setting: that of its variable, or the default.
 
+        An empty variable counts as not set. The first call of any setting in a process prints warnings for unknown
+        variables (:func:`_warn_once`).
+
         Args:
-            environment: the variables; this process's if left out.
+            environment: the variables; None for those of this process.
 
         Raises:
-            InputError: If the text breaks the rule.
+            InputError: If the text breaks the rule; the message has the nearest of the rule's words.
         """
         _warn_once()
         text = (os.environ if environment is None else environment).get(self.name, "")
@@ -161,7 +164,12 @@ REMOVED = {
 
 
 def explain_unknown_names(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each variable that has this package's prefix and is no setting, and a line of advice.
+    """Yield each variable with this package's prefix that is no setting, and a line of advice.
+
+    The variable of a job (``SPMDSIM_JOB``) is left out.
+
+    Args:
+        environment: the variables.
 
     >>> dict(explain_unknown_names({"SPMDSIM_CHEK": "1", "SPMDSIM_RANKS": "4"}))
     {'SPMDSIM_CHEK': "SPMDSIM_CHEK is not a setting; did you mean 'SPMDSIM_CHECK'?"}
@@ -184,7 +192,8 @@ _warned: list[bool] = []
 def _warn_once() -> None:
     """Print, once per process, a line for each unknown variable with this package's prefix.
 
-    Ranks are silent that ``spmdsim launch`` started, since it has printed the lines, and so are ranks above 0.
+    The lines go to stderr, and are about the variables of this process. Nothing is printed on ranks above 0, and on
+    ranks that ``spmdsim launch`` started, since it has printed the lines.
     """
     if _warned:
         return

@@ -52,11 +52,14 @@ class Table:
         return [[str(cell) for cell in row] for row in (self.heads, *self.rows)]
 
     def text(self, width: int | None = None) -> str:
-        """Return the table with its title and notes as one string.
+        """Return the table with its title and notes as one string, without a newline at the end.
 
-        A table that is wider than ``width`` characters becomes several ones below each other. Each of them repeats
-        the columns that distinguish the rows, or numbers the rows if these columns leave no room. Long cells are
-        broken between words.
+        A table that is wider than ``width`` becomes several ones below each other. Each of them repeats the columns
+        that distinguish the rows, or numbers the rows if these columns leave no room. Long cells are broken between
+        words. A word that is longer than ``width`` makes its line longer.
+
+        Args:
+            width: the characters of a line; None for no limit.
         """
         columns = [list(column) for column in zip(*self.cells)]
         groups = _groups(columns, width)
@@ -97,7 +100,11 @@ class Table:
                 yield "  ".join("-" * wide for wide in widths)
 
     def html(self) -> str:
-        """Return the table as an HTML element, with heads that screen readers announce."""
+        """Return the table as an HTML element, with heads that screen readers announce.
+
+        The title is its caption; cells of columns aligned right have the class "right". Each note that is not empty is
+        a paragraph after the table. Texts are escaped.
+        """
         sides = [' class="right"' if k in self.right else "" for k in range(len(self.heads))]
         head, *rows = self.cells
         columns = "".join(
@@ -140,7 +147,13 @@ def _least(column: list[str]) -> int:
 def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
     """Return the numbers of the columns of each of several tables, below each other.
 
-    Each table fits into ``width`` characters; None puts all columns into one table.
+    Each table fits into ``width`` characters, and begins with the leading columns, which distinguish the rows. If these
+    need more than half of the width, or none do, only the first column leads. Cells of up to :data:`COMFORTABLE`
+    characters are not broken. A table may be wider if a column does not fit beside the leading ones.
+
+    Args:
+        columns: the texts of each column, its head first.
+        width: the characters of a line; None puts all columns into one table.
     """
     every = list(range(len(columns)))
     widths = [max(_least(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]
@@ -160,7 +173,15 @@ def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
 
 
 def _is_too_wide(columns: list[list[str]], groups: list[list[int]], width: int | None) -> bool:
-    """Return True if a group is wider than ``width``, but each column fits beside the number of its row."""
+    """Return True if a group of columns is too wide, but each column fits beside row numbers.
+
+    A column needs at least the characters of its longest word.
+
+    Args:
+        columns: the texts of each column, its head first.
+        groups: the numbers of the columns of each table.
+        width: the characters of a line; None gives False.
+    """
     if width is None:
         return False
     least = [_least(column) for column in columns]
@@ -176,7 +197,15 @@ def _narrow(widths: list[int], least: list[int], room: int) -> None:
 
 
 def _wrap(text: str, width: int | None) -> list[str]:
-    """Return a text in lines of at most ``width`` characters; longer words keep their line."""
+    """Return a text in lines of at most ``width`` characters, broken between words.
+
+    A longer word has a line of its own; short texts in brackets count as a word. A text without words gives one empty
+    line.
+
+    Args:
+        text: the text; several blanks become one if it is broken.
+        width: the characters of a line; None for no limit.
+    """
     if width is None or len(text) <= width:
         return [text]
     lines = [""]

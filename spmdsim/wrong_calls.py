@@ -47,7 +47,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError:
     """Return the error for an unknown name of a public module, with the nearest known name.
 
-    The nearest name is searched in the module first, then in :data:`NAMESPACES`.
+    The nearest name is searched in the module first, then in :data:`NAMESPACES`, which are imported. Names that differ
+    only in upper and lower case come before similar ones. A name that begins with "_", or is a module, gets no nearest
+    name.
 
     Args:
         module: the name of the module.
@@ -94,6 +96,8 @@ def _is_module(name: str) -> bool:
 def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
     """Return the nearest name for an error, with its module if that is another one, or "".
 
+    A collective of MPI or torch gives advice in words; a name of :data:`OTHER_NAMES` its counterpart.
+
     Args:
         module: the module that lacks the name.
         name: the unknown name.
@@ -118,12 +122,12 @@ def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
 def explained(target: F, name: str = "") -> F:
     """Make a function or class raise UsageTypeError with a hint for wrong arguments.
 
-    The hint is the nearest keyword, or the missing argument and the signature. A class is changed in place; for a function
-    the wrapper is returned.
+    The hint is the nearest keyword, or the missing argument and the signature. A class is changed in place and
+    returned; for a function the wrapper is returned. Errors inside of the function pass unchanged.
 
     Args:
         target: the function or class.
-        name: its name in errors; default: its own name.
+        name: its name in errors; "" for its own name.
 
     >>> @explained
     ... def cut(array, rows=1):
@@ -143,7 +147,10 @@ def explained(target: F, name: str = "") -> F:
 
 
 def _wrap_call(function: Any, target: Any, name: str) -> Any:
-    """Return a function that calls ``function`` and explains a TypeError that its arguments cause.
+    """Return a function that calls ``function`` and explains errors of wrong arguments.
+
+    The explanation is :func:`wrong_arguments`. A TypeError of a call whose arguments fit the signature passes
+    unchanged. The wrapper has the function's name and docstring.
 
     Args:
         function: the function to call.
@@ -164,7 +171,13 @@ def _wrap_call(function: Any, target: Any, name: str) -> Any:
 
 
 def _is_bound(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Return True if the arguments fit the signature of a function."""
+    """Return True if the arguments fit the signature of a function; types are not compared.
+
+    Args:
+        function: the function; of a method it is the plain function, whose first argument is the instance.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+    """
     try:
         signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -207,21 +220,18 @@ def wrong_arguments(
     name = name or (target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift]))
     takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    places = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    keywords = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     call = f"it is called as {name}{_format_signature(written.replace(parameters=parameters))}"
-    strange = [word for word in kwargs if word not in words and not takes_any]
-    if strange and strange[0] in places:
-        return UsageTypeError(f"{name} takes {strange[0]!r} by its place, not by its name; {call}")
-    if strange:
-        meant, names = OTHER_NAMES.get(strange[0], strange[0]), [*places, *words]
-        if not names:
-            return UsageTypeError(f"{name} has no argument {strange[0]!r}; {call}")
-        return unknown(f"{name} has no argument {strange[0]!r}", meant, names, UsageTypeError, "it takes")
+    unknown_keywords = [word for word in kwargs if word not in keywords and not takes_any]
+    if unknown_keywords:
+        positional_only = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+        return _unknown_keyword_error(name, unknown_keywords[0], positional_only, keywords, call)
     count = len(args) - shift
-    twice = [p.name for p in by_place[:count] if p.name in kwargs]
-    if twice:
-        return UsageTypeError(f"{name}: argument {twice[0]!r} is given by its place and by its name; {call}")
+    repeated = [p.name for p in by_place[:count] if p.name in kwargs]
+    if repeated:
+        return UsageTypeError(
+            f"{name}: argument {repeated[0]!r} is given by its place and by its name; {call}"
+        )
     needed = [*by_place[count:], *[p for p in parameters if p.kind is p.KEYWORD_ONLY]]
     missing = [p.name for p in needed if p.default is p.empty and p.name not in kwargs]
     if missing:
@@ -231,6 +241,27 @@ def wrong_arguments(
         most = f"{len(by_place)} argument{'s' * (len(by_place) != 1)}"
         return UsageTypeError(f"{name} takes at most {most} by their place, got {count}; {call}")
     return UsageTypeError(str(error))
+
+
+def _unknown_keyword_error(
+    name: str, keyword: str, positional_only: list[str], keywords: list[str], call: str
+) -> UsageTypeError:
+    """Return the error for a keyword that a function does not take, with the nearest parameter.
+
+    Args:
+        name: the function's name in the error.
+        keyword: the keyword of the call.
+        positional_only: the parameters that have no keyword; one of these gets advice of its own.
+        keywords: the parameters with a keyword.
+        call: words on how the function is called.
+    """
+    if keyword in positional_only:
+        return UsageTypeError(f"{name} takes {keyword!r} by its place, not by its name; {call}")
+    names = [*positional_only, *keywords]
+    if not names:
+        return UsageTypeError(f"{name} has no argument {keyword!r}; {call}")
+    sought_name = OTHER_NAMES.get(keyword, keyword)
+    return unknown(f"{name} has no argument {keyword!r}", sought_name, names, UsageTypeError, "it takes")
 
 
 def refuse_arguments(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> NoReturn:
@@ -273,9 +304,12 @@ def _name_of_call(function: Any, owners: Sequence[object]) -> str:
 
 
 def _format_signature(written: Signature) -> str:
-    """Return a signature as text without types.
+    """Return a signature as text without types, such as ``(array, rows=1)``.
 
-    If it is longer than MOST_OF_A_CALL characters, it has only the parameters without default.
+    If it is longer than :data:`MOST_OF_A_CALL` characters, it has only the parameters without default, and "...".
+
+    Args:
+        written: the signature.
     """
     untyped = [p.replace(annotation=p.empty) for p in written.parameters.values()]
     text = str(written.replace(parameters=untyped, return_annotation=Signature.empty))
