@@ -136,7 +136,7 @@ class Op(Pictured):
 
         Args:
             shapes: the global shape of each operand.
-            params: the parameters of the call.
+            params: the parameters of the call by name.
             dtypes: the element type of each operand. They restrict which pending reductions the rule passes
                 (:func:`~spmdsim.core.element_types.typed_rule`); of several results the first one's type counts. None,
                 or another number of types than operands, for no restriction.
@@ -231,9 +231,9 @@ class Op(Pictured):
         of operators that communicate override it.
 
         Args:
-            recipe: the recipe of the call.
+            recipe: what was derived for calls like this one: strategy, layouts, functions.
             world: the world that owns the ranks.
-            params: the parameters of the call.
+            params: the parameters of the call by name.
             lists: for each operand its array on every owned rank, in the layout that the recipe requires.
 
         Returns:
@@ -264,7 +264,7 @@ def apply(
     Args:
         op: the operator.
         operands: the tensors, or objects with a ``tensor``. The world of the first tensor converts other values.
-        params: the parameters of the operator.
+        params: the parameters of the operator by name.
         strategy: the strategy; None for the cheapest one.
 
     Raises:

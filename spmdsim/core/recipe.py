@@ -97,15 +97,15 @@ class Recipe:
         world: AbstractWorld,
         requested: ShardedOp | Strategy | None = None,
     ) -> Recipe:
-        """Return the recipe of a call.
+        """Return the recipe of a call: strategy, routes of operands and results, and functions.
 
-        If the strategy splits nothing, and operands must move to it, inform the world's observers. A requested sharded
-        operator wants this, so its recipes are not reported.
+        If the strategy splits nothing, and operands must move to it, inform the world's observers (``gathered``). A
+        requested sharded operator wants this, so its recipes are not reported. Nothing is sent.
 
         Args:
             op: the operator.
-            metas: the metas of the operands.
-            params: the parameters.
+            metas: layout, global shape and element type of each operand; at least one.
+            params: the parameters of the call by name.
             world: the world of the operands.
             requested: a strategy; or a sharded operator, which decides strategy and layouts of the results, and may
                 replace ``op``. None for the strategy that the operands' layouts fit; if there is none, the planner's
@@ -114,6 +114,7 @@ class Recipe:
         Raises:
             RuleError: If operands, parameters or the requested strategy do not fit the operator.
             WorldError: If the strategy's mesh has ranks that the world lacks.
+            PlanError: If the planner finds no steps to a layout.
         """
         sharding = requested if isinstance(requested, ShardedOp) else None
         op, bound, strategy = bind_strategy(op, metas, params, world, requested)
@@ -163,7 +164,7 @@ class Recipe:
 
         Args:
             operands: tensors with the metas for which the recipe was derived; at least one.
-            params: the parameters of the call.
+            params: the parameters of the call by name.
 
         Returns:
             The results in the layouts in which the caller receives them, as tensors of the class of the first operand.
@@ -261,7 +262,7 @@ class Recipe:
         """Run the local function on a rank's arrays and return a tuple with one array per result.
 
         Args:
-            params: the parameters of the call.
+            params: the parameters of the call by name.
             arrays: the rank's array of each operand.
             head: the arguments that precede the arrays; see :meth:`context_arguments`.
         """
@@ -339,8 +340,8 @@ def bind_strategy(
 
     Args:
         op: the operator.
-        metas: the metas of the operands.
-        params: the parameters.
+        metas: layout, global shape and element type of each operand.
+        params: the parameters of the call by name.
         world: the world of the operands.
         requested: a strategy, which is used as it is. Or a sharded operator, which has its own strategy, and may
             replace ``op`` by another operator. None for :func:`choose_strategy`.
@@ -373,7 +374,7 @@ def choose_strategy(bound: BoundRule, metas: Sequence[Meta], world: AbstractWorl
 
     Args:
         bound: the operator's rule, bound to the shapes of the operands.
-        metas: the metas of the operands.
+        metas: layout, global shape and element type of each operand.
         world: the world with the planner.
 
     Raises:

@@ -171,14 +171,14 @@ class OpNode(Node):
 
 
 def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, head: Any = ()) -> Any:
-    """Call the local gradient function for one rank and return what it returns: one gradient per operand.
+    """Call the local gradient function for one rank; return its gradients, one per operand.
 
-    The function gets the gradients, the operands and the results; for a call with one result not a list of one gradient
-    and one result, but these two arrays. The results are None if they are not saved.
+    The function gets the gradients, the operands and the results, each as a list. For a call with one result it gets
+    that result's gradient and the result themselves, without lists. The results are None if they are not saved.
 
     Args:
-        recipe: the recipe of the forward call.
-        params: the parameters of the forward call.
+        recipe: what was derived for the forward call: strategy, layouts, functions.
+        params: the parameters of the forward call by name.
         present: for each result, True if it has a gradient. The function gets None for the other gradients.
         arrays: the rank's arrays: the present gradients, then the operands, then the saved results, if any.
         head: a tuple with the context of a contextual operator; else empty.
@@ -207,9 +207,9 @@ def local_gradients(
     called only if it is wanted (:func:`match_dtype`).
 
     Args:
-        recipe: the recipe of the forward call.
+        recipe: what was derived for the forward call: strategy, layouts, functions.
         world: the world.
-        params: the parameters of the call.
+        params: the parameters of the call by name.
         present: for each result, True if it has a gradient.
         wanted: for each operand, True if its gradient is wanted.
         lists: the arrays of :func:`call_vjp`, each as a list over the owned ranks.
@@ -347,7 +347,7 @@ def pull_back(
 
 
 def _check_unspent(nodes: Sequence[Node]) -> None:
-    """Raise UsageTypeError if an earlier backward pass dropped the arrays of a node."""
+    """Raise UsageTypeError if an earlier backward pass dropped the arrays of one of the nodes."""
     for node in nodes:
         if node.spent:
             assert isinstance(node, OpNode)

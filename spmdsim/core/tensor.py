@@ -248,9 +248,9 @@ class PlainTensor(Pictured):
     def full(self) -> np.ndarray:
         """Return all elements of the tensor as a new array, on every process.
 
-        The array may be written to; the tensor does not change. Pending reductions are carried out. All ranks must
-        call the method, unless the tensor is replicated. If ranks read different values, because they computed the
-        tensor differently, a later verification of calls reports it.
+        The array may be written to; the tensor does not change. Pending reductions are carried out. All ranks must call
+        the method, unless the tensor is replicated. If ranks read different values, because they computed the tensor
+        differently, a later verification of calls reports it.
 
         Raises:
             WorldError: If the world has no data, or the ranks' calls so far differ.
