@@ -217,42 +217,46 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
     Raises:
         Mistake: If a check fails.
     """
-    by_rank_0: list[int] = []
-
-    def make_body(tasks: list[int]) -> Body:
-        """Return the program of a rank that farms ``tasks`` out and notes the tasks that rank 0 computes."""
-
-        def run_rank(comm: Any) -> Any:
-            def work(task: int) -> int:
-                if comm.rank == 0:
-                    by_rank_0.append(task)
-                return task * task
-
-            return answer(comm, list(tasks) if comm.rank == 0 else None, work)
-
-        return run_rank
-
-    def results(tasks: list[int], size: int) -> list[Any]:
-        return [[task * task for task in tasks], *[None] * (size - 1)]
-
+    tasks_of_rank_0: list[int] = []
     all_tasks = [3, 1, 2, 5, 4, 1, 1]
+    body, call = _make_farm_body(answer, all_tasks, tasks_of_rank_0), f"farm with tasks {all_tasks}"
     for seed in (None, 1, 2):
-        _expect_results(
-            _simulate(make_body(all_tasks), 4, seed).results,
-            results(all_tasks, 4),
-            f"farm with tasks {all_tasks}",
-        )
-    expect(
-        not by_rank_0, f"farm with tasks {all_tasks}: rank 0 works on tasks itself, which is for the workers"
-    )
+        _expect_results(_simulate(body, 4, seed).results, _list_farm_results(all_tasks, 4), call)
+    expect(not tasks_of_rank_0, f"{call}: rank 0 works on tasks itself, which is for the workers")
     yield
     for tasks in ([2], []):
-        _expect_results(_simulate(make_body(tasks), 4).results, results(tasks, 4), f"farm with tasks {tasks}")
+        report = _simulate(_make_farm_body(answer, tasks, tasks_of_rank_0), 4)
+        _expect_results(report.results, _list_farm_results(tasks, 4), f"farm with tasks {tasks}")
     yield
     _expect_busy(answer)
-    if (values := _run_on_launched(make_body(all_tasks))) is not None:
-        _expect_results(values, results(all_tasks, RANKS), f"farm with tasks {all_tasks}")
+    if (values := _run_on_launched(body)) is not None:
+        _expect_results(values, _list_farm_results(all_tasks, RANKS), call)
     yield
+
+
+def _make_farm_body(answer: Callable[..., Any], tasks: list[int], tasks_of_rank_0: list[int]) -> Body:
+    """Return the program of a rank that calls the student's farm with tasks whose work is a square.
+
+    Args:
+        answer: the student's ``farm(comm, tasks, work)``.
+        tasks: the tasks that rank 0 gets.
+        tasks_of_rank_0: the list to which tasks are appended that rank 0 works on itself.
+    """
+
+    def run_rank(comm: Any) -> Any:
+        def work(task: int) -> int:
+            if comm.rank == 0:
+                tasks_of_rank_0.append(task)
+            return task * task
+
+        return answer(comm, list(tasks) if comm.rank == 0 else None, work)
+
+    return run_rank
+
+
+def _list_farm_results(tasks: list[int], size: int) -> list[Any]:
+    """Return the right result of each rank of a farm: the squares of the tasks on rank 0, else None."""
+    return [[task * task for task in tasks], *[None] * (size - 1)]
 
 
 def _expect_busy(answer: Callable[..., Any]) -> None:
@@ -283,8 +287,7 @@ def _expect_busy(answer: Callable[..., Any]) -> None:
         return answer(comm, list(tasks) if comm.rank == 0 else None, work)
 
     done: set[int] = set()
-    results = [[task * task for task in tasks], None, None, None]
-    _expect_results(_simulate(body, 4).results, results, f"farm with tasks {tasks}")
+    _expect_results(_simulate(body, 4).results, _list_farm_results(tasks, 4), f"farm with tasks {tasks}")
     waiting = sum(missing)
     words = f"while a worker is at the one long task, {waiting} of the {len(others)} others wait"
     expect(not waiting, f"{words} although two workers are free")
