@@ -221,8 +221,9 @@ class BoundRule(ShortRepr):
 
         This holds if the rule is linear in each of several operands, and a factor is reduced.
         """
-        each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
-        return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced[0])
+        is_linear_in_each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
+        has_products = len(self.inputs) > 1 and is_linear_in_each and not self.rule.indexed
+        return has_products and bool(self.reduced[0])
 
     @cached_property
     def reduced(self) -> tuple[tuple[str, ...], ...]:

@@ -393,14 +393,16 @@ class ClosedForm:
 
 @explained
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
-    """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks.
+    """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks, or None.
 
-    It is None if no formula covers ``n``.
+    It is None if the algorithm declares no formula, does not run on ``n`` ranks, or its formula does not cover ``n`` or
+    the options.
 
     Args:
         chosen: the algorithm.
         n: number of ranks.
-        options: options of the algorithm; their default values where they are left out; ``root`` if it is not 0.
+        options: options of the algorithm by name; None, or an option that is left out, for the default values. ``root``
+            if it is not 0.
 
     >>> from spmdsim.collectives import algorithm
     >>> closed_form(algorithm("all_reduce", "ring"), 4)

@@ -72,7 +72,9 @@ def kind_of(bound: BoundRule) -> str:
 
     It is ``"product"``, ``"lookup"``, or the class that its rule declares.
     """
-    return "lookup" if bound.rule.indexed else "product" if bound.contraction else bound.rule.work
+    if bound.rule.indexed:
+        return "lookup"
+    return "product" if bound.contraction else bound.rule.work
 
 
 def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
