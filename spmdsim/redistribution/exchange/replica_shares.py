@@ -140,7 +140,7 @@ def _cut_within_limit(
     Returns:
         ``(owner number, receiver, box)`` of each part; None if the owners of a box cannot send all of it.
     """
-    portions_ = []
+    portions = []
     sent: Counter[int] = Counter()
     for rank, box, numbers in senders_of_box:
         remaining = [box]
@@ -148,12 +148,12 @@ def _cut_within_limit(
             uncut, remaining = remaining, []
             for uncut_box in uncut:
                 cut_boxes, uncut_rest = cut(uncut_box, limit - sent[number])
-                portions_ += [(number, rank, cut_box) for cut_box in cut_boxes]
+                portions += [(number, rank, cut_box) for cut_box in cut_boxes]
                 sent[number] += sum(map(volume, cut_boxes))
                 remaining += uncut_rest
         if remaining:
             return None
-    return portions_
+    return portions
 
 
 def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
@@ -165,10 +165,11 @@ def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     lengths, size = [stop - start for start, stop in box], volume(box)
     if size <= room:
         return [box], []
-    long = [dim for dim, length in enumerate(lengths) if length >= LONG][:1]
-    slabs = [(room // (size // lengths[dim]), -dim) for dim in long or range(len(box))]
-    count, dim = max(slabs, key=lambda slab: (slab[0] * (size // lengths[-slab[1]]), slab[1]))
-    return _cut_box(box, -dim, count)
+    long_dims = [dim for dim, length in enumerate(lengths) if length >= LONG][:1]
+    slab_sizes = {dim: size // lengths[dim] for dim in long_dims or range(len(box))}
+    slab_counts = {dim: room // slab_size for dim, slab_size in slab_sizes.items()}
+    best_dim = max(slab_sizes, key=lambda dim: slab_counts[dim] * slab_sizes[dim])
+    return _cut_box(box, best_dim, slab_counts[best_dim])
 
 
 def _cut_elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:

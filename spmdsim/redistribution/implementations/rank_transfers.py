@@ -351,15 +351,8 @@ def count_blocks(step: Step, rank: int) -> Blocks:
     It is enough to size buffers. A dimension's cuts depend on the member's coordinates along a few axes, so NumPy counts
     the blocks of all members at once.
     """
-    mesh = step.src.mesh
-    axes = sorted(step.axes, key=mesh.axis_index)
-    sizes = [mesh.size_of[axis] for axis in axes]
-    coordinates = dict(zip(mesh.axes, mesh.coords(rank))) | dict(zip(axes, np.indices(sizes, sparse=True)))
-    if mesh.ranks is None:
-        order: Any = slice(None)
-    else:
-        order = np.argsort(mesh.group(rank, *axes))
-    shape = step.src.local_shape(step.shape, rank)
+    mesh, shape = step.src.mesh, step.src.local_shape(step.shape, rank)
+    sizes, coordinates, order = _list_member_coordinates(step, rank)
     counts: Any = np.ones(math.prod(sizes), np.int64)
     offset, is_whole, is_contiguous, stride = 0 * counts, counts > 0, counts > 0, 1
     for dim in reversed(range(len(shape))):
@@ -383,6 +376,25 @@ def count_blocks(step: Step, rank: int) -> Blocks:
     return Blocks(
         (), counts.tolist(), offsets, direct, in_place or not direct, total == math.prod(shape), target
     )
+
+
+def _list_member_coordinates(step: Step, rank: int) -> tuple[list[int], dict[str, Any], Any]:
+    """Return the coordinates of all members of the group of ``rank``, as arrays that broadcast.
+
+    Args:
+        step: a collective step.
+        rank: a rank of its mesh.
+
+    Returns:
+        ``(sizes, coordinates, order)``: the sizes of the group's axes in mesh order; for each axis of the mesh the
+        coordinates of the members, a number outside of the group's axes; and the index that sorts the members by rank.
+    """
+    mesh = step.src.mesh
+    axes = sorted(step.axes, key=mesh.axis_index)
+    sizes = [mesh.size_of[axis] for axis in axes]
+    own_coordinates: dict[str, Any] = dict(zip(mesh.axes, mesh.coords(rank)))
+    order: Any = slice(None) if mesh.ranks is None else np.argsort(mesh.group(rank, *axes))
+    return sizes, own_coordinates | dict(zip(axes, np.indices(sizes, sparse=True))), order
 
 
 def count_rows(traffic: RankTransfers) -> int | None:

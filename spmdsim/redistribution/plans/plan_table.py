@@ -127,15 +127,19 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "interval": plan.machine.between(plan.seconds) if isinstance(plan.machine, Machine) else None,
         "machine": None if plan.machine is None else plan.machine.name,
         "alternatives": [
-            {
-                "kind": candidate.kind,
-                "steps": [step.collective for step in candidate.steps],
-                "max_nbytes": candidate.most_received * plan.itemsize,
-                "seconds": candidate.seconds,
-                "allowed": candidate.allowed,
-            }
-            for candidate in best_of_each_kind(plan.alternatives)
+            _candidate_dict(candidate, plan.itemsize) for candidate in best_of_each_kind(plan.alternatives)
         ],
+    }
+
+
+def _candidate_dict(candidate: Candidate, itemsize: int) -> dict[str, Any]:
+    """Return a candidate in plain types: names of its collectives, busiest rank's bytes, seconds."""
+    return {
+        "kind": candidate.kind,
+        "steps": [step.collective for step in candidate.steps],
+        "max_nbytes": candidate.most_received * itemsize,
+        "seconds": candidate.seconds,
+        "allowed": candidate.allowed,
     }
 
 

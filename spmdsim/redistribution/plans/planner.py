@@ -101,7 +101,7 @@ class Plan(ShortRepr):
         """
         if rank not in self.dst.mesh:
             return 0
-        return self._own_itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])
+        return self._own_itemsize * int(self._reception_bound.ranks[self.dst.mesh.position(rank)])
 
     @cached_property
     def max_nbytes(self) -> int:
@@ -140,12 +140,12 @@ class Plan(ShortRepr):
     @cached_property
     def max_lower_bound(self) -> int:
         """Lower bound of the busiest rank in bytes. A bound of sums holds for the ranks of the two meshes."""
-        return self._bound.busiest * self._own_itemsize
+        return self._reception_bound.busiest * self._own_itemsize
 
     @cached_property
     def total_lower_bound(self) -> int:
         """Lower bound of all ranks together, in bytes."""
-        return self._bound.total * self._own_itemsize
+        return self._reception_bound.total * self._own_itemsize
 
     @cached_property
     def bound_ranks(self) -> int:
@@ -240,8 +240,12 @@ class Plan(ShortRepr):
         printer.text("..." if cycle else str(self))
 
     @cached_property
-    def _bound(self) -> ReceptionBound:
-        """Lower bound in elements of complete results."""
+    def _reception_bound(self) -> ReceptionBound:
+        """Lower bound of received elements, in elements of complete results.
+
+        An incomplete sum of 16-bit floats counts as two elements, because it travels as float32. Windows, reshapes
+        and all other plans have a bound each.
+        """
         parts = self.itemsize // self._own_itemsize
         if isinstance(self.src, Windowed) or isinstance(self.dst, Windowed):
             return halo_bound(self.src, self.dst, self.shape)
