@@ -216,9 +216,9 @@ class _Spread:
             redistributions = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
             shape_and_itemsize = (value.shape, value.itemsize)
             communicating = [
-                w
-                for w in redistributions
-                if w[0].mesh != w[1].mesh or self.moves.communicates(*w, *shape_and_itemsize)
+                (a, b)
+                for a, b in redistributions
+                if a.mesh != b.mesh or self.moves.communicates(a, b, *shape_and_itemsize)
             ]
             communication = sum(self.moves.seconds(a, b, *shape_and_itemsize) for a, b in communicating)
             total = sum(self.moves.seconds(a, b, *shape_and_itemsize) for a, b in redistributions)
@@ -361,12 +361,6 @@ def search_by_recursion(
     answers = [(answer.seconds, answer)]
     if not rivals and len(mesh.axes) <= POLISH_AXES:
         answers.append(_improve_result(answer, mesh, strategies, models))
-    # Convert the strategy of each distinct operator once. Repeated layers share their rules, so equal ids of rules
-    # mean equal operators; the graph keeps the rules alive.
-    keys = [
-        (id(o.bound) if o.configured is None else o.index, s) for o, s in zip(graph.operators, strategies)
-    ]
-    distinct = dict(zip(keys, graph.operators))
     bounds: dict[Mesh, LeastWork] = {}
     for coarse in rivals:
         watch(f"least work on {coarse}")
@@ -375,10 +369,31 @@ def search_by_recursion(
     answer = replace(answer, rivals=searched)
     for coarse in searched:
         watch(f"strategies on {coarse}")
-        on_coarse = {key: _convert_to_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
-        nearest = [on_coarse[key] for key in keys]
+        nearest = _convert_all_to_coarse(graph, strategies, coarse)
         answers.append(_improve_result(answer, coarse, nearest, models, bounds[coarse]))
     return _fastest_result(answers)
+
+
+def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: Mesh) -> list[Strategy]:
+    """Convert the strategies of all operators to similar ones on a mesh of larger axes.
+
+    Args:
+        graph: the program.
+        strategies: one per operator, on the mesh with one axis per prime factor.
+        mesh: the mesh with larger axes.
+
+    Returns:
+        One strategy per operator; see :func:`_convert_to_coarse`.
+    """
+    # Convert the strategy of each distinct operator once. Repeated layers share their rules, so equal ids of rules
+    # mean equal operators; the graph keeps the rules alive.
+    keys = [
+        (id(operator.bound) if operator.configured is None else operator.index, strategy)
+        for operator, strategy in zip(graph.operators, strategies)
+    ]
+    distinct = dict(zip(keys, graph.operators))
+    on_mesh = {key: _convert_to_coarse(operator, key[1], mesh) for key, operator in distinct.items()}
+    return [on_mesh[key] for key in keys]
 
 
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:

@@ -100,23 +100,12 @@ def search(
     if method not in METHODS:
         raise unknown(f"no search is called {method!r}", method, METHODS)
     if axes is not None and isinstance(mesh_or_ranks, int):
-        most = min(MOST_AXES, len(binary_mesh(_count_ranks(mesh_or_ranks)).axes))
-        if not 1 <= axes <= most:
-            raise InputError(
-                f"axes is {axes}; device matrices of {many(mesh_or_ranks, 'rank')} have from 1 to {most}"
-            )
+        _check_axes(axes, mesh_or_ranks)
     graph = as_graph(program, mesh_or_ranks, sizes)
     settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
-    if graph.recorded:
-        # Functions of several operators reduce partial results between them, so no sum may stay pending.
-        settings = replace(settings, partial=False)
+    settings = _adapt_settings(settings, graph, memory is not None)
     if memory is not None:
-        # The integer program is slow, so try few meshes and tie the strategies of repeated layers.
-        layers = any(operator.layer is not None for operator in graph.operators)
-        settings = replace(settings, sharded_parameters=True, tie=settings.tie or layers)
-        axes = axes or 2
-    if len(graph.operators) > TIE_ABOVE:
-        settings = replace(settings, tie=True)
+        axes = axes or 2  # The integer program is slow, so try few meshes.
     kind = METHODS[method]
     if memory is not None and kind in HEURISTICS:
         raise InputError(f"memory goes with the methods auto and exact: {method} does not look for what fits")
@@ -132,6 +121,35 @@ def search(
         uneven_best = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves, watch)
         best = min(best, uneven_best, key=lambda result: result.seconds)
     return best
+
+
+def _check_axes(axes: int, ranks: int) -> None:
+    """Raise InputError if no device matrix of ``ranks`` ranks has ``axes`` axes.
+
+    They have at least one axis, at most one per prime factor, and at most :data:`MOST_AXES`.
+    """
+    most = min(MOST_AXES, len(binary_mesh(_count_ranks(ranks)).axes))
+    if not 1 <= axes <= most:
+        raise InputError(f"axes is {axes}; device matrices of {many(ranks, 'rank')} have from 1 to {most}")
+
+
+def _adapt_settings(settings: Settings, graph: Graph, has_limit: bool) -> Settings:
+    """Return the settings with which a program is searched.
+
+    Args:
+        settings: the settings that the caller gave.
+        graph: the program. In a recorded one no sum may stay pending; with more than :data:`TIE_ABOVE` operators,
+            repeated layers are tied.
+        has_limit: True if memory is limited. Then parameters may be stored in shards, and repeated layers are tied.
+    """
+    if graph.recorded:
+        # Functions of several operators reduce partial results between them.
+        settings = replace(settings, partial=False)
+    if has_limit:
+        # The integer program is slow, so tie the strategies of repeated layers.
+        has_layers = any(operator.layer is not None for operator in graph.operators)
+        settings = replace(settings, sharded_parameters=True, tie=settings.tie or has_layers)
+    return replace(settings, tie=True) if len(graph.operators) > TIE_ABOVE else settings
 
 
 def _has_uneven(graph: Graph, mesh: Mesh, settings: Settings) -> bool:
@@ -290,19 +308,9 @@ def _best_mesh(
     if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
         uneven = replace(settings, even=False)
         models = [_model_or_error(graph, mesh, uneven, moves, memory) for mesh in meshes]
-    solutions: list[tuple[ChoiceModel, Solution]] = []
-    problems: list[InputError | DoesNotFitError] = []
-    for mesh, model in zip(meshes, models):
-        if isinstance(model, InputError):
-            problems.append(model)
-            continue
-        watch(f"optimum on {mesh}")
-        try:
-            solutions.append((model, solve(model, memory)))
-        except (DoesNotFitError, InputError) as error:
-            problems.append(error)
+    solutions, errors = _solve_models(models, memory, watch)
     if not solutions:
-        raise _most_helpful(problems) if problems else InputError("no mesh was given to search on")
+        raise _most_helpful(errors) if errors else InputError("no mesh was given to search on")
     best = solutions[0]
     for model, solution in solutions[1:]:
         if solution.seconds < best[1].seconds * (1 - 1e-9):
@@ -321,6 +329,33 @@ def _best_mesh(
         least=least,
         _prices=moves,
     )
+
+
+def _solve_models(
+    models: Sequence[ChoiceModel | InputError], memory: float | None, watch: Watch
+) -> tuple[list[tuple[ChoiceModel, Solution]], list[InputError | DoesNotFitError]]:
+    """Return the cheapest solution of each model that has one, and the errors of the others.
+
+    Args:
+        models: the models, or the errors that say why a mesh has none.
+        memory: bytes that a rank may use at its peak; None for no limit.
+        watch: called with a label before each model.
+
+    Returns:
+        ``(solutions, errors)``, both in the order of ``models``; solutions are pairs with their model.
+    """
+    solutions: list[tuple[ChoiceModel, Solution]] = []
+    errors: list[InputError | DoesNotFitError] = []
+    for model in models:
+        if isinstance(model, InputError):
+            errors.append(model)
+            continue
+        watch(f"optimum on {model.mesh}")
+        try:
+            solutions.append((model, solve(model, memory)))
+        except (DoesNotFitError, InputError) as error:
+            errors.append(error)
+    return solutions, errors
 
 
 def _most_helpful(problems: Sequence[InputError | DoesNotFitError]) -> InputError | DoesNotFitError:

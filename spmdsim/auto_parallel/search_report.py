@@ -304,7 +304,7 @@ def why_table(answer: WhyNot) -> Table:
     rows = []
     costs = best.evaluation.operators, forced.evaluation.operators
     for operator, old, new in zip(best.graph.operators, *costs):
-        before, after = (f.choice.strategies[operator.index] for f in (best, forced))
+        before, after = (result.choice.strategies[operator.index] for result in (best, forced))
         if abs(new.seconds - old.seconds) > 1e-12 * best.seconds or before != after:
             differences = (getattr(new, phase) - getattr(old, phase) for phase in (*PARTS, "seconds"))
             change = (

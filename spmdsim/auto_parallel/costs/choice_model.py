@@ -381,7 +381,7 @@ class ChoiceModel:
         prices = self._count_forward_moves(value) * self._price_table(storage.layouts, wanted, value)
         if self._keeper.stored_apart(value):
             prices = np.where(self._is_finer(storage.layouts, wanted, value.shape), prices, IMPOSSIBLE)
-        memory = self._copy_memory(value, storage, wanted, reader, operand)
+        memory = self._copy_memory(value, storage, wanted, reader)
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
@@ -488,7 +488,7 @@ class ChoiceModel:
         return shard_bytes if needed or (enters_layer and self.graph.training) else 0.0 * shard_bytes
 
     def _copy_memory(
-        self, value: Value, storage: StorageStates, wanted: tuple[Layout, ...], reader: int, operand: int
+        self, value: Value, storage: StorageStates, wanted: tuple[Layout, ...], reader: int
     ) -> np.ndarray | None:
         """Return the bytes of the redistributed copy that an operator stores.
 

@@ -340,10 +340,18 @@ class Evaluation(ShortRepr):
         return sum(cost.seconds for cost in self.operators)
 
 
-def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
-    """Return the modelled seconds of every operator and redistribution of a choice."""
-    graph = choice.graph
-    machine = settings.machine
+def _price_operators(
+    choice: StrategyChoice, settings: Settings
+) -> tuple[list[OperatorSeconds], list[InnerStep]]:
+    """Return the seconds of each operator's work and inner collectives, and these collectives.
+
+    Redistributions are not counted yet.
+
+    Args:
+        choice: the strategies and layouts.
+        settings: the assumptions of the cost model.
+    """
+    graph, machine = choice.graph, settings.machine
     costs, inner = [], list[InnerStep]()
     # Price equal operators once. Repeated layers share their rules, so equal ids of rules mean equal operators; the
     # graph keeps the rules alive. Operators with inner steps are priced one by one, because the steps name them.
@@ -359,6 +367,13 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
             priced_rules[key] = seconds, steps_seconds(steps, machine), bool(steps)
             inner += steps
         costs.append(OperatorSeconds(*priced_rules[key][:2]))
+    return costs, inner
+
+
+def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
+    """Return the modelled seconds of every operator and redistribution of a choice."""
+    graph = choice.graph
+    costs, inner = _price_operators(choice, settings)
     moves = moves_of(choice, settings)
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}
