@@ -47,9 +47,12 @@ def block_counts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def idle_axes(ends: Ends) -> tuple[str, ...]:
-    """Return the axes of a common mesh along which both sides are replicated; none if the meshes differ.
+    """Return the axes of a common mesh that split neither source nor target; () for two meshes.
 
-    Ranks that differ in their coordinates along these axes exchange nothing.
+    They are in mesh order. Ranks that differ in their coordinates along these axes exchange nothing.
+
+    Args:
+        ends: the splits before and after the exchange.
     """
     have, src, want, dst, _ = ends
     if have != want:
@@ -147,7 +150,8 @@ ranks_of = lru_cache(maxsize=512)(Ranks)
 def _mesh_offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     """Return the number that each combination of coordinates on ``axes`` adds to a mesh position.
 
-    The combinations are in row-major order; the first axis is the major one.
+    A position is the row-major number of a rank in its mesh. The combinations are in row-major order; the first axis
+    is the major one. Without axes, the result is ``[0]``. The int64 array is cached; do not write to it.
 
     >>> _mesh_offsets(Mesh((2, 3), ("a", "b")), ("b", "a")).tolist()
     [0, 3, 1, 4, 2, 5]
@@ -163,7 +167,8 @@ def _mesh_offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
 def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     """Return the number of the block that each mesh position owns, if ``axes`` split a dimension.
 
-    It is the row-major number of the position's coordinates on ``axes``; the first axis is the major one.
+    It is the row-major number of the position's coordinates on ``axes``; the first axis is the major one. Without
+    axes, all numbers are 0. The int64 array, by mesh position, is cached; do not write to it.
 
     >>> piece_numbers(Mesh((2, 3), ("a", "b")), ("b", "a")).tolist()
     [0, 2, 4, 1, 3, 5]
@@ -246,9 +251,11 @@ class Grid:
     ) -> list[np.ndarray]:
         """Return one array per dimension: the start of a box, the cell edges inside it, its stop.
 
+        For cells that start at 0, 2 and 4 and the box (1, 5), it is ``[1, 2, 4, 5]``.
+
         Args:
             spans: ``(first, stop)`` of the cells that the box overlaps, as :meth:`spans` returns them.
-            box: ``(start, stop)`` in each dimension.
+            box: ``(start, stop)`` in each dimension; the dimensions after these are left out.
         """
         dims = zip(self.cuts, spans, box)
         return [
@@ -276,10 +283,19 @@ grid = lru_cache(maxsize=1024)(Grid)
 
 @lru_cache(maxsize=1024)
 def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid, int]:
-    """Return the grids of two layouts of one tensor, and the number of the tensor's own dimensions.
+    """Return the grids of two layouts of one tensor, and its number of dimensions.
 
-    On one mesh, ranks exchange nothing along axes that split neither layout. These axes become further dimensions at
-    the end, split in both grids, so that every rank stays in its slice of the mesh.
+    On one mesh, ranks exchange nothing along axes that split neither layout. Such axes longer than 1 become further
+    dimensions at the end, split in both grids, so that every rank stays in its slice of the mesh. Between two meshes
+    no dimension is added.
+
+    Args:
+        src: the layout before; its pending reductions are ignored.
+        dst: the layout after; its pending reductions are ignored.
+        shape: the global shape.
+
+    Returns:
+        ``(source grid, target grid, number of tensor dimensions)``, cached by value.
     """
     if src.mesh != dst.mesh:
         return grid(src.mesh, src.dims, shape), grid(dst.mesh, dst.dims, shape), len(shape)
@@ -298,7 +314,11 @@ def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid,
 def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and the lengths of all blocks of nested balanced splits, as int64 arrays.
 
-    ``size`` elements are cut into ``parts[0]`` blocks, each of these into ``parts[1]`` blocks, and so on.
+    ``size`` elements are cut into ``parts[0]`` blocks, each of these into ``parts[1]`` blocks, and so on. Blocks are
+    in order; a block may be empty. Without parts, there is one block.
+
+    >>> [array.tolist() for array in nested_block_arrays(5, (2, 2))]
+    [[0, 2, 3, 4], [2, 1, 1, 1]]
     """
     start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
     for count in parts:
@@ -309,9 +329,14 @@ def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np
 
 @lru_cache(maxsize=4096)
 def split_bounds(mesh: Mesh, dims: Entries, shape: tuple[int, ...]) -> np.ndarray:
-    """Return where the block of each position starts and stops: integers ``[start|stop, dim, position]``.
+    """Return the bounds of each position's block: integers ``[start|stop, dim, position]``.
 
-    The array is cached, so it is read-only.
+    Index 0 of the first dimension has the starts, index 1 the stops. The array is cached, so it is read-only.
+
+    Args:
+        mesh: the mesh; positions are the row-major numbers of its ranks.
+        dims: the axes that split each dimension.
+        shape: the global shape.
     """
     bounds = np.empty((2, len(shape), mesh.size), np.int64)
     for dim, (size, entry) in enumerate(zip(shape, dims)):
@@ -346,10 +371,14 @@ def count_common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:
 
 
 def next_axes(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
-    """Return the axes that follow ``entry`` in ``target``, up to the first one that is not allowed.
+    """Return the axes that follow ``entry`` in ``target``, up to the first forbidden one.
 
-    Empty if ``target`` does not start with ``entry``. An entry has the axes that split a dimension, the major one
-    first.
+    The result is () if ``target`` does not start with ``entry``, equals it, or goes on with a forbidden axis.
+
+    Args:
+        entry: the axes that split a dimension, the major one first.
+        target: the axes that shall split it.
+        allowed: the axes that may be appended; all others are forbidden.
 
     >>> next_axes(("a",), ("a", "b", "c"), {"b"})
     ('b',)

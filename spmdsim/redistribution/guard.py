@@ -30,15 +30,18 @@ class RedistributionWarning(UserWarning):
 @contextmanager
 @explained
 def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
-    """Make operators raise an error or warn before they redistribute an operand with communication.
+    """Make operators raise or warn before they redistribute an operand with communication.
 
-    This holds inside the block. Moves by ``.to`` and steps without communication are always allowed.
+    This holds inside the block, for all threads of the process. An inner block replaces the mode of an outer one.
+    Moves by ``.to`` and steps without communication are always allowed. The context yields None.
 
     Args:
-        mode: ``"raise"``, ``"warn"`` or ``"allow"`` (an exception to an outer block).
+        mode: ``"raise"``, ``"warn"`` (:class:`RedistributionWarning`) or ``"allow"`` (an exception to an outer
+            block).
 
     Raises:
-        PlanError: If an operator would move an operand. The message names operator, layouts and bytes.
+        PlanError: If ``mode`` is another word; inside a block of mode "raise", if an operator would move an operand.
+            The message names operator, layouts and bytes.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
@@ -60,8 +63,15 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
 def guard_redistribution(operator: str, plan: Plan) -> None:
     """Raise PlanError or warn before an operator redistributes an operand by ``plan``.
 
-    The innermost :func:`forbid_redistribution` decides; without one, and for plans without communication, nothing
-    happens.
+    The innermost :func:`forbid_redistribution` decides. Nothing happens outside of its blocks, in the mode "allow",
+    and for a plan in which no rank receives a byte. The warning is a :class:`RedistributionWarning`.
+
+    Args:
+        operator: the operator's name, for the message.
+        plan: the redistribution of the operand.
+
+    Raises:
+        PlanError: If the mode is "raise" and a rank would receive bytes.
     """
     if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
         return
@@ -93,14 +103,19 @@ def warn_of_gathering(
 ) -> None:
     """Warn that an operator gathers its operands, once per operator and line of the program.
 
-    Nothing happens if no redistributed operand was split, or if nothing is received. The message states the bytes and
-    alternatives.
+    The warning is a :class:`GatheringWarning`. It states the bytes that a rank receives, and alternatives. Nothing
+    happens if
+
+    * no redistributed operand was split: each had one shard, or one element per shard;
+    * no rank receives a byte;
+    * the warning was one of the last 1,000 of this process.
 
     Args:
         operator: the operator's name.
         bound: the operator's rule, bound to the shapes.
         operands: the metas (layout, shape and type) of the operands.
-        routes: the redistribution of each operand, or None if it stays as it is.
+        routes: the redistribution of each operand, or None if it stays as it is; routes that are no plans do not
+            count.
         source_line: file and line number of the call.
     """
     split = [

@@ -70,7 +70,14 @@ class Target:
     # -- sizes --------------------------------------------------------------------------------------
 
     def local(self, dims: Dims) -> tuple[int, list[int]]:
-        """Return the number of elements and the shape of the largest shard, if ``dims`` split the tensor."""
+        """Return the number of elements and the shape of the largest shard of a split.
+
+        Args:
+            dims: the axes that split each dimension.
+
+        Returns:
+            ``(elements, shape)``, cached per ``dims``; the list must not be changed.
+        """
         local = self._local.get(dims)
         if local is None:
             members = self.members
@@ -79,7 +86,10 @@ class Target:
         return local
 
     def members(self, axes: tuple[str, ...]) -> int:
-        """Return the number of ranks of a group along axes."""
+        """Return the number of ranks of a group along ``axes``.
+
+        It is the product of their sizes, and 1 without axes. Results are cached.
+        """
         members = self._members.get(axes)
         if members is None:
             size_of = self.mesh.size_of
@@ -100,9 +110,11 @@ class Target:
     # -- slice --------------------------------------------------------------------------------------
 
     def _slice(self, state: State) -> StateStep | None:
-        """Return the slice by all axes that the target needs next, or None if all of them are in use.
+        """Return the slice by all free axes that the target needs next, or None if there are none.
 
-        An axis is free if the state neither splits a dimension by it nor has it pending.
+        An axis is free if it does not stay pending, and the state neither splits a dimension by it nor has it
+        pending. The target needs an axis next if it follows the state's axes of a dimension in the target. One slice
+        takes all these axes in all dimensions.
         """
         if state.dims == self.dims:
             return None
@@ -118,11 +130,18 @@ class Target:
     # -- reductions ---------------------------------------------------------------------------------
 
     def _reductions(self, state: State) -> list[StateStep]:
-        """Return the steps that reduce pending axes.
+        """Return the steps that reduce pending axes, from a state that has some and allows no slice.
 
-        They are reduce_scatter steps to the axes that the target needs next, in one dimension or in all of them;
-        all_reduce steps of the axes that the target does not use, or of all axes; and reduce_scatter steps of all axes
-        in any evenly split dimension.
+        In this order, and possibly with repetitions:
+
+        * reduce_scatter over the pending axes that the target needs next, in all dimensions at once if there are
+          several;
+        * reduce_scatter over those of each single dimension;
+        * all_reduce over the pending axes that split nothing in the target, if others are pending, too;
+        * all_reduce over all pending axes;
+        * reduce_scatter over all pending axes in each dimension that they cut evenly; in every dimension if they cut
+          none evenly;
+        * the steps of :meth:`_reduce_scatter_steps`.
         """
         dims, partial = state
         axes = {*partial}
@@ -149,8 +168,10 @@ class Target:
     def _reduce_scatter_steps(self, state: State) -> list[StateStep]:
         """Return reduce_scatter steps that reduce all pending axes and split by all free axes.
 
-        A dimension is split by the target's next axes first. The remaining free axes, or only the pending ones of them,
-        then split one evenly divisible dimension; later steps gather them.
+        Free axes neither split a dimension of ``state`` nor stay pending. First they split the dimensions whose
+        target needs them next. The remaining free axes, or only the pending ones of them, then split one dimension:
+        each that they cut evenly gives a step, and each dimension does if they cut none evenly. Later steps gather
+        them.
         """
         dims, partial = state
         free = self.movable.difference(*dims)
@@ -174,9 +195,11 @@ class Target:
     def _placements(self, state: State) -> list[StateStep]:
         """Return the all_to_all and all_gather steps from a state without pending axes.
 
-        Surplus axes split a dimension of the state, but not there in the target. An all_to_all moves the last of them
-        to a
-        dimension that needs them next; an all_gather gathers them, in one dimension or in all of them.
+        A dimension's axes after those that it has in common with the target's start are surplus. An all_to_all moves
+        the last of them to a dimension that needs them next. An all_gather gathers the last one, the last two, and so
+        on, in one dimension. A further one gathers all surplus axes of all dimensions, if there are several.
+
+        The list is empty without surplus axes.
         """
         dims = state.dims
         surplus: list[DimAxes] = []
@@ -202,12 +225,15 @@ class Target:
 
 
 def _moves(dims: Dims, surplus: Sequence[DimAxes], missing: Sequence[DimAxes]) -> list[StateStep]:
-    """Return the all_to_all steps that move the last axes of a dimension to one that needs them next.
+    """Return the all_to_all steps that move a dimension's last axes to one that needs them next.
+
+    A step moves 1, 2, ... last axes of one dimension, if another dimension needs precisely these axes next, in any
+    order. They then have the target's order.
 
     Args:
         dims: the axes that split each dimension.
-        surplus: the axes that dimensions have to lose.
-        missing: the axes that dimensions have to gain, after those of ``dims``.
+        surplus: ``(dimension, axes)``: the axes that dimensions have to lose.
+        missing: ``(dimension, axes)``: the axes that dimensions have to gain, after those of ``dims``.
     """
     steps = []
     for dim, surplus_axes in surplus:
@@ -297,11 +323,12 @@ def search_paths(
 ) -> Paths:
     """Return the cheapest paths of collective steps to a layout, by Dijkstra's algorithm.
 
-    The search ends at the target, or after :data:`MOST_STATES` states.
+    The price of a path is the sum of its steps' seconds and :data:`STEP_PENALTY` seconds per step; local slices cost
+    only the penalty. The search ends at the target, if no state is left, or after :data:`MOST_STATES` states.
 
     Args:
         src: the layout before.
-        dst: the layout after, on the same mesh; its pending axes are pending in ``src``, too.
+        dst: the layout after, on the same mesh; its pending axes are pending in ``src``, too. Not checked.
         shape: the global shape.
         itemsize: the bytes of an element.
         prices: the prices of collectives on the mesh.
@@ -309,7 +336,8 @@ def search_paths(
         bound: the seconds that a path must stay below.
 
     Returns:
-        The path to ``dst``, and the paths on the way to states in which the pending axes of ``src`` are reduced.
+        The path to ``dst``, or None if the search does not reach it; and the paths to states that the search reached
+        first by a step that reduced the last pending axis, in that order.
     """
     target = Target(src, dst, shape)
     start = PathState(target.start, *target.local(target.start.dims), 0.0)
@@ -347,8 +375,20 @@ def search_paths(
 def _count_received(collective: str, members: int, before: PathState, after: PathState) -> int:
     """Return the elements that the busiest rank receives in a step between two states.
 
-    It is computed from the shapes of the largest shards, so for uneven blocks it may be a few elements more.
-    ``members`` is the number of ranks of a group.
+    With E elements in the largest shard after the step and g ranks in a group, it is
+
+    * slice: 0;
+    * all_reduce, reduce_scatter: :func:`~spmdsim.core.step.reduction_elements`;
+    * all_gather: E - E // g;
+    * all_to_all: E minus the product of the smaller one of the shard's lengths before and after, over the dimensions.
+
+    For uneven blocks the busiest rank may receive a few elements less.
+
+    Args:
+        collective: the name of the step.
+        members: the number of ranks of a group, g.
+        before: the state before the step.
+        after: the state after the step.
     """
     elements = after.elements
     if collective == "slice":
@@ -365,7 +405,11 @@ def find_single_step(
 ) -> Step | None:
     """Return the single step that leads to a layout, or None if one step is not enough.
 
-    ``still_partial`` has the axes that stay pending, with their reductions.
+    Args:
+        src: the layout before.
+        dst: the layout after, on the same mesh.
+        shape: the global shape.
+        still_partial: ``(axis, reduction)`` of the axes that stay pending.
     """
     target = Target(src, dst, shape)
     steps = [step for step in target.next_steps(target.start) if step.state == target.goal]
@@ -375,13 +419,15 @@ def find_single_step(
 def build_steps(
     path: Sequence[StateStep], src: Layout, shape: tuple[int, ...], still_partial: tuple[tuple[str, str], ...]
 ) -> list[Step]:
-    """Return the steps between layouts for a path of steps between states.
+    """Return the steps between layouts for a path of steps between states; [] for an empty path.
+
+    A slice gets no axes. Reductions get the reduction of ``src``.
 
     Args:
         path: the steps of the search, from ``src`` on.
         src: the layout before.
         shape: the global shape.
-        still_partial: the axes that stay pending all the way, with their reductions.
+        still_partial: ``(axis, reduction)`` of the axes that stay pending all the way.
     """
     steps, layout, op = [], src, src.reduce_op
     for collective, axes, state in path:

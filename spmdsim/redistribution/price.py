@@ -30,6 +30,10 @@ def machine_on(machine: CostModel | None, *meshes: Mesh) -> CostModel:
 
     Machines with nodes and `Restricted` models depend on the mesh: they price the links that it crosses. Other models
     are returned unchanged. For None, the model is :data:`BYTES_ONLY`.
+
+    Args:
+        machine: the cost model; None to compare by bytes.
+        meshes: the mesh, or the meshes before and after.
     """
     if machine is None:
         return BYTES_ONLY
@@ -72,6 +76,10 @@ class Prices:
     ) -> float:
         """Return the modelled seconds of a collective; 0 for 0 bytes.
 
+        By bytes alone, it is ``nbytes`` times the 1.2e-10 s per byte of :data:`BYTES_ONLY`. A machine without
+        measurements and ranges of sizes gives :func:`~spmdsim.cost.closed_forms.textbook_seconds` with the latency
+        and inverse bandwidth of the link. Other models answer themselves. Results are cached.
+
         Args:
             collective: the name of the collective.
             members: the number of ranks of a group.
@@ -100,9 +108,10 @@ class Prices:
 
 @lru_cache(maxsize=256)
 def _is_rising(machine: Machine) -> bool:
-    """Return True if an exchange on the machine never takes less time for more bytes.
+    """Return True if an exchange on the machine never takes less time for more bytes or messages.
 
-    That is so if the machine has no measured exchanges and its pieces of linear time do not fall where they meet.
+    The machine must have no measured exchanges. Its ranges of message sizes must have latencies that do not fall, and
+    the time of a message must not fall where two ranges meet.
     """
     pieces = (*machine.pieces, Piece(math.inf, machine.alpha, machine.beta))
     return all(curve.collective != "exchange" for curve in machine.measured) and all(
@@ -114,8 +123,18 @@ def _is_rising(machine: Machine) -> bool:
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
     """Return ``(elements, seconds)`` of a step.
 
-    The elements are those that its busiest rank receives; the seconds are modelled, by bytes alone if ``machine`` is
-    None.
+    The elements are those that its busiest rank receives. The seconds are modelled:
+
+    * local steps: the time to copy the largest target shard (0 s by bytes alone); nothing is copied in a reshape;
+    * counted steps, such as a halo exchange: an exchange of the larger one of the elements received and sent, by
+      bytes alone of the elements received;
+    * an exchange: :func:`price_exchange`;
+    * other collectives: the model's time for the received bytes.
+
+    Args:
+        step: the step.
+        itemsize: the bytes of an element.
+        machine: the cost model; None to price by bytes alone, at 1.2e-10 s per byte.
     """
     meshes = (step.src.mesh, step.dst.mesh)
     model, received = machine_on(machine, *meshes), most_received(step)
@@ -149,7 +168,16 @@ def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> 
 
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Return the modelled seconds of an exchange, from the bytes and messages of its busiest rank."""
+    """Return the modelled seconds of an exchange, from the bytes and messages of its busiest rank.
+
+    The bytes are those that the rank which receives most receives, or those that the rank which sends most sends,
+    whichever are more. By bytes alone, only received bytes count, at 1.2e-10 s each.
+
+    Args:
+        ends: the splits before and after.
+        itemsize: the bytes of an element.
+        prices: the prices of the mesh or the meshes.
+    """
     counts = busiest_counts(ends)
     received = counts.most_received
     if not received or prices.bytes_only:
@@ -160,13 +188,23 @@ def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 
 
 def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Return a lower bound of :func:`price_exchange` that takes less time to compute.
+    """Return a lower bound in seconds of :func:`price_exchange` that takes less time to compute.
 
-    It is 0 if the price may fall. It follows from the shards of two ranks. The first rank owns, in each dimension,
-    at most the shorter one of its blocks
-    before and after. If a dimension is split by another axis at the same depth, a second rank owns nothing of its target
-    yet. Each receives from as many ranks as it takes to fill what is missing. Axes must be longer than 1. The price
-    may fall if the model's times do not rise with the bytes: see :attr:`Prices.rising`.
+    It is 0 unless times rise with the bytes (:attr:`Prices.rising`). It follows from the shards of two ranks. Below,
+    t and s are the lengths of the largest target and source blocks in a dimension, and all products go over the
+    dimensions.
+
+    * The first rank lacks at least prod(t) - prod(min(t, s)) elements, and needs prod(ceil(t / s)) - 1 messages.
+    * If two axes at the same depth of a dimension differ before and after, on one mesh, a second rank owns nothing of
+      its target yet. With the smallest target block u, it lacks prod(u) elements and needs prod(ceil(u / s))
+      messages. Axes must be longer than 1; not checked.
+
+    The larger numbers are priced.
+
+    Args:
+        ends: the splits before and after.
+        itemsize: the bytes of an element.
+        prices: the prices of the mesh or the meshes.
     """
     if not prices.rising:
         return 0.0
@@ -190,8 +228,12 @@ def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
     """Return the number of ranks that an exchange connects, and the axes that move values.
 
-    The number is at least 2. The axes are None for two meshes. Axes that split the same dimension at the same depth
-    before and after move nothing.
+    Between two meshes it is the size of the larger one, and the axes are None. On one mesh, axes count that split a
+    dimension before or after, except axes that split one dimension at equal depth before and after. If no axis
+    counts, the axes are () and the number is that of all ranks of the mesh. The number is at least 2.
+
+    Args:
+        ends: the splits before and after.
     """
     have, src, want, dst, _ = ends
     if have != want:

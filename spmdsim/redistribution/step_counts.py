@@ -45,7 +45,12 @@ def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
 
 
 def most_received(step: Step) -> int:
-    """Return the number of elements that the busiest rank receives in a step."""
+    """Return the number of elements that the busiest rank receives in a step.
+
+    It is 0 for local steps; the step's own count for counted steps; for reductions
+    :func:`~spmdsim.core.step.reduction_elements` of the largest shard; for other steps the elements of a target shard
+    that its rank lacks. No step is counted rank by rank if a formula for even blocks is exact.
+    """
     src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
     if collective in LOCAL_STEPS:
         return 0
@@ -67,7 +72,7 @@ def most_received(step: Step) -> int:
 
 
 def ends_of(step: Step) -> Ends:
-    """Return the two splits of a step."""
+    """Return the splits of the layouts before and after a step; pending reductions are left out."""
     return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
@@ -79,7 +84,9 @@ def _count_busiest(step: Step) -> BusiestCounts | ExchangeCounts:
 def busiest_received(steps: Sequence[Step]) -> int:
     """Return the number of elements that the busiest rank receives over all steps together.
 
-    It can be smaller than the sum of the steps' maxima, because different ranks can be the busiest ones.
+    It can be smaller than the sum of the steps' maxima, because different ranks can be the busiest ones. The sum is
+    returned if it is exact: on one mesh with at most one step in which ranks may receive different numbers. It is 0
+    without steps that send.
     """
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
     has_one_mesh = len({step.dst.mesh for step in sending}) < 2
@@ -89,7 +96,11 @@ def busiest_received(steps: Sequence[Step]) -> int:
 
 
 def all_received(steps: Sequence[Step]) -> np.ndarray:
-    """Return the number of elements that each rank receives over all steps, by rank number."""
+    """Return the number of elements that each rank receives over all steps, by rank number.
+
+    The int64 array goes up to the largest rank number of the steps' meshes; ranks in no mesh receive 0. Without
+    steps, it is ``[0]``.
+    """
     ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
     total = np.zeros(1 + max([int(numbers.max(initial=0)) for numbers in ranks], default=0), np.int64)
     for step in steps:
@@ -104,6 +115,7 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
 def _is_equal_on_ranks(step: Step) -> bool:
     """Return True if it is certain that all ranks receive equally many elements in a step.
 
+    It is certain for collectives between even shards, for an all_reduce if the group's ranks divide the shard, too.
     False does not mean that the numbers differ: exchanges, counted steps and uneven shards are not examined.
     """
     if step.collective == "exchange" or isinstance(step, CountedStep):
@@ -117,7 +129,8 @@ def _is_equal_on_ranks(step: Step) -> bool:
 def most_sent(step: Step) -> int:
     """Return the number of elements that the busiest rank sends in a step.
 
-    On more than :data:`LISTED` ranks, replicas are assumed to send equal shares.
+    Up to :data:`LISTED` ranks per mesh are counted one by one. On more ranks, replicas are assumed to send equal
+    shares; a mean is rounded up. A counted step then gives the larger one of the elements received and sent.
     """
     if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
         return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)
@@ -136,9 +149,11 @@ def most_sent(step: Step) -> int:
 
 
 def received_elements(step: Step) -> np.ndarray:
-    """Return the number of elements that the rank at each position of the target mesh receives in a step.
+    """Return the number of elements that the rank at each target position receives in a step.
 
-    For a direct reduction, whose source ranks receive, too, the array is indexed by rank number instead.
+    It is an int64 array, by position in the target mesh. For a direct reduction, whose source ranks receive, too, it
+    is indexed by rank number instead. Reductions are counted as bandwidth-optimal algorithms
+    (:func:`~spmdsim.core.step.reduction_elements`).
     """
     mesh = step.dst.mesh
     if step.collective in LOCAL_STEPS:
@@ -156,7 +171,11 @@ def received_elements(step: Step) -> np.ndarray:
 def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
     """Return, for each position of a mesh, the number of its rank in its group along ``axes``.
 
-    Groups are numbered like in :meth:`Step.group_position`: by rank number.
+    The ranks of a group are numbered from 0 in the order of rank numbers, like in :meth:`Step.group_position`. A
+    position is the row-major number of a rank in its mesh.
+
+    >>> group_numbers(Mesh((2, 3), ("a", "b")), ("b",)).tolist()
+    [0, 1, 2, 0, 1, 2]
     """
     if mesh.ranks is None:
         return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
@@ -169,7 +188,9 @@ def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
 def step_messages(step: Step) -> int:
     """Return the number of messages that the busiest rank receives in a step.
 
-    Each pair of ranks communicates directly. An all_reduce counts as a reduce_scatter and an all_gather.
+    With g ranks in a group: 0 in local steps, and if nothing is received; 2 (g - 1) in an all_reduce, which counts as
+    a reduce_scatter and an all_gather; g - 1 in other collectives, because each pair of ranks communicates directly.
+    Exchanges and counted steps are counted message by message.
     """
     if step.collective in LOCAL_STEPS:
         return 0
@@ -185,8 +206,12 @@ def step_messages(step: Step) -> int:
 def reduced_block(step: Step, rank: int) -> int:
     """Return the number of elements that ``rank`` reduces in an all_reduce.
 
-    They are its block of the shard. Each rank of a group reduces one block, as if the all_reduce were a
-    reduce_scatter and an all_gather.
+    Each rank of a group reduces one block of the shard, as if the all_reduce were a reduce_scatter and an all_gather.
+    It is the length of the block with the rank's number in the group, in a balanced split.
+
+    Args:
+        step: an all_reduce; other steps are not refused.
+        rank: a rank of its mesh.
     """
     shard_size = math.prod(step.dst.local_shape(step.shape, rank))
     block_size: int = split_block(
@@ -196,10 +221,20 @@ def reduced_block(step: Step, rank: int) -> int:
 
 
 def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
-    """Return the bytes that ``rank`` sends to other ranks in a step of elements of ``itemsize`` bytes.
+    """Return the bytes that ``rank`` sends to other ranks in a step.
 
-    It is 0 for local steps and ranks outside the source mesh. Reductions count like in :meth:`Step.nbytes`, in the
-    other direction.
+    It is 0 for local steps and ranks outside the source mesh. Otherwise, with g ranks in a group:
+
+    * all_reduce: the bytes that the rank receives; it sends equally many;
+    * all_gather: g - 1 times its shard;
+    * reduce_scatter: the target blocks of the other ranks of its group;
+    * all_to_all: its shard without the part that it keeps;
+    * exchanges and counted steps: the sum of its messages.
+
+    Args:
+        step: the step.
+        rank: the number of any rank.
+        itemsize: the bytes of an element.
     """
     if isinstance(step, CountedStep):
         return itemsize * step.sent_elements(rank)

@@ -22,8 +22,9 @@ def balance_loads(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return fractional element counts per group and rank that minimise the largest load.
 
-    Solve a linear program by the simplex method, with at most `MOST_PIVOTS` pivots: after these the shares are
-    feasible, but may be above the optimum. Coefficients below 1e-9 count as 0.
+    Solve a linear program by the simplex method. The column with the largest gain enters; from pivot :data:`PATIENCE`
+    (60) on, the first column with a gain. After :data:`MOST_PIVOTS` (400) pivots the shares are feasible, but may be
+    above the optimum. Coefficients up to 1e-9 count as 0.
 
     Args:
         extras: ``[group, rank]``, the load that one element of the group adds to the rank.
@@ -31,9 +32,9 @@ def balance_loads(
         loads: ``[rank]``, the load of each rank before it takes any element.
 
     Returns:
-        ``(shares, weights)``. ``shares[group, rank]`` is a number of elements, as a float; each row sums to the volume.
-        ``weights[rank]`` is the dual solution: the average load with these weights is a lower bound of the largest load
-        for every choice of shares. Rounding can make a weight slightly negative.
+        ``(shares, weights)``. ``shares[group, rank]`` is a number of elements, as a float; each row sums to the
+        volume. ``weights[rank]`` is the dual solution: the average load with these weights is a lower bound of the
+        largest load for every choice of shares. Rounding can make a weight slightly negative.
 
     >>> shares, weights = balance_loads(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
     >>> shares.tolist(), weights.tolist()
@@ -66,15 +67,20 @@ def balance_loads(
 def _first_table(
     extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the simplex table of :func:`balance_loads`, whose first shares give each group to one rank.
+    """Return the first simplex table of :func:`balance_loads`: each group goes to one rank.
 
-    The largest group goes first, each to the rank that then has the smallest load.
+    The largest group goes first, each to the rank that then has the smallest load; of equal ones, the first wins.
+
+    Args:
+        extras: ``[group, rank]``, the load that one element of the group adds to the rank.
+        volumes: ``[group]``, the number of elements of each group.
+        loads: ``[rank]``, the load of each rank before it takes any element.
 
     Returns:
-        ``(table, basis, busiest_row)``. The table has a row per group (its shares sum to its volume) and a row per rank
-        (its load is at most the largest load). Its columns are the shares ``[group, rank]``, the slack of each rank,
-        the largest load, and the right side. ``basis`` has the basis column of each row; the largest load is not in
-        it yet. ``busiest_row`` is the row of the rank with the largest load.
+        ``(table, basis, busiest_row)``. The table has a row per group (its shares sum to its volume) and a row per
+        rank (its load is at most the largest load). Its columns are the shares ``[group, rank]``, the slack of each
+        rank, the largest load, and the right side. ``basis`` has the basis column of each row; the largest load is
+        not in it yet. ``busiest_row`` is the row of the rank with the largest load.
     """
     groups, ranks = extras.shape
     slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
@@ -98,7 +104,14 @@ def _first_table(
 def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
     """Make ``column`` the basis column of row ``line`` of a simplex table, in place.
 
-    ``scratch`` is a buffer of the table's shape, to avoid an allocation per pivot.
+    The row is divided by its element in the column, and subtracted from the other rows so that their elements in the
+    column become 0.
+
+    Args:
+        table: the table; changed in place.
+        line: the number of the row; its element in the column must not be 0.
+        column: the number of the column.
+        scratch: a buffer of the table's shape, which is overwritten, to avoid an allocation per pivot.
     """
     pivoted = table[line]
     pivoted /= pivoted[column]
@@ -113,8 +126,7 @@ def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> 
 
     Like `balance_loads`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection
     looks for a low limit of the load at which dealing out succeeds. Groups with the fewest cheapest ranks are dealt
-    first, and among these
-    the largest; each goes to its cheapest ranks before the more expensive ones.
+    first, and among these the largest; each goes to its cheapest ranks before the more expensive ones.
 
     Args:
         extras: ``[group, rank]``, non-negative integers: the load that one element adds to the rank.
@@ -148,10 +160,17 @@ def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> 
 def _deal_shares(
     extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray, order: np.ndarray, limit: int
 ) -> np.ndarray | None:
-    """Return shares that keep every load at most ``limit``, or None if dealing out in this order fails.
+    """Return shares that keep every load at most ``limit``, or None if dealing out fails.
 
-    The arguments are those of :func:`level_shares`; ``order`` has the numbers of the groups in the order in which
-    they are dealt out. Each group takes its cheapest ranks first.
+    Each group takes its cheapest ranks first; ranks of equal cost are filled so that the largest remaining room is
+    smallest. It fails if elements of a group are left over. Another order might succeed; it is not tried.
+
+    Args:
+        extras: ``[group, rank]``, the load that one element of the group adds to the rank.
+        volumes: ``[group]``, the number of elements of each group.
+        loads: ``[rank]``, the load of each rank before it takes any element.
+        order: the numbers of the groups, in the order in which they are dealt out.
+        limit: the largest load of a rank.
     """
     shares, room = np.zeros(extras.shape, np.int64), limit - loads
     for group in order.tolist():
@@ -172,8 +191,11 @@ def _deal_shares(
 def _level_room(room: np.ndarray, count: int) -> np.ndarray:
     """Return the elements that each rank takes, so that the largest remaining room is smallest.
 
-    The ranks take ``count`` elements together. ``room`` has the number of elements that each rank can take. If the
-    sum of all room is at most ``count``, each rank takes as much as it can, and elements are left over.
+    If the sum of all room is at most ``count``, each rank takes as much as it can, and elements may be left over.
+
+    Args:
+        room: the number of elements that each rank can take.
+        count: the number of elements that the ranks take together.
 
     >>> _level_room(np.array([5, 3, 1]), 4).tolist()
     [3, 1, 0]

@@ -4,13 +4,12 @@
 
 * ``n = 1``: each owner that lacks the element receives it once.
 * ``n > 1``: all ranks together receive it ``(n - 1) + (N - 1)`` times, and once more if no rank owns an addend and
-needs the result.
+  needs the result.
 * An incomplete sum of 16-bit floats travels as float32 and counts twice.
 
 The busiest rank receives at least its target shard, and at least a weighted average over the ranks. The weights are
-the dual of a
-linear programme (:mod:`~spmdsim.redistribution.bound.adder_shares`); any weights give a valid bound. On more than
-:data:`MOST_RANKS` ranks per mesh, all weights are equal, and the bound may be too low.
+the dual of a linear programme (:mod:`~spmdsim.redistribution.bound.adder_shares`); any weights give a valid bound. On
+more than :data:`MOST_RANKS` ranks per mesh, all weights are equal, and the bound may be too low.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
     """Return the fewest elements that ranks must receive in a redistribution, for any algorithm.
 
     For sums on meshes of more than :data:`MOST_RANKS` ranks, and for targets with new pending axes, it is the weaker
-    bound :func:`least_on_average`.
+    bound :func:`least_on_average`. ``docs/explanations/bounds.md`` has the proof. Cached by value.
 
     Args:
         src: the layout before.
         dst: the layout after, on any mesh.
         shape: the global shape.
-        parts: the number of elements as which an incomplete sum counts on its way. It is 2 for 16-bit floats, which are
-            added in float32.
+        parts: the number of elements as which an incomplete sum counts on its way. It is 2 for 16-bit floats, which
+            are added in float32.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
@@ -109,9 +108,19 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
 def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
     """Return a lower bound that is never above :func:`lower_bound` and takes less time to compute.
 
-    If no values are added up on the way, it counts the elements that each rank lacks. Otherwise the bound of a rank is
-    the larger of the number of elements that it needs and the average: the receptions of all ranks together, divided by
-    the number of ranks of both meshes. The arguments are those of :func:`lower_bound`.
+    If no values are added up on the way, it counts the elements that each rank lacks. Along new pending axes, one
+    rank's elements are enough for all, so their number is divided by the ranks along them.
+
+    Otherwise, let E be the elements of the tensor, n the addends of each, N the replicas in the target, and C the
+    elements whose addend and result one rank owns. All ranks together receive ``E * ((n - 1) * parts + N) - C``
+    elements. The bound of a rank is the larger one of the elements that it needs and the average over the ranks of
+    both meshes.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, on any mesh.
+        shape: the global shape.
+        parts: as in :func:`lower_bound`.
     """
     mesh, common_partial = dst.mesh, kept_axes(src, dst)
     terms = count_addends(src, dst)
@@ -140,10 +149,17 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: in
 def _compare_shards(
     src: Layout, dst: Layout, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ``(owned, wanted, source_pieces)``, arrays with an entry per position of the target mesh.
+    """Return what the rank at each position of the target mesh owns before and needs after.
 
-    They are the elements of the target shard that the rank owns before, all elements of the target shard, and the number of
-    the rank's shard before. Ranks outside of the source mesh own no element; their number is 0.
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+
+    Returns:
+        ``(owned, wanted, source_pieces)``, arrays by target position: the number of elements of the target shard that
+        the rank owns before; the number of all elements of its target shard; and the number of its shard before, from
+        1. Ranks outside of the source mesh own no element; their shard has the number 0.
     """
     positions = source_positions(src.mesh, dst.mesh)
     is_in_source = positions >= 0
@@ -156,9 +172,11 @@ def _compare_shards(
 
 
 def _first_of_each(groups: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-    """Return one position for each pair of a group and a piece.
+    """Return one position, the first, for each pair of a group and a piece.
 
-    ``groups`` and ``pieces`` have the group and the piece of each position.
+    Args:
+        groups: the group number of each position.
+        pieces: the piece number of each position, at least 0.
     """
     first: np.ndarray = np.unique(groups * (pieces.max(initial=0) + 1) + pieces, return_index=True)[1]
     return first
@@ -182,8 +200,11 @@ class SumCell(NamedTuple):
     def finishers(self, adders: Collection[int]) -> list[int]:
         """Return the ranks that can add their own addend after ``adders`` and keep the result.
 
-        They want the result, and own an addend that none of ``adders`` owns. The list is empty if one of ``adders``
-        wants the result and owns an addend: it is the last one itself.
+        They want the result, and own an addend that none of ``adders`` owns. The list, in the order of ``wanting``,
+        is empty if one of ``adders`` wants the result and owns an addend: it is the last one itself.
+
+        Args:
+            adders: the ranks that add up addends of the element.
         """
         term_of, wanting = self.term_of, self.wanting
         if any(rank in term_of and rank in wanting for rank in adders):
@@ -192,9 +213,15 @@ class SumCell(NamedTuple):
         return [rank for rank in wanting if rank in term_of and term_of[rank] not in used_terms]
 
     def joins(self, rank: int, adders: Collection[int]) -> bool:
-        """Return True if ``rank`` can share the adding of an element with ``adders`` at no further reception.
+        """Return True if ``rank`` can share the adding of an element at no further reception.
 
-        ``adders`` are the other ranks that add up addends of the element and pass the sum on.
+        A rank without an addend can only be the last adder: it must want the result, and no adder without an addend
+        may want it. A rank with an addend must not own an addend of ``adders``. If any rank that wants the result
+        owns an addend, such a rank must then be able to add last.
+
+        Args:
+            rank: the rank.
+            adders: the other ranks that add up addends of the element and pass the sum on.
         """
         term_of, wanting = self.term_of, self.wanting
         if rank not in term_of:  # It can only be the last adder.
@@ -219,10 +246,18 @@ class SumCell(NamedTuple):
         return len(self.owners) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Return the additional receptions per element of each of ``ranks`` if it alone adds the element up.
+        """Return the additional receptions per element of each rank that alone adds the element up.
 
-        Receptions of the other ranks and the reception of the result, which each rank that wants it has anyway, are not
-        counted.
+        Receptions of the other ranks and the reception of the result, which each rank that wants it has anyway, are
+        not counted. Of n addends,
+
+        * a rank that owns none and does not want the result receives n, or n - 1 if a rank that wants the result owns
+          an addend and adds it last;
+        * a rank that owns none and wants the result receives n - 1: the last reception brings the result itself;
+        * a rank that owns one receives n - 1, or n - 2 if it wants the result, or if a rank with another addend does.
+
+        Args:
+            ranks: the ranks, in the order of the result; they must include the cell's owners and ``wanting``.
         """
         terms, term_of, wanting = len(self.owners), self.term_of, self.wanting
         # A rank that wants the result can add one of these addends last; then the adder does not receive it.
@@ -303,9 +338,13 @@ class Sums:
         return self._solution[0]
 
     def least(self, parts: int = 1) -> int:
-        """Return a lower bound of the elements that the busiest rank receives, from the best weights of ranks.
+        """Return a lower bound of the elements that the busiest rank receives.
 
-        An incomplete sum counts as ``parts`` elements.
+        It is the average of the ranks' receptions with the weights of :func:`balance_loads`, where the rank with the
+        least weighted cost adds up each group; rounded up.
+
+        Args:
+            parts: the number of elements as which an incomplete sum counts; 2 for 16-bit floats.
         """
         weights = np.maximum(self._solution[1], 0)
         adding = parts * (self.volumes * (weights * self.extras).min(axis=1)).sum()
@@ -319,10 +358,18 @@ sums = lru_cache(maxsize=512)(Sums)
 def _owners_by_box(
     layout: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[tuple[int, int]]]:
-    """Return the owners ``(rank, mesh position)`` of each box that is not empty, by ``(problem, box)``.
+    """Return the owners of each box of a layout that is not empty.
 
     A problem is a combination of coordinates on ``common_partial``, the axes that stay pending: values of different
     problems are never added up.
+
+    Args:
+        layout: the layout before or after.
+        shape: the global shape.
+        common_partial: the axes that stay pending.
+
+    Returns:
+        ``{(problem, box): [(rank, mesh position), ...]}``; owners are in the order of positions.
     """
     problem = piece_numbers(layout.mesh, common_partial).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()

@@ -45,9 +45,18 @@ def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence
 
 
 def sent_counts(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: Iterable[int]) -> list[int]:
-    """Return the number of elements that each rank of ``ranks`` sends to others.
+    """Return the number of elements that each rank of ``ranks`` sends to others, in their order.
 
     It is 0 outside the source mesh.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        ranks: any rank numbers.
+
+    Raises:
+        PlanError: If pending values would have to be reduced.
     """
     between = exchange_between(src, dst, shape)
     transfers_by_rank = [(rank, between.transfers(rank, False)) for rank in ranks]
@@ -106,8 +115,13 @@ def _few_transfers(between: Between, rank: int, receiving: bool) -> tuple[Transf
 def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
     """Return the transfers to ``rank``, one per source cell that its target box overlaps.
 
-    A cell that the rank owns comes from itself. Of several replicas of another cell, the one that
-    :func:`_choose_replicas` assigns to this rank sends it. Empty outside the target mesh, and for an empty box.
+    They are in the row-major order of the cells. A cell that the rank owns comes from itself. Of several replicas of
+    another cell, the one that :func:`_choose_replicas` assigns to this rank sends it. Empty outside the target mesh,
+    and for an empty box.
+
+    Args:
+        between: the exchange.
+        rank: the receiver.
     """
     src, dst = between.meshes
     if rank not in dst:
@@ -134,7 +148,12 @@ def _list_sent(between: Between, rank: int) -> Sequence[Transfer]:
     """Return the transfers from ``rank``, one per target cell that it sends, in target order.
 
     The ranks that need a cell and do not own it are cut into as many blocks as the cell has replicas; replica ``k``
-    serves block ``k``. Empty outside the source mesh, and for an empty box.
+    serves block ``k``. The rank's own overlap is a transfer to itself. Empty outside the source mesh, and for an
+    empty box.
+
+    Args:
+        between: the exchange.
+        rank: the sender.
     """
     src, _ = between.meshes
     if rank not in src:
@@ -165,7 +184,7 @@ def _choose_replicas(
     """Return, for each overlapping source cell, the position of the replica that serves a rank.
 
     The ranks that need a cell and do not own it are numbered in target order. Of ``n`` ranks, number ``j`` is served
-    by replica ``j * copies // n``.
+    by replica ``j * copies // n``. The entry of a cell that the rank owns itself has no meaning.
 
     Args:
         have: the source grid.

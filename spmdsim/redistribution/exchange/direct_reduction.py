@@ -121,7 +121,13 @@ class Part(NamedTuple):
 def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
     """Return the boxes of a direct reduction, each with the ranks that add it up.
 
-    ``src`` has the pending values; ``dst`` may be on another mesh.
+    The boxes cover each element of each problem once. Those whose addends have the fewest owners come first. Cached
+    by value; equal on all ranks.
+
+    Args:
+        src: the layout before, with the pending values.
+        dst: the layout after; it may be on another mesh.
+        shape: the global shape.
 
     >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
@@ -146,8 +152,11 @@ def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[P
 def list_rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
     """Return the messages of each round as ``(sender, receiver, index in summed)``.
 
-    The first round sends addends and the last one results; either may be empty. Each round in between passes a sum from
-    one adder of a part to its next adder.
+    The first round sends addends and the last one results; either may be empty. Each round in between passes a sum
+    from one adder of a part to its next adder. There are at least two rounds.
+
+    Args:
+        summed: the boxes of :func:`reduction_parts`.
     """
     longest = max([len(share.adders) for share in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
@@ -161,9 +170,17 @@ def list_rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
 
 @lru_cache(maxsize=1024)
 def count_totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the elements that each rank receives in a direct reduction, and those that it sends.
+    """Return the elements that each rank receives and sends in a direct reduction.
 
-    Both lists are indexed by rank number.
+    Addends, sums and results count; elements that stay on a rank do not. Cached by value.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+
+    Returns:
+        ``(received, sent)``, two lists indexed by rank number, up to the largest rank of both meshes.
     """
     size = 1 + max(int(ranks_of(layout.mesh).rank.max()) for layout in (src, dst))
     received, sent = [0] * size, [0] * size
@@ -175,7 +192,14 @@ def count_totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list
 
 
 def count_by_peer(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """Return ``(peer, elements)`` for each rank from which ``rank`` receives, sorted by peer."""
+    """Return ``(peer, elements)`` for each rank from which ``rank`` receives, sorted by peer.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        rank: the receiver; the list is empty if it receives nothing.
+    """
     counts: Counter[int] = Counter()
     summed = reduction_parts(src, dst, shape)
     for messages in list_rounds(summed):
@@ -186,9 +210,17 @@ def count_by_peer(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -
 
 
 def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
-    """Return the peak number of elements in the buffers of a rank: packed, received and summed elements.
+    """Return the peak number of packed, received and summed elements in buffers of a rank.
 
-    The shard after the step is not counted. Its memory is allocated only when the last round has arrived.
+    The shard after the step is not counted. Its memory is allocated only when the last round has arrived, so its
+    elements are subtracted before. The peak is the largest one of the first round, of each later round, and of the
+    last reception.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        rank: the rank.
     """
     summed = reduction_parts(src, dst, shape)
     added = sum(share.count for share in summed for adder, _ in share.adders if rank == adder)
@@ -208,10 +240,14 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
 
 
 def _deal_out(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
-    """Yield ``(cell, box, receptions)``: boxes, and the receptions per element of their adders by rank.
+    """Yield the boxes of a reduction with their adders, as ``(cell, box, receptions)``.
 
     In each cell, the boxes of the ranks' shares come first; each has one adder. The elements that
-    :func:`_assign_elements` dealt out one by one follow; each may have several.
+    :func:`_assign_elements` dealt out one by one follow; each may have several. Elements are dealt in row-major
+    order.
+
+    Args:
+        problem: the elements of the reduction, grouped by owners.
     """
     _, shares, single_receptions = _assign_elements(problem)
     for cells, counts, extras, singles in zip(
@@ -262,11 +298,14 @@ class Single(NamedTuple):
             del self.receptions[rank]
 
     def deal(self, load: dict[int, int], count: int) -> None:
-        """Assign ``count`` receptions one by one, each to the rank of ``inside`` with the smallest load.
+        """Assign receptions one by one, each to the rank of ``inside`` with the smallest load.
 
-        Ranks that cannot take another reception are skipped. Of equal loads, an adder of the element wins, then the
-        lowest
-        rank. ``load``, the number of receptions by rank, is updated.
+        Ranks that cannot take another reception are skipped; one rank must be able to. Of equal loads, an adder of
+        the element wins, then the lowest rank.
+
+        Args:
+            load: the number of receptions by rank; updated.
+            count: the number of receptions.
         """
         for _ in range(count):
             ranks = sorted(
@@ -290,15 +329,19 @@ def _reduction_sums(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
 
 @lru_cache(maxsize=512)
 def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
-    """Round the fractional shares of a reduction to whole elements, and keep the busiest rank's load low.
+    """Round the fractional shares of a reduction to whole elements; keep the largest load low.
 
-    Each share is rounded down, and one of the numbers ``LOOSE`` is subtracted from it. The remaining elements are dealt
-    out one by one. The first of the numbers is taken whose busiest rank receives no more than the fractional shares
-    predict, else the one whose busiest rank receives least.
+    Each share is rounded down, and one of the numbers ``LOOSE`` is subtracted from it. The remaining elements are
+    dealt out one by one, those with the fewest possible adders first. Then busy ranks are relieved while that is
+    possible. The first of the numbers is taken whose busiest rank receives no more than the fractional shares
+    predict, else the one whose busiest rank receives least. Cached.
+
+    Args:
+        problem: the elements of the reduction, grouped by owners.
 
     Returns:
-        The receptions of the busiest rank, the shares ``[group][rank]``, and for each group the receptions of each
-        single element.
+        ``(most, shares, receptions)``: the receptions of the busiest rank; the shares ``[group][rank]``; and for each
+        group one dict per single element, with the receptions of its adders by rank.
     """
     extras = problem.extras
     least = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
@@ -331,7 +374,10 @@ def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dic
 def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
     """Return the last ``count`` elements of ``cells`` as single elements without receptions.
 
-    ``inside`` are the ranks that can add up each of them at the lowest cost.
+    Args:
+        cells: the cells of a group.
+        count: the number of elements, at most those of all cells.
+        inside: the ranks that can add up each of them at the lowest cost.
     """
     singles: list[Single] = []
     for cell in reversed(cells):
@@ -344,9 +390,15 @@ def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Si
 def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
     """Let a rank outside ``single.inside`` add up an element, if that helps busy ranks.
 
-    Returns True if it does. It costs one more reception in total. It is tried only if an adder of the element has a
-    load above ``limit`` and all its adders are in ``inside``. If the sum of the loads above ``limit`` does not fall,
-    ``single`` and ``load`` stay as they are.
+    Return True if it does. It costs one more reception in total. It is tried only if an adder of the element has a
+    load above ``limit`` and all its adders are in ``inside``. Ranks with the smallest load are tried first; the first
+    one that makes the sum of the loads above ``limit`` fall is taken. If none does, ``single`` and ``load`` stay as
+    they are.
+
+    Args:
+        single: the element; its receptions are changed in place.
+        load: the number of receptions by rank; changed in place.
+        limit: the load that no rank should exceed.
     """
     if not any(load[rank] > limit for rank in single.receptions) or {*single.receptions} - {*single.inside}:
         return False
@@ -376,8 +428,12 @@ def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
     """Take one reception from the busiest rank; return False if that is impossible.
 
     The reception moves along a chain: each rank gives a reception of an element to the next rank, and the last rank
-    has a
-    load below ``limit``. The shortest chain is taken. Updates ``singles`` and ``load``.
+    has a load below ``limit``. The shortest chain is taken. Without success, nothing changes.
+
+    Args:
+        singles: the single elements; their receptions are changed in place.
+        load: the number of receptions by rank; changed in place.
+        limit: the load that no rank should exceed.
     """
     busiest = max(load, key=lambda rank: load[rank])
     chains: dict[int, list[tuple[int, Single, int]]] = {busiest: []}
@@ -405,8 +461,9 @@ def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
 def _order_adders(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
     """Return the adders of a box in the order in which they pass the sum on.
 
-    Adders that want the result come last. A rank that wants the result and can add its own addend at the end is
-    appended: of several, the one that has sent least.
+    Adders that want the result come last, and of these those that own an addend; equal ones are in the order of
+    ranks. A rank that wants the result and can add its own addend at the end is appended: of several, the one that
+    has sent least. A single adder that receives nothing and owns an addend is left out if such a rank exists.
 
     Args:
         cell: the cell of the box.
@@ -430,14 +487,15 @@ def _build_part(
 ) -> Part:
     """Return a box with its adders, each with the ranks whose addends it adds.
 
-    Of several ranks with the same addend, the one that has sent least sends it. ``sent`` is updated.
+    An adder adds its own addend, then as many others as its receptions allow; the last one adds what remains. Of
+    several ranks with one addend, the one that has sent least sends it; of equal ones, the lowest.
 
     Args:
         cell: the cell of the box.
         order: the adders, in the order in which they pass the sum on.
         box: the box.
         receptions: the receptions of each adder, by rank.
-        sent: the elements that each rank has sent so far.
+        sent: the elements that each rank has sent so far; updated.
     """
     adder_of_term = {cell.term_of[rank]: rank for rank in reversed(order) if rank in cell.term_of}
     remaining = [term for term in range(len(cell.owners)) if term not in adder_of_term]
@@ -458,7 +516,12 @@ def _build_part(
 
 
 def _cut_boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
-    """Return the elements ``first`` to ``last`` of a box in row-major order, as boxes.
+    """Return the elements ``first`` to ``last - 1`` of a box in row-major order, as boxes.
+
+    Args:
+        box: ``(start, stop)`` in each dimension; at least one.
+        first: the number of the first element in the box.
+        last: the number after the last element; the list is empty if it is not above ``first``.
 
     >>> _cut_boxes(((0, 3), (0, 4)), 2, 8)
     [((0, 1), (2, 4)), ((1, 2), (0, 4))]

@@ -1,11 +1,10 @@
 """Count elements and messages that ranks receive in a direct exchange, and elements that the busiest rank sends.
 
 The counts follow from the cuts of each dimension, without a list of transfers. A planner prices many exchanges that
-differ
-in the axes of one or two dimensions, so the counts of one dimension are cached. If everything divides, the counts of the
-busiest rank are products of sizes, however many ranks there are: arrays with an entry for each of 65,536 ranks would
-take
-seconds and gigabytes. On up to ``FEW_RANKS`` ranks, where replicas share boxes, the counts come from the arrays.
+differ in the axes of one or two dimensions, so the counts of one dimension are cached. If everything divides, the
+counts of the busiest rank are products of sizes, however many ranks there are: arrays with an entry for each of
+65,536 ranks would take seconds and gigabytes. On up to ``FEW_RANKS`` ranks, where replicas share boxes, the counts
+come from the arrays.
 """
 
 from __future__ import annotations
@@ -59,7 +58,10 @@ class ExchangeCounts:
 
     @cached_property
     def _blocks(self) -> SourceBlocks:
-        """Distinct source blocks, numbered, and the block that the rank at each position owns."""
+        """Distinct source blocks, numbered, and the block that the rank at each target position owns.
+
+        Blocks with equal bounds in different slices of the mesh, which exchange nothing, count as distinct.
+        """
         have, src = self._ends.have, self._ends.src
         axes = (*[axis for entry in src for axis in entry], *idle_axes(self._ends))
         distinct = have.axis_size(*axes)
@@ -69,9 +71,10 @@ class ExchangeCounts:
 
     @cached_property
     def messages(self) -> np.ndarray:
-        """Number of messages to each position of the target mesh.
+        """Number of messages to each position of the target mesh, as an int64 array.
 
-        On up to ``FEW_RANKS`` ranks per mesh, replicas share what they send, so a box may come in several messages.
+        A message is a box of one source block. On up to ``FEW_RANKS`` ranks per mesh, replicas share what they send,
+        so a box may come in several messages.
         """
         have, src, want, dst, shape = self._ends
         if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
@@ -86,7 +89,8 @@ class ExchangeCounts:
     def _count_few_messages(self) -> np.ndarray:
         """Return the number of messages to each target position if replicas share what they send.
 
-        A source block has one row per replica in the matrix of needs, so the sum over rows is divided by the replicas.
+        A source block has one row per replica in the matrix of needs, so the sum over rows is divided by the
+        replicas. A box counts as the largest number of replicas from which it can come (:func:`senders_of`).
         """
         groups, blocks = idle_axes(self._ends), self._blocks
         needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
@@ -109,7 +113,11 @@ class ExchangeCounts:
 
     @cached_property
     def most_sent(self) -> float:
-        """Number of elements that the busiest rank sends, as a mean over replicas."""
+        """Number of elements that the busiest rank sends, as a mean over replicas.
+
+        It is the largest number of elements of a source block that ranks without the block need, divided by the
+        block's replicas.
+        """
         _, _, want, dst, _ = self._ends
         blocks = self._blocks
         copies = want.size // want.axis_size(
@@ -191,6 +199,9 @@ def _is_nested(ends: Ends) -> bool:
     The exchange must be on one mesh, without an empty dimension. In each dimension, all blocks must have equal sizes
     before and after, and one number of blocks must divide the other. False, too, if a dimension loses axes and gains
     others of which only later ones split the source.
+
+    Args:
+        ends: the splits before and after.
     """
     have, src, want, dst, shape = ends
     if have != want or 0 in shape:
@@ -211,11 +222,15 @@ def _is_nested(ends: Ends) -> bool:
 def _nested_counts(ends: Ends) -> BusiestCounts | None:
     """Return the counts of an exchange with nested blocks, as :func:`_is_nested` demands.
 
-    None if replicas share the sending and their blocks are cut into unequal numbers of boxes.
+    None if replicas share the sending and keep no elements, because their blocks may be cut into unequal numbers of
+    boxes. That concerns meshes of up to ``FEW_RANKS`` ranks.
 
-    In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that the
-    busiest rank owns already are a product of lengths, or none. All target blocks in a source block request its
+    In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that
+    the busiest rank owns already are a product of lengths, or none. All target blocks in a source block request its
     elements, except the elements that its own ranks keep; its replicas send equally many elements.
+
+    Args:
+        ends: the splits before and after; that they are nested is not checked.
     """
     have, src, _, dst, shape = ends
     split_axes = {axis for entry in src for axis in entry}

@@ -51,7 +51,10 @@ class Shares:
             self._serve(owners, needed_boxes)
 
     def _serve(self, owners: list[int], needed_boxes: list[tuple[int, Bounds]]) -> None:
-        """Add the transfers of one source shard.
+        """Add the transfers of one source shard to the lists of its senders and receivers.
+
+        Owners that need elements keep them. The other boxes are one line, which the owners share; see
+        :func:`share_boxes`.
 
         Args:
             owners: the ranks that own the shard.
@@ -98,12 +101,13 @@ def share_boxes(
 ) -> Iterable[tuple[int, int, Bounds]]:
     """Return the boxes that each owner of a source shard sends, as ``(owner, receiver, box)``.
 
-    Each owner sends about equally many elements. A receiver gets one box from each of its senders if the busiest owner
-    then sends at most 4 percent more than the minimum (the last number of `MORE`). Otherwise boxes are cut element by
-    element, and the busiest owner sends the minimum.
+    Each owner sends about equally many elements. A receiver gets one box from each of its senders if the busiest
+    owner then sends at most 4 percent more than the minimum (the last number of `MORE`). Otherwise boxes are cut
+    element by element, and the busiest owner sends the minimum.
 
     Args:
-        line: ``(receiver, box)``: the box of the shard that each receiver needs, in target order.
+        line: ``(receiver, box)``: the box of the shard that each receiver needs, in target order; boxes have
+            elements.
         owners: the ranks that own the source shard.
 
     >>> list(share_boxes([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
@@ -131,9 +135,11 @@ def _cut_within_limit(
 ) -> list[tuple[int, int, Bounds]] | None:
     """Cut boxes so that no owner sends more than ``limit`` elements.
 
+    Owners are filled in order: each takes as much of a box as its limit and ``cut`` allow, the next one the
+    remainder.
+
     Args:
-        senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send some of the box, in order. Each
-            takes as much as its limit allows.
+        senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send some of the box, in order.
         limit: the number of elements that an owner may send.
         cut: the function that splits a box: `_cut_one_box` or `_cut_elements`.
 
@@ -157,10 +163,13 @@ def _cut_within_limit(
 
 
 def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
-    """Cut a box once, into at most ``room`` elements and the remainder, as two lists of at most one box.
+    """Cut a box once, into at most ``room`` elements and the remainder.
 
-    The box is cut along its first dimension of at least `LONG` indices; without one, along the dimension that lets the
-    first box have most elements. A list is empty if its box would be.
+    The box is cut along its first dimension of at least `LONG` (64) indices; without one, along the dimension that
+    lets the first box have most elements, and of equal ones along the first.
+
+    Returns:
+        Two lists of at most one box: the first part and the remainder. A list is empty if its box would be.
     """
     lengths, size = [stop - start for start, stop in box], volume(box)
     if size <= room:
@@ -197,7 +206,13 @@ def _cut_elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
 
 
 def _cut_box(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
-    """Return a box cut after ``count`` indices of dimension ``dim``, as two lists without empty boxes."""
+    """Cut a box after ``count`` indices of dimension ``dim``, into two lists of boxes.
+
+    Empty boxes are left out: with ``count`` 0 the first list is empty.
+
+    >>> _cut_box(((0, 4), (0, 3)), 0, 1)
+    ([((0, 1), (0, 3))], [((1, 4), (0, 3))])
+    """
     if not count:
         return [], [box]
     (start, stop), left, right = box[dim], box[:dim], box[dim + 1 :]
@@ -210,6 +225,8 @@ def _group_owners(
     shape: Sequence[int], mesh: Mesh, entries: Entries, free_axes: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[int]]:
     """Return the ranks that own each non-empty shard, by ``(slice of the mesh, box)``.
+
+    The keys are in the order of slices and, in them, of blocks; the ranks are in the order of positions.
 
     Args:
         shape: the shape of the tensor.
@@ -238,7 +255,10 @@ def _group_owners(
 def shared_transfers(ends: Ends) -> Shares | None:
     """Return the transfers of an exchange in which replicas share the sending.
 
-    None if a mesh has more than `FEW_RANKS` ranks, or if the source has no replicas. Cached by value.
+    None if a mesh has more than `FEW_RANKS` ranks, or if the source has no replicas that send. Cached by value.
+
+    Args:
+        ends: the splits before and after.
     """
     have, src, want, _, _ = ends
     if have.size > FEW_RANKS or want.size > FEW_RANKS:

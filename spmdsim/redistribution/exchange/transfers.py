@@ -79,7 +79,13 @@ class Transfers(Sequence[Transfer]):
                 gc.enable()
 
     def _select_boxes(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
-        """Return the box of each transfer, given the boxes of all cells in row-major order."""
+        """Return the box of each transfer, in order, from the boxes of all cells in row-major order.
+
+        Without a list of cell numbers, these are all boxes. Repeated or unsorted numbers are allowed.
+
+        Args:
+            boxes: the boxes of all cells; read once.
+        """
         cells, count = self._cells, math.prod([len(edges) - 1 for edges in self._edges])
         if cells is None:
             return boxes

@@ -1,9 +1,8 @@
 """The implementations of a step on MPI: their names, prices and buffers. A plan's peak memory follows from them.
 
 An implementation follows from the step, the element type and the tuning. All members of a group derive equal lists,
-so a plan
-knows without MPI what a step needs. The model's choice is the first; `worlds/mpi` tries the others when a step repeats.
-All implementations give equal numbers, unless the world has `reproducible=False`.
+so a plan knows without MPI what a step needs. The model's choice is the first; `worlds/mpi` tries the others when a
+step repeats. All implementations give equal numbers, unless the world has `reproducible=False`.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ def implementations_of(
 ) -> tuple[Implementation, ...]:
     """Return the implementations of a step for one rank, at most three, the model's choice first.
 
-    A rank outside of both meshes gets one implementation, named "nothing".
+    All members of a group get equal names in equal order. A rank outside of both meshes gets one implementation,
+    named "nothing".
 
     Args:
         step: the step.
@@ -109,8 +109,15 @@ def _single_implementation(
 ) -> Implementation:
     """Return the implementation of a halo, local, reshaping, direct reduction or scan step.
 
-    Steps of these kinds have one implementation; see :func:`has_implementations`. The arguments are those of
-    :func:`implementations_of`.
+    Its name is "halo", the collective's name, "numbered", "summed", or that of :func:`_choose_scan`. Its buffers are
+    counted in bytes.
+
+    Args:
+        step: a step for which :func:`has_implementations` is False.
+        rank: a rank of one of its meshes.
+        dtype: the element type.
+        tuning: the choices for the MPI library; only a scan reads them.
+        count: the number of elements that MPI can count in one message; only a scan reads it.
     """
     if isinstance(step, HaloStep):
         return Implementation("halo", _count_halo_buffer(step, rank) * dtype.itemsize)
@@ -132,8 +139,15 @@ def _list_placing(
     """Return the implementations of an exchange, all_gather or all_to_all.
 
     Those that ``tuning.first`` names come first, then the cheapest ones. There is only one, "same", if the group has
-    one rank or the tensor is empty, and one, "broadcast", if one rank owns the source and the target is replicated. The
-    arguments are those of :func:`implementations_of`.
+    one rank or the tensor is empty, and one, "broadcast", if one rank owns the source of an exchange and the target
+    is replicated.
+
+    Args:
+        step: the step.
+        rank: a rank of one of its meshes.
+        dtype: the element type.
+        tuning: the choices for the MPI library.
+        count: the number of elements that MPI can count in one message.
     """
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
@@ -152,10 +166,15 @@ def _preference(implementation: Implementation, tuning: Tuning) -> int:
 
 
 def _needs_memory(step: Step, rank: int) -> bool:
-    """Return True if a local step needs new memory on this rank for its result.
+    """Return True if a local step counts as new memory on this rank.
 
-    A reshape needs none. A fill needs none where the rank keeps its values and they are not divided. A slice needs
-    none if the rank's target box is contiguous in its source box, because a view is enough.
+    A reshape needs none. A fill counts, except for an average whose source and target box are equal. (Of replicas,
+    the first keeps its values without a copy; it counts, too.) Other steps need none if the rank's target box equals
+    its source box or is contiguous in it, because a view is enough.
+
+    Args:
+        step: a local step.
+        rank: a rank of its mesh.
     """
     if step.collective == "reshape":
         return False
@@ -180,15 +199,26 @@ def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
 
 
 def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Implementation]:
-    """Return the implementations of a step that moves boxes.
+    """Return the implementations of a step that moves boxes, with prices in nanoseconds.
 
-    Their prices are those of the largest shard of any member. Groups of more than :data:`FEW_RANKS` ranks, other than
-    gathers, and shards of more than ``count`` elements send messages to their peers only.
+    Groups of more than :data:`FEW_RANKS` ranks, other than gathers, and shards of more than ``count`` elements send
+    "messages" to their peers only. Gathers are priced by :func:`_price_gathers`. If source and target are one equal
+    block per member, the implementations are "swap" and "messages", else "typed", "packed" and "messages". Boxes that
+    are not contiguous go through buffers; "typed" and "swap" have none.
+
+    Let g be the members, b the bytes of the largest shard of any member, and c = b copy / 1000. Copies k are (2 (g -
+    1) + 1) c / g.
+
+    * messages: c + 4 g call; before "typed" and "packed" also k + g piece, for the packing;
+    * swap: c + call;
+    * typed: c + g call + b typed / 1000;
+    * packed: c + g call + k + (2 g - 1) piece.
 
     Args:
         traffic: the transfers of this rank.
         itemsize: the bytes of an element.
-        tuning: the choices for the MPI library.
+        tuning: the choices for the MPI library: ``call`` and ``piece`` in nanoseconds, ``copy`` and ``typed`` in
+            picoseconds per byte.
         count: the number of elements that MPI can count in one message.
     """
     size, nbytes = len(traffic.members), traffic.largest * itemsize
@@ -222,7 +252,11 @@ def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count:
 def find_threshold(table: Thresholds, ranks: int) -> int:
     """Return the bytes of a table's last pair with at most ``ranks`` ranks, or :data:`NEVER`.
 
-    From so many bytes on, the alternative pays in a group of ``ranks`` ranks.
+    From so many bytes on, the alternative pays in a group of ``ranks`` ranks. :data:`NEVER` is 2**62 bytes.
+
+    Args:
+        table: pairs of a number of ranks and bytes, by increasing number.
+        ranks: the number of ranks of the group.
 
     >>> find_threshold(((2, 10), (8, 30)), 6), find_threshold(((2, 10), (8, 30)), 1) == NEVER
     (10, True)
@@ -235,10 +269,22 @@ def find_threshold(table: Thresholds, ranks: int) -> int:
 
 
 def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
-    """Return the implementations of an all_gather, with prices for the largest shard.
+    """Return the implementations of an all_gather, with their prices in nanoseconds; unsorted.
 
-    If the members' blocks are contiguous in the result, MPI gathers into it. Otherwise blocks are gathered in a
-    buffer and copied, or MPI places them by derived types.
+    If the members' blocks are contiguous in the result, MPI gathers into it: "gather", or "messages". Otherwise
+    blocks are gathered in a buffer and copied, in chunks of rows if rows are equal ("gather rows"), else as one
+    ("gather, unpack"); or MPI places them by derived types ("gather typed", only for rows, and "typed").
+
+    With g members, b bytes of the largest shard and c = b * copy / 1000:
+
+    * gather: c + call; messages: c + 4 g call;
+    * gather, unpack: 2 c + call + g piece; gather rows: 2 c + (call + piece) per chunk;
+    * gather typed: c + b * typed / 1000 + call; typed: c + b * typed / 1000 + g call.
+
+    Args:
+        traffic: the transfers of this rank.
+        itemsize: the bytes of an element.
+        tuning: the choices for the MPI library, with the bytes of a ``chunk``.
     """
     assert traffic.gathered is not None
     size, nbytes = len(traffic.members), traffic.largest * itemsize
@@ -266,9 +312,13 @@ def _count_halo_buffer(step: HaloStep, rank: int) -> int:
     Counted are
 
     - messages to other ranks that are not one contiguous box of the shard,
-    - messages from other ranks that are not one contiguous box, are added up (from windows back to blocks), or go into
-      a padded buffer,
+    - messages from other ranks that are not one contiguous box, are added up (from windows back to blocks), or go
+      into a padded buffer,
     - the padding of the padded buffer; see :func:`padded_buffer`.
+
+    Args:
+        step: the halo exchange.
+        rank: a rank of its mesh.
     """
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
     room = padded_buffer(step, rank)
@@ -328,10 +378,18 @@ def _list_reductions(
 ) -> tuple[Implementation, ...]:
     """Return the implementations of an all_reduce or reduce_scatter, the preferred one first.
 
-    There is only one, "same", if the group has one rank or the shard is empty. MPI's own reduction ("native") reduces in
-    an order of its own. It is left out if the order can change the result and groups of the mesh could differ in it.
-    With ``reproducible``, it is also left out if it is not the first one, and the others are left out if it is. The
-    arguments are those of :func:`implementations_of`.
+    There is only one, "same", if the group has one rank or the shard is empty. Those that ``tuning.first`` names come
+    first, then the model's order. MPI's own reduction ("native") reduces in an order of its own. It is left out if
+    the order can change the result and groups of the mesh could differ in it. With ``reproducible``, it is also left
+    out if it is not the first one, and the others are left out if it is.
+
+    Args:
+        step: the step.
+        rank: a rank of its mesh.
+        dtype: the element type.
+        tuning: the choices for the MPI library.
+        count: the number of elements that MPI can count in one message.
+        reproducible: as in :func:`implementations_of`.
     """
     size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
@@ -370,7 +428,12 @@ def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
 def _in_one_order(mesh: Mesh, size: int) -> bool:
     """Return True if MPI reduces in one order in all groups of ``size`` ranks, so that replicas are equal.
 
-    That is so if the mesh numbers its ranks in ascending order, or if the group is the whole mesh.
+    That is so if the mesh numbers its ranks in ascending order, or if the group is the whole mesh. False does not
+    mean that results differ.
+
+    Args:
+        mesh: the mesh whose axes form the groups.
+        size: the number of ranks of a group.
     """
     return (
         mesh.ranks is None
@@ -382,9 +445,16 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
 def _choose_scan(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
     """Return the implementation of an exclusive scan on one rank.
 
-    It is "identity" in a group of one rank, and MPI's "scan" if the arrays are large, MPI has the reduction, and the
-    order of its operands is that of the step. Otherwise all arrays are gathered on each rank: "scan gathered". The
-    arguments are those of :func:`implementations_of`.
+    It is "identity" in a group of one rank. It is MPI's "scan" if the group's arrays exceed ``tuning.gather_reduce``
+    bytes, MPI has the reduction, and the order of its operands is that of the step. Otherwise all arrays are gathered
+    on each rank: "scan gathered".
+
+    Args:
+        step: the scan.
+        rank: a rank of its mesh.
+        dtype: the element type.
+        tuning: the choices for the MPI library.
+        count: the number of elements that MPI can count in one message; longer arrays are gathered.
     """
     order, nbytes = step.order(rank), step.array_elements(rank) * dtype.itemsize
     if len(order) == 1:
@@ -406,10 +476,12 @@ def _list_all_reduces(
 ) -> list[Implementation]:
     """Return the implementations of an all_reduce, the model's choice first.
 
-    MPI's "native" one comes first for small arrays, last for large ones, and is left out if MPI lacks the reduction.
+    "gathered" comes before "composed", and exists only up to ``tuning.gather_reduce`` bytes of all ranks. MPI's
+    "native" one comes first below ``tuning.compose_all_reduce`` bytes per rank, else last. It is left out if MPI
+    lacks the reduction.
 
     Args:
-        op: the reduction.
+        op: the name of the reduction; None does not occur in steps that reduce.
         dtype: the element type.
         elements: the number of elements of each rank.
         size: the number of ranks of a group.
@@ -433,8 +505,17 @@ def _list_reduce_scatters(
 ) -> list[Implementation]:
     """Return the implementations of a reduce_scatter with these blocks, the model's choice first.
 
-    MPI's "native" one comes first for small arrays, last for large ones, and is left out if MPI lacks the reduction or
-    cannot count the elements. "small" needs equal blocks. The arguments are like those of :func:`_list_all_reduces`.
+    MPI's "native" one comes first below ``tuning.compose_reduce_scatter`` bytes per rank, else last. It is left out
+    if MPI lacks the reduction or cannot count the elements. "small" needs equal blocks and sums in the element type;
+    it comes before "composed" up to ``tuning.small_block`` bytes of a block.
+
+    Args:
+        op: the name of the reduction; None does not occur in steps that reduce.
+        dtype: the element type.
+        layout: the blocks of the members in this rank's source.
+        size: the number of ranks of a group.
+        tuning: the choices for the MPI library.
+        count: the number of elements that MPI can count in one message.
     """
     total, own_elements = sum(layout.counts), math.prod(layout.target)
     nbytes, wider = total * dtype.itemsize, _accumulator_itemsize(op, dtype)
@@ -468,8 +549,15 @@ def step_memory(
 ) -> tuple[int, int]:
     """Return the bytes of new memory on a rank of ``MPIWorld`` in a step: ``(shard, buffers)``.
 
-    The shard is that after the step; it takes 0 bytes if it is the shard before or a view of it. Values are packed and
-    received in the buffers. Those of an all_gather in groups of more than 1,024 ranks are left out.
+    The shard is that after the step; it takes 0 bytes if it is the shard before or a view of it. Values are packed
+    and received in the buffers. Those of an all_gather in groups of more than 1,024 ranks are left out; an all_to_all
+    counts as an exchange there.
+
+    Args:
+        step: the step.
+        rank: the rank.
+        dtype: the element type.
+        tuning: the choices for the MPI library.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -502,7 +590,17 @@ def plan_peak(steps: Sequence[Step], step_dtype: np.dtype, dtype: np.dtype) -> i
 
 
 def _peak_on_rank(steps: Sequence[Step], rank: int, step_dtype: np.dtype, dtype: np.dtype) -> int:
-    """Return the peak bytes of a plan on one rank; the arguments are those of :func:`plan_peak`."""
+    """Return the peak bytes of a plan on one rank.
+
+    At each step, the first shard, the shard before, the shard after and the step's buffers exist. If the types
+    differ, the rounded result is added at the end.
+
+    Args:
+        steps: the steps; at least one.
+        rank: the rank.
+        step_dtype: the element type in which the steps run.
+        dtype: the element type of the result.
+    """
     start = _shard_size(steps[0].src, steps[0].shape, rank) * step_dtype.itemsize
     before, peak = 0, start
     for step in steps:

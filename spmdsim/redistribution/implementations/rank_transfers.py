@@ -21,7 +21,13 @@ from spmdsim.errors import PlanError
 
 
 def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
-    """Return the offset of a contiguous box in the flat array, or None if the box is not contiguous.
+    """Return the offset of a contiguous box in the flat array, or None for other boxes.
+
+    The array is in row-major order; the offset is in elements.
+
+    Args:
+        shape: the shape of the array.
+        index: the slices of the box, with start, stop and step 1.
 
     >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
     (6, None)
@@ -102,6 +108,10 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
     Of several members with equal source boxes, the receiver itself provides the box if it is one of them, else the
     first.
 
+    Args:
+        step: the step.
+        rank: a rank of its mesh.
+
     Raises:
         PlanError: If the group's source boxes do not cover the rank's target box.
     """
@@ -137,9 +147,16 @@ def _receive_from_members(
 ) -> tuple[tuple[MemberBox, ...], tuple[Index, Index] | None]:
     """Return the boxes that member ``me`` receives, and the box that it keeps.
 
-    They are as in :class:`RankTransfers`. ``before`` has the source box of each member, ``target`` is the box that
-    ``me`` wants. Members with equal source boxes are replicas: ``me`` reads its own box if it has one, else that of
-    the first replica.
+    Members with equal source boxes are replicas: ``me`` reads its own box if it has one, else that of the first
+    replica. Boxes without elements are left out.
+
+    Args:
+        before: the source box of each member.
+        target: the box that ``me`` wants.
+        me: the number of the member.
+
+    Returns:
+        ``(receives, local_box)`` as in :class:`RankTransfers`; ``local_box`` is None if nothing is kept.
     """
     receives, local_box, sources = [], None, set()
     for member in (me, *(member for member in range(len(before)) if member != me)):
@@ -155,7 +172,9 @@ def _receive_from_members(
 
 
 def _send_to_members(before: list[Bounds], after: list[Bounds], me: int) -> tuple[MemberBox, ...]:
-    """Return the boxes that member ``me`` sends: none if an earlier member has an equal source box.
+    """Return the boxes that member ``me`` sends; () if an earlier member has its source box.
+
+    Members with an equal source box get none, and empty boxes are left out.
 
     Args:
         before: the source box of each member.
@@ -184,9 +203,13 @@ def _gathered_boxes(before: list[Bounds], after: list[Bounds]) -> tuple[Index | 
 
 
 def _have_equal_shapes(before: list[Bounds], after: list[Bounds]) -> bool:
-    """Return True if all boxes have equal shapes, and one dimension is split before and another one after.
+    """Return True if boxes have equal shapes, and another dimension is split before than after.
 
     Then all members cut their boxes at equal positions, so a fact about the blocks of one member holds for all.
+
+    Args:
+        before: the source box of each member.
+        after: the target box of each member.
     """
     shapes = {_box_shape(box) for box in before}, {_box_shape(box) for box in after}
     split_before, split_after = _differing(before), _differing(after)
@@ -202,7 +225,14 @@ def _differing(boxes: list[Bounds]) -> list[int]:
 
 
 def _is_block_per_member(traffic: RankTransfers) -> bool:
-    """Return True if source and target are one equal block per member, in the order of the members."""
+    """Return True if source and target are one equal block per member, in their order.
+
+    A block is contiguous in the rank's shard, and block ``k`` goes to member ``k`` or comes from it. False if the
+    rank keeps nothing.
+
+    Args:
+        traffic: the transfers of one rank.
+    """
     if traffic.local_box is None:
         return False
     for stays, pieces, shape in (
@@ -220,12 +250,15 @@ def _is_block_per_member(traffic: RankTransfers) -> bool:
 def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     """Return the transfers of one rank in a direct exchange.
 
-    The members are the ranks of both meshes. ``gathered`` is None, ``swapped`` is False, and ``largest`` is the number
-    of elements of the whole tensor.
+    The members are the ranks of both meshes, sorted. ``gathered`` is None, ``swapped`` is False, and ``largest`` is
+    the number of elements of the whole tensor.
 
     Args:
         step: the exchange.
         rank: a rank of at least one of the two meshes.
+
+    Raises:
+        PlanError: If pending values would have to be reduced.
     """
     from spmdsim.redistribution.exchange.direct import exchange_between
 
@@ -272,12 +305,14 @@ class Side:
 
 
 def arrange_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
-    """Return counts and offsets by member of the boxes that a rank sends or receives.
+    """Return one side of a packed exchange: counts and offsets by member of a rank's boxes.
 
-    They are ``direct``, without a buffer, if all boxes are contiguous in the shard and no member has two.
+    The side is ``direct``, without a buffer, if all boxes are contiguous in the shard and no member has two.
+    Otherwise offsets count in a buffer with the boxes in the given order; boxes of one member must follow one
+    another.
 
     Args:
-        pieces: the boxes.
+        pieces: the boxes that the rank sends or receives.
         shape: the shape of the rank's shard.
         size: the number of members.
     """
@@ -318,7 +353,12 @@ class Blocks:
 def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     """Return the block of each member in the shard of ``rank``, for a reduce_scatter.
 
-    ``members`` are the sorted world ranks of the group of ``rank``.
+    An empty block gets an empty index.
+
+    Args:
+        step: the reduce_scatter.
+        members: the sorted world ranks of the group of ``rank``.
+        rank: the rank.
     """
     source = step.src.bounds(step.shape, rank)
     shape = _box_shape(source)
@@ -348,8 +388,12 @@ def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
 def count_blocks(step: Step, rank: int) -> Blocks:
     """Return the result of :func:`list_blocks` for large groups, with empty ``indices``.
 
-    It is enough to size buffers. A dimension's cuts depend on the member's coordinates along a few axes, so NumPy counts
-    the blocks of all members at once.
+    It is enough to size buffers. A dimension's cuts depend on the member's coordinates along a few axes, so NumPy
+    counts the blocks of all members at once. Members are in the order of their ranks.
+
+    Args:
+        step: the reduce_scatter.
+        rank: the rank in whose shard the blocks are.
     """
     mesh, shape = step.src.mesh, step.src.local_shape(step.shape, rank)
     sizes, coordinates, order = _list_member_coordinates(step, rank)
@@ -400,8 +444,12 @@ def _list_member_coordinates(step: Step, rank: int) -> tuple[list[int], dict[str
 def count_rows(traffic: RankTransfers) -> int | None:
     """Return the number of rows of an all_gather's result, or None without equal rows.
 
-    A row is the dimension in which the members' blocks follow one another, with the dimensions after it. Each row must
-    have equally many elements of each member, in the order of the members.
+    The members' blocks follow one another along one dimension. A row is this dimension with the dimensions after it;
+    the dimensions before it are counted. All blocks must have equal shapes, with elements, in the order of the
+    members.
+
+    Args:
+        traffic: the transfers of an all_gather; ``gathered`` must not be None.
     """
     assert traffic.gathered is not None
     first, position = traffic.gathered[0], 0

@@ -41,8 +41,12 @@ def require_reproducible(value: object) -> bool:
 def select_candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Implementation, ...]:
     """Return the implementations that trials measure, the model's choice first.
 
-    ``mode`` is that of ``SPMDSIM_TUNE``. They are the first one in the mode "off", all in the mode "full", and in the
-    mode "first" those whose price is at most ``WITHIN`` (2) times that of the first one.
+    They are the first one in the mode "off", all in the mode "full", and in the mode "first" those whose price is at
+    most ``WITHIN`` (2) times that of the first one.
+
+    Args:
+        implementations: the implementations of a step, with prices in nanoseconds; at least one.
+        mode: the mode of ``SPMDSIM_TUNE``; another word counts as "first".
 
     >>> prices = Implementation("a", nanoseconds=5), Implementation("b", nanoseconds=9), Implementation("c", nanoseconds=11)
     >>> [[one.name for one in select_candidates(prices, mode)] for mode in ("off", "first", "full")]
@@ -116,10 +120,14 @@ class Trial:
         return len(self.times) >= self.tries * len(self.names)
 
     def decide(self, slowest: Sequence[float]) -> None:
-        """Choose an implementation by the times of this trial and the last one, and schedule the next trial.
+        """Choose an implementation by the times of two trials, and schedule the next trial.
 
-        ``slowest`` has, for each call of the trial, the microseconds of its slowest rank. The fastest implementation
-        replaces the chosen one only if its least time is below ``BETTER`` (0.95) times that of the chosen one.
+        The fastest implementation, by its least time in both trials, replaces the chosen one only if this time is
+        below ``BETTER`` (0.95) times that of the chosen one. The next trial starts after ``pause`` calls:
+        :data:`PAUSE` (32) calls after the first trial, then :data:`GROWTH` (4) times as many from trial to trial.
+
+        Args:
+            slowest: for each call of the trial, the microseconds of its slowest rank.
         """
         last = tuple(
             min(time for call, time in enumerate(slowest) if self.index_at(call) == k)
@@ -160,7 +168,13 @@ class TunedStep:
     def of(step: str, ranks: int, trial: Trial) -> TunedStep:
         """Return the current result of the trial of a step.
 
-        ``step`` is the step in words, ``ranks`` the number of ranks of its group.
+        The reason is one of: taken from a file's record; the least times in microseconds, fastest first; the model's
+        choice, because nothing was tried, tries are not complete, or no other implementation is close.
+
+        Args:
+            step: the step in words.
+            ranks: the number of ranks of its group.
+            trial: the trial.
         """
         times, why = dict(zip(trial.names, trial.least)), "by the model: it was not tried yet"
         if trial.is_recorded:
@@ -200,12 +214,17 @@ class TunedSteps(Pictured):
         return [(tuned.step, str(tuned.ranks), tuned.implementation, tuned.why) for tuned in self.steps]
 
     def save(self, path: str | Path) -> None:
-        """Write the records to a file that ``SPMDSIM_TUNE`` can name. Keep the file's records of other steps.
+        """Write the records to a file that ``SPMDSIM_TUNE`` can name; keep its other records.
 
-        One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
+        Records are those of earlier trials and the steps that were tried here. A world without an MPI library writes
+        nothing. One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
+
+        Args:
+            path: the file; it is created if it does not exist.
 
         Raises:
             InputError: If the file has other contents.
+            OSError: If the file cannot be written.
         """
         tried = {
             tuned.step: TrialRecord(tuned.implementation, tuned.microseconds)

@@ -50,7 +50,14 @@ class TrialRecords:
 
     @staticmethod
     def parse(data: Any) -> TrialRecords:
-        """Return the records in the data of a file. Raise ValueError if the data are something else."""
+        """Return the records in the data of a file.
+
+        Args:
+            data: a dict from JSON: ``{machine: {step: {"implementation": name, "microseconds": {name: number}}}}``.
+
+        Raises:
+            ValueError: If the data are something else.
+        """
         return TrialRecords(
             {
                 name: {step: _parse_record(record) for step, record in _list_items(steps)}
@@ -70,7 +77,7 @@ class TrialRecords:
         return TrialRecords(both)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the records in plain types, for a file."""
+        """Return the records in plain types, for a file, in the form that :meth:`parse` reads."""
         return {
             name: {
                 step: record._asdict() | {"microseconds": dict(record.microseconds)}
@@ -98,9 +105,14 @@ def _list_items(data: Any) -> list[tuple[str, Any]]:
 
 
 def _parse_record(data: Any) -> TrialRecord:
-    """Return the record that a JSON value describes; raise ValueError for other values.
+    """Return the record that a JSON value describes.
 
-    The key of the implementation may have its former name, "way".
+    Args:
+        data: ``{"implementation": name, "microseconds": {name: number}}``. The key of the implementation may have its
+            former name, "way"; the microseconds may be missing.
+
+    Raises:
+        ValueError: If the value has another form.
     """
     facts = dict(_list_items(data))
     name, microseconds = facts.get("implementation", facts.get("way")), facts.get("microseconds", {})
@@ -112,7 +124,16 @@ def _parse_record(data: Any) -> TrialRecord:
 
 
 def load_tuning(path: str | Path) -> dict[str, Any]:
-    """Return the data of a tuning file by MPI library; an empty dictionary if the file does not exist."""
+    """Return the data of a tuning file, settings by MPI library; {} if the file does not exist.
+
+    The settings are dicts by name; they are not checked.
+
+    Args:
+        path: a JSON file.
+
+    Raises:
+        InputError: If the file is no JSON file of such dicts.
+    """
     if not Path(path).exists():
         return {}
     data = read_json(path, "a tuning file")
@@ -128,12 +149,17 @@ def _rename_ways(settings: dict[str, Any]) -> dict[str, Any]:
 def save_tuning(path: str | Path, vendor: str, later: TrialRecords | Mapping[str, Any]) -> None:
     """Add records, or the settings of a library, to a tuning file. Keep its other contents.
 
-    The later value of a setting or step replaces the earlier one. Other processes that write the file wait.
+    The later value of a setting or step replaces the earlier one. The file is replaced as a whole, so readers never
+    see a half of it. Other processes that write the file wait.
 
     Args:
-        path: the file; it is created if it does not exist.
+        path: the file; it is created if it does not exist, in a folder that must exist.
         vendor: the MPI library.
         later: the records or settings.
+
+    Raises:
+        InputError: If the file has other contents.
+        OSError: If the file cannot be written.
     """
     settings_added = {"implementations": later.to_dict()} if isinstance(later, TrialRecords) else later
     with _lock_folder(Path(path).absolute().parent):
@@ -154,10 +180,13 @@ def save_tuning(path: str | Path, vendor: str, later: TrialRecords | Mapping[str
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block; other processes that lock it wait.
+    """Lock a folder during the block; other processes that lock it wait. The context yields None.
 
     On a file system without locks, processes do not wait for each other. The folder itself is locked, so that no lock
     file remains.
+
+    Raises:
+        OSError: If the folder cannot be opened.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -250,6 +279,12 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 def _read_choices(path: str, vendor: str) -> dict[str, Any]:
     """Return the choices of a file for an MPI library by name; empty if the file has none for it.
 
+    The choices of all libraries in the file are checked.
+
+    Args:
+        path: a JSON file of choices by library.
+        vendor: the MPI library, by mpi4py's name.
+
     Raises:
         InputError: If the file is no tuning file, or names an unknown library or choice.
     """
@@ -269,7 +304,9 @@ def _read_choices(path: str, vendor: str) -> dict[str, Any]:
 def _check_settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
     """Return the choices of a library, converted to their types.
 
-    ``changes`` are the file's values by name; ``path`` is the file, for messages.
+    Args:
+        changes: the file's values by name of the choice, a field of :class:`Tuning`.
+        path: the file, for messages.
 
     Raises:
         InputError: If a name is unknown.
@@ -285,8 +322,13 @@ def _check_settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
 def _check_setting(name: str, value: Any) -> Any:
     """Convert a JSON value to the type of the choice ``name``.
 
-    It is a number, thresholds, names of implementations, or records of trials. Raise ValueError for a value of
-    another type.
+    Args:
+        name: a field of :class:`Tuning`.
+        value: by name: "implementations" has records of trials; "first" a list of names; a table of thresholds has
+            pairs of ranks and bytes; all others have a non-negative integer.
+
+    Raises:
+        ValueError: If the value has another type or is negative.
     """
     if name == "implementations":
         return TrialRecords.parse(value)

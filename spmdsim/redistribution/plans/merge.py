@@ -1,9 +1,8 @@
 """Merge collectives of several tensors into one message.
 
-Gradients that are reduced along equal mesh axes, or scattered along them over the same dimension, are concatenated and
-sent in one call per bucket. The bytes are equal, and the latency is paid once. Parameters that are gathered after a
-step of
-a split optimiser are merged, too. Training and the strategy search both use this module.
+Gradients that are reduced along equal mesh axes, or scattered along them over the same dimension, are concatenated
+and sent in one call per bucket. The bytes are equal, and the latency is paid once. Parameters that are gathered after
+a step of a split optimiser are merged, too. Training and the strategy search both use this module.
 """
 
 from __future__ import annotations
@@ -60,9 +59,14 @@ class Merge:
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """Return the collective on a one-dimensional tensor; ``elements`` is what each rank owns before it.
+        """Return the collective on a one-dimensional tensor.
 
-        It does not reduce along ``unscattered_axes``: see :meth:`steps`.
+        An all_gather makes a tensor of ``elements`` times the group's ranks. A reduction leaves ``elements``
+        (all_reduce) or splits them by ``axes`` (reduce_scatter). It does not reduce along ``unscattered_axes``: see
+        :meth:`steps`.
+
+        Args:
+            elements: the number of elements that each rank owns before it.
         """
         if self.op is None:
             split = Layout(self.mesh, (self.axes,))
@@ -100,7 +104,18 @@ class Merge:
 def _message_steps(
     merge: Merge, elements: int, copies: tuple[str, ...], itemsize: int, machine: Any
 ) -> tuple[Step, ...]:
-    """Return :meth:`Merge.steps`, cached by value: messages of equal layers are planned once."""
+    """Return :meth:`Merge.steps`, cached by value: messages of equal layers are planned once.
+
+    A gather, and a reduction without replicas and unscattered axes, are one step. Other reductions are the cheapest
+    plan for a one-dimensional tensor that the remaining axes of the mesh split.
+
+    Args:
+        merge: the properties of the message.
+        elements: the number of elements that every rank owns.
+        copies: the axes along which ranks own replicas of all tensors.
+        itemsize: the bytes of an element.
+        machine: the cost model that chooses the plan; None to count bytes.
+    """
     if merge.op is None or not (copies or merge.unscattered_axes):
         return (merge.step(elements),)
     reduced = (*merge.axes, *merge.unscattered_axes)
@@ -117,7 +132,12 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """Return the properties by which a reduction can share a message, or None if it cannot.
 
     It can if all pending axes have one reduction, are all reduced on one mesh, and all shards have equal sizes. The
-    result may be split further in one dimension, by pending axes only.
+    result may be split further in one dimension, by pending axes only. It cannot for layouts with windows.
+
+    Args:
+        src: the layout before, with pending values.
+        dst: the layout after.
+        shape: the global shape.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> merge_of(mesh(None, "tp", partial="dp"), mesh(None, "tp"), (8, 8)).collective
@@ -146,7 +166,13 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
 def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """Return the properties by which an all_gather can share a message, or None if it cannot.
 
-    It can if it gathers one dimension only, nothing is pending, and all shards have equal sizes.
+    It can if it gathers the last axes of one dimension and changes no other, nothing is pending, there is one mesh,
+    and all shards have equal sizes.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> gather_of(mesh("dp", "tp"), mesh(None, "tp"), (8, 8)).axes
@@ -185,10 +211,14 @@ def shard_elements(src: Layout, shape: Sequence[int]) -> int:
 
 
 def fill_buckets(items: Iterable[tuple[Item, int]], full_nbytes: int = BUCKET_BYTES) -> list[list[Item]]:
-    """Cut a sequence of items into buckets.
+    """Cut a sequence of items into buckets: lists of items whose bytes travel in one message.
 
-    An item that fills a bucket to ``full_nbytes`` or more ends it. ``items`` has pairs of an item and its bytes. The
-    order stays.
+    A bucket ends with the item that brings it to ``full_nbytes`` or more. The order of the items stays. No items give
+    no buckets.
+
+    Args:
+        items: pairs of an item and its bytes.
+        full_nbytes: the bytes at which a bucket is full; 25 MiB by default.
 
     >>> fill_buckets([("a", 10), ("b", 10), ("c", 15), ("d", 40)], 20)
     [['a', 'b'], ['c', 'd']]

@@ -4,8 +4,7 @@
 * The direct exchange, after pending values are reduced.
 * Between meshes: an exchange that splits a replicated target over its ranks, and an all_gather there.
 * The direct reduction, if plans are compared by bytes alone and the others exceed the lower bound. It is built on one
-mesh of
-  up to 64 ranks, and between two meshes of up to 512 ranks each.
+  mesh of up to 64 ranks, and between two meshes of up to 512 ranks each.
 """
 
 from __future__ import annotations
@@ -113,9 +112,15 @@ class PlanTask(NamedTuple):
     to_shape: Shape | None = None
 
     def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
-        """Return a candidate with these steps and their price on the machine, or by bytes without a machine.
+        """Return a candidate with these steps and their price in seconds.
 
-        If no step sends anything, ``kind`` is replaced by ``"local"``. ``allowed`` is as in :class:`Candidate`.
+        On a machine, the price is the sum of the steps' seconds. Without one, it is the bytes that the busiest rank
+        receives over all steps, times 1.2e-10 s.
+
+        Args:
+            steps: the steps from ``src`` to ``dst``.
+            kind: the kind of plan; replaced by ``"local"`` if no step sends anything.
+            allowed: as in :class:`Candidate`.
         """
         local = all(step.collective in LOCAL_STEPS for step in steps)
         kind = LOCAL if local else kind
@@ -142,7 +147,12 @@ def common_endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, La
 def build_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
     """Return the plans between two layouts without axes of size 1, best first; at least one.
 
-    ``task.to_shape`` is ignored. With ``everything``, plans that cannot win are built, too, for tables.
+    They are sorted by :attr:`Candidate.order`. If the target has pending axes that are not pending in the source,
+    each plan leads to the layout of :func:`layout_before_fill` and ends with a local fill.
+
+    Args:
+        task: the layouts, shape and machine; ``to_shape`` is not used.
+        everything: True to build plans that cannot win, too, for tables.
     """
     dst = task.dst
     base = layout_before_fill(task.src, dst, task.shape)
@@ -174,13 +184,19 @@ def _split_largest(dims: list[list[str]], axes: list[str], mesh: Mesh, shape: Sh
 def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     """Return the layout that one local ``fill`` step turns into ``dst``, or ``dst`` itself.
 
-    A fill makes axes pending without messages: one rank along the axis keeps the values. For each axis that is pending
-    only in ``dst``, the returned layout has:
+    A fill makes axes pending without messages: one rank along the axis keeps the values, and the others get what the
+    reduction ignores. ``dst`` is returned if all of its pending axes are pending in ``src`` by the same reduction on
+    one mesh. Otherwise, for each axis that is pending only in ``dst``, the returned layout has:
 
-    * source on another mesh: a split of the dim with the largest shards.
-    * axis splits a dim of the source: the same split.
-    * axis replicates the source: a split of the dim with the largest shards if the busiest rank then receives fewer
-      bytes, else replication.
+    * source on another mesh: a split of the dim in which shards are longest.
+    * axis splits a dim of the source: a split of this dim.
+    * axis replicates the source: a split of the dim in which shards are longest, together with all such axes, if the
+      lower bound of the busiest rank is then smaller; else replication.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
     """
     if not dst.partial:
         return dst
@@ -238,9 +254,13 @@ class _Finder:
     def on_one_mesh(self) -> list[Candidate]:
         """Return the candidates on one mesh, unsorted.
 
-        Without pending values to reduce, they are the direct exchange and the path of collectives; with them, the path,
-        exchanges after a reduction, and the direct reduction. A plan that cannot lose is returned alone, unless
-        ``everything`` is True.
+        Without pending values to reduce, they are the direct exchange and the path of collectives; with them, the
+        path, exchanges after a reduction, and the direct reduction. Unless ``everything`` is True, one plan is
+        returned alone if it cannot lose: the plan of a single step at the lower bound, or a local one. Equal layouts
+        give one plan without steps.
+
+        With ``everything``, if no path stays within the memory of source and target shard, the path with larger
+        shards is added as not allowed.
         """
         src, dst = self.src, self.dst
         if src == dst:
@@ -272,8 +292,9 @@ class _Finder:
     def _try_single_step(self) -> Candidate | None:
         """Return the plan of a single step if there is one and no plan can receive less, else None.
 
-        The bytes that the busiest rank receives are compared with a lower bound. It is tried only if plans are compared
-        by bytes, on up to :data:`MOST_RANKS` ranks, for a tensor with elements and dimensions.
+        The elements that its busiest rank receives must not exceed the lower bound :func:`least_on_average`. It is
+        tried only if plans are compared by bytes, on up to :data:`MOST_RANKS` ranks, for a tensor with elements and
+        dimensions.
         """
         src, dst, shape = self.src, self.dst, self.shape
         if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
@@ -286,8 +307,15 @@ class _Finder:
     def _direct_reductions(self, others: list[Candidate]) -> list[Candidate]:
         """Return the direct reduction as a list of one candidate, or an empty list if it cannot win.
 
-        It can win only if plans are compared by bytes and the meshes are not too large. The busiest rank of each of the
-        ``others`` must receive more than the lower bound, and more than that of the direct reduction.
+        It can win only if
+
+        * plans are compared by bytes, values have to be reduced, and the tensor has elements and dimensions;
+        * one mesh has at most :data:`FEW_SUMMED` ranks, or each of two meshes at most :data:`MOST_SUMMED`;
+        * the busiest rank of each of the ``others`` receives more than the lower bound, and more than the busiest
+          rank of the direct reduction.
+
+        Args:
+            others: the other candidates; at least one.
         """
         src, dst = self.src, self.dst
         if not self.prices.bytes_only or not self.reduced or 0 in self.shape or not self.shape:
@@ -320,7 +348,12 @@ class _Finder:
     def _exchanges_after_reduction(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
         """Return plans that reduce all pending axes by collectives and then exchange.
 
-        Plans that cannot beat one of ``others`` are left out, unless ``everything`` is True.
+        Plans that cannot beat one of ``others`` are left out, unless ``everything`` is True: reductions are tried
+        from the cheapest on, until one alone takes longer than the best plan. Without pending axes the list is empty.
+
+        Args:
+            paths: the result of a search; its paths to states without pending axes are used.
+            others: the candidates so far.
         """
         plans: list[Candidate] = []
         for mid in sorted(paths.reduced, key=lambda plan: plan.seconds):
@@ -336,12 +369,14 @@ class _Finder:
     def _may_win(self, mid: PathState, arrival: Arrival, best: Candidate | None) -> bool:
         """Return True if an exchange after a reduction can be cheaper than ``best``.
 
-        The plan is not built. On one mesh, a state with the target's splits needs no exchange, so the result is False.
+        The plan is not built. Its price is that of the path, of its local copies, and of the exchange: first a lower
+        bound of it, then the exact price. Prices within a relative 1e-9 count as equal; then the plan with fewer
+        steps wins. On one mesh, a state with the target's splits needs no exchange, so the result is False.
 
         Args:
             mid: the path to a state without pending axes.
             arrival: the layout to which the exchange leads.
-            best: the best plan so far; None if there is none.
+            best: the best plan so far; None if there is none, which gives True.
         """
         src, dst, dims = self.src, arrival.layout, mid.state.dims
         if self.one_mesh and dims == dst.dims:
@@ -361,7 +396,15 @@ class _Finder:
     def _build_exchanges(
         self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]
     ) -> list[Candidate]:
-        """Return one plan per arrival: ``steps``, the exchange from ``src``, and the steps of the arrival."""
+        """Return one plan per arrival: ``steps``, the exchange, and the steps of the arrival.
+
+        The exchange is a slice if every rank owns its target already.
+
+        Args:
+            steps: the steps before the exchange; () if nothing is reduced.
+            src: the layout after these steps.
+            arrivals: the layouts to which the exchange may lead, with the steps from there to the target.
+        """
         kind = REDUCED if steps else DIRECT
         return [
             self._candidate(
@@ -378,9 +421,10 @@ class _Finder:
 
     @cached_property
     def _arrivals(self) -> list[Arrival]:
-        """Layouts to which an exchange may lead.
+        """Layouts to which an exchange may lead, with the steps from there to the target.
 
-        They are the target and, between meshes with a machine, the target split over its replicas.
+        They are the target and, between meshes with a machine, the target split over its replicas, followed by an
+        all_gather. The split is added to the dimension with the longest shards.
         """
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]

@@ -42,7 +42,9 @@ def bytes_text(nbytes: float, digits: str = ".4g") -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time as text, in a unit in which it is less than 1000; long times are in seconds.
+    """Return a time as text with three digits, in a unit in which it is less than 1000.
+
+    Units are s, ms, us and ns. Times from 999.5 s on, and 0, are in whole seconds.
 
     >>> seconds_text(0.00025), seconds_text(0), seconds_text(0.0009997), seconds_text(86400)
     ('250 us', '0 s', '1 ms', '86,400 s')
@@ -61,7 +63,12 @@ def plan_table(plan: Plan) -> str:
 
 
 def plan_parts(plan: Plan) -> list[str | Table]:
-    """Return the lines and tables that describe a plan, in the order in which they are read."""
+    """Return the lines and tables that describe a plan, in the order in which they are read.
+
+    They are: type, shapes and layouts; the trace of layouts; for 16-bit sums, the line that they travel as float32;
+    the table of steps, or the line that nothing is to do; the comparison with the lower bound. For a :class:`Machine`
+    the certainty of its times follows, and the table of candidates if there are several kinds.
+    """
     shape = "x".join(map(str, plan.shape)) or "scalar"
     to = "" if plan.to_shape is None else f" to {'x'.join(map(str, plan.to_shape)) or 'scalar'}"
     parts: list[str | Table] = [f"{plan.dtype}[{shape}]{to}: {plan.src} -> {plan.dst}", f"  {plan.trace}"]
@@ -104,7 +111,13 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def plan_dict(plan: Plan) -> dict[str, Any]:
-    """Return the plan in plain types, for JSON."""
+    """Return the plan in plain types, for JSON.
+
+    The keys are those of the attributes of :class:`Plan`, with layouts and steps as dicts. Bytes have names with
+    ``nbytes`` or ``lower_bound``; ``max_`` stands for the busiest rank, ``total_`` for all ranks. ``seconds`` are
+    modelled. ``interval`` is ``(low, high)``, the seconds of :meth:`Machine.between`, or None without them.
+    ``machine`` is its name; None if bytes alone were compared. ``alternatives`` has the best candidate of each kind.
+    """
     return {
         "shape": [int(size) for size in plan.shape],
         "to_shape": None if plan.to_shape is None else [int(size) for size in plan.to_shape],
@@ -144,7 +157,10 @@ def _candidate_dict(candidate: Candidate, itemsize: int) -> dict[str, Any]:
 
 
 def _step_row(plan: Plan, number: int) -> tuple[str, ...]:
-    """Return the row of a plan's step in the table of steps."""
+    """Return the row of step ``number`` (from 0) of a plan in the table of steps.
+
+    It has a text per column of ``_HEAD``; the step's number in it starts at 1.
+    """
     step, facts = plan.steps[number], _step_dict(plan, number)
     sizes = ("max_nbytes", "max_sent_nbytes", "total_nbytes")
     return (
@@ -160,9 +176,11 @@ def _step_row(plan: Plan, number: int) -> tuple[str, ...]:
 
 
 def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
-    """Return a step of a plan in plain types.
+    """Return step ``number`` (from 0) of a plan in plain types.
 
-    Bytes are those of the busiest rank; ``total_nbytes`` are those of all ranks.
+    Bytes are those of the busiest rank; ``total_nbytes`` are those of all ranks. ``local_shape`` has the shapes of
+    the largest shard before and after. ``group_size`` is None for steps without axes. ``buffer_nbytes`` are those of
+    :func:`step_buffer`.
     """
     step = plan.steps[number]
     received, seconds = plan.prices[number]
@@ -188,7 +206,11 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def _layout_dict(layout: Layout) -> dict[str, Any]:
-    """Return a layout in plain types."""
+    """Return a layout in plain types.
+
+    ``mesh`` maps axes to sizes; ``ranks`` is None for ranks 0, 1, ...; ``dims`` has the axes of each dimension;
+    ``partial`` maps pending axes to reductions; ``short`` is such as "S(0)R".
+    """
     mesh = layout.mesh
     return {
         "mesh": dict(zip(mesh.axes, mesh.shape)),
@@ -200,7 +222,12 @@ def _layout_dict(layout: Layout) -> dict[str, Any]:
 
 
 def _verdict_line(plan: Plan) -> str:
-    """Return the line that compares a plan's received bytes with the lower bound."""
+    """Return the line that compares a plan's received bytes with the lower bound.
+
+    It has the busiest rank's bytes and bound, those of all ranks, the busiest sender's bytes if something is sent,
+    the modelled time, and the name of the cost model. Above the bound, their ratio follows, at least 1.001; it is
+    left out if the bound is 0.
+    """
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
     total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"
     if plan.max_nbytes:
@@ -224,7 +251,11 @@ def _model_text(plan: Plan) -> str:
 
 
 def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
-    """Return the row of a candidate in the table of candidates."""
+    """Return the row of a candidate in the table of candidates: texts of its five columns.
+
+    The remarks are "the lower bound" if the busiest rank reaches it, the reason if the candidate is not allowed, and
+    "taken" if its steps are the plan's.
+    """
     nbytes = candidate.most_received * plan.itemsize
     remarks = ["the lower bound"] if nbytes == plan.max_lower_bound else []
     if not candidate.allowed:
@@ -240,7 +271,10 @@ def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _axes_text(step: Step) -> str:
-    """Return the axes of a step and the number and size of its groups as text."""
+    """Return the axes of a step and the number and size of its groups as text; "-" without axes.
+
+    An example is ``dp,tp (2 x 4 ranks)``: two groups of four ranks.
+    """
     if not step.axes:
         return "-"
     size = step.src.mesh.axis_size(*step.axes)

@@ -125,7 +125,10 @@ class Plan(ShortRepr):
 
     @cached_property
     def sent_elements(self) -> list[list[int]] | None:
-        """Elements that each rank of the plan sends, one list per step; None on more than 1,024 ranks."""
+        """Elements that each rank of the plan sends, one list per step; None on more than 1,024 ranks.
+
+        A list has an entry per rank of all steps' meshes, in the same order in each list.
+        """
         meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
         if max([mesh.size for mesh in meshes], default=0) > LISTED:
             return None
@@ -151,7 +154,8 @@ class Plan(ShortRepr):
     def bound_ranks(self) -> int:
         """Number of ranks of the two meshes if values are reduced, else 0.
 
-        Other ranks of a world could add up a part of a sum, but cannot lower the bound of values that only move.
+        Other ranks of a world could add up a part of a sum, but cannot lower the bound of values that only move. A
+        rank in both meshes counts once.
         """
         if not reduced_axes(self.src.canonical, self.dst.canonical):
             return 0
@@ -316,25 +320,30 @@ def plan(
 ) -> Plan | StyledPlan:
     """Return the cheapest plan from one layout of a tensor to another.
 
+    Nothing is sent: the plan is a value, and results are cached. A plan is cheaper if it takes fewer modelled
+    seconds, then has fewer steps, then no exchange.
+
     Args:
         src: the layout before, on any mesh; pending values are reduced on the way.
         dst: the layout after, on the same mesh or another one.
         shape: global shape.
         dtype: the element type, or a value that NumPy converts to one.
-        machine: the cost model that prices the candidates. Without one, the plan in which the busiest rank
-            receives the fewest bytes wins, then the one with the fewest steps.
+        machine: the cost model that prices the candidates. Without one, the plan in which the busiest rank receives
+            the fewest bytes wins, then the one with the fewest steps.
         to_shape: the global shape after, to reshape on the way.
         style: ``"mindspore"`` or ``"dtensor"`` for the plan of MindSpore's inference or of DTensor's default planner.
         partial_target: allow a target with pending values that are not pending in the source. One rank along a new
             pending axis then owns each value, and the others own what the reduction ignores, such as 0 for a sum.
-        more_memory: allow collective steps after which a rank owns more than the larger of source and target
-            shard, if that is faster.
+        more_memory: allow collective steps after which a rank owns more than the larger of source and target shard,
+            if that is faster. Such plans are taken anyway if the machine can run no other plan.
 
     Returns:
         A :class:`Plan`. With a style, the plan of that system; its attribute ``ours`` is the :class:`Plan`.
 
     Raises:
-        PlanError: If the layouts do not fit the shapes, or values are pending by another reduction in the target.
+        PlanError: If the layouts do not fit the shapes, the shapes have different numbers of elements, a size is
+            negative, values are pending by another reduction in the target, the style is unknown, or all ranks
+            together own more than :data:`MOST_ELEMENTS` elements.
         InputError: If the element type does not exist.
         UsageTypeError: If an argument is not a layout or not a size.
 
@@ -377,9 +386,20 @@ def _plan_by_value(
     partial_target: bool,
     more_memory: bool,
 ) -> Plan:
-    """Return the plan for the arguments of :func:`plan`, which are hashable here.
+    """Return the plan for the arguments of :func:`plan`, which are hashable here; cached by value.
 
-    Raise PlanError if layouts and shapes do not fit.
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        dtype: the element type.
+        machine: the cost model, or None.
+        to_shape: the global shape after; None, or equal to ``shape``, if the plan does not reshape.
+        partial_target: as in :func:`plan`.
+        more_memory: as in :func:`plan`.
+
+    Raises:
+        PlanError: If layouts and shapes do not fit, or the target's pending reductions do not.
     """
     _check_shapes(src, dst, shape, shape if to_shape is None else to_shape, one_shape=to_shape is None)
     _check_reductions(src, dst, partial_target)
@@ -402,7 +422,7 @@ def cheapest_candidate(
     machine: Any,
     to_shape: tuple[int, ...] | None = None,
 ) -> Candidate:
-    """Return the cheapest candidate between two layouts.
+    """Return the cheapest candidate between two layouts, cached by value.
 
     Its shards stay small: see :attr:`Candidate.allowed`. If there is none that ``machine`` can run, the cheapest one
     with larger shards is returned. The arguments are those of :class:`PlanTask`. Plans, the choice of strategies,
@@ -420,9 +440,13 @@ def _fastest_candidate(task: PlanTask) -> Candidate:
 
 
 def _list_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
-    """Return the candidates of a task, best first, for layouts with windows, reshapes and all others.
+    """Return the candidates of a task, best first.
 
-    With ``everything``, candidates that cannot win are built, too.
+    Layouts with windows, reshapes and all other tasks have a function each, which builds them.
+
+    Args:
+        task: the layouts, shapes and machine.
+        everything: True to build candidates that cannot win, too.
     """
     if isinstance(task.src, Windowed) or isinstance(task.dst, Windowed):
         return _list_windowed_candidates(task, everything)
@@ -436,7 +460,13 @@ def _list_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
 def _list_windowed_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     """Return the plans between two layouts of which one or both have windows, best first.
 
-    They add up the windows of the source to blocks, redistribute the blocks, and build the windows of the target.
+    They add up the windows of the source to blocks, redistribute the blocks, and build the windows of the target. A
+    window is a block with elements of its neighbours. Halos are exchanged one dimension after the other or, in
+    further plans, all at once. Between equal times, the fewest elements of all ranks win.
+
+    Args:
+        task: the layouts, shape and machine; windows are not reshaped.
+        everything: True to build plans of the blocks that cannot win, too.
     """
     src, dst, shape = task[:3]
     before = build_halo_steps(src, shape, back=True) if isinstance(src, Windowed) else [()]
@@ -459,6 +489,9 @@ MOST_ELEMENTS = 2**61
 
 def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, one_shape: bool) -> None:
     """Raise PlanError if the layouts do not fit the shapes, or the shapes do not fit each other.
+
+    The number of dimensions, negative sizes, and equal numbers of elements are checked. So is the limit
+    :data:`MOST_ELEMENTS` of elements times the larger mesh's ranks. Sizes need not be divisible.
 
     Args:
         src: the layout before.
@@ -493,8 +526,13 @@ def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, on
 def _check_reductions(src: Layout, dst: Layout, partial_target: bool) -> None:
     """Raise PlanError if ``dst`` is partial in a way that ``src`` cannot become.
 
-    A ``dst`` that is not partial always passes. Without ``partial_target``, both layouts must have one mesh, and
-    ``src`` must be partial along each partial axis of ``dst``. If both are partial, their reductions must be equal.
+    A ``dst`` that is not partial always passes. If both are partial, their reductions must be equal.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        partial_target: False to refuse new pending axes: then both layouts must have one mesh, and ``src`` must be
+            partial along each partial axis of ``dst``.
     """
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
         raise PlanError(

@@ -57,7 +57,14 @@ def find_finer_form(
 ) -> Factored | None:
     """Return the finer shape of a reshape with both layouts on it, or None.
 
-    None if cuts do not divide one another.
+    Both shapes merge dimensions of the finer shape; mesh axes may be cut into parts for it. None if cuts do not
+    divide one another, the numbers of elements differ, or there are no elements. Cached by value.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape before.
+        to_shape: the global shape after.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> found = find_finer_form(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
@@ -90,10 +97,11 @@ Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _group_dims(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
-    """Return the shortest runs of dimensions that a reshape converts into one another, left to right.
+    """Return the shortest runs of dimensions that a reshape converts into one another.
 
-    Each group has the dimensions of ``shape`` and those of ``to_shape``; their sizes have equal products. None if the
-    numbers of elements differ or are 0.
+    They go from left to right. Each group has the dimensions of ``shape`` and those of ``to_shape``; their sizes have
+    equal products. Dimensions of one element that are left over at the end are the last group, whose one side is
+    empty. None if the numbers of elements differ or are 0.
 
     >>> _group_dims((4, 6, 5), (2, 12, 5))
     [((0, 1), (0, 1)), ((2,), (2,))]
@@ -142,7 +150,10 @@ class _Side:
             axis_cuts.setdefault(axis, {1, size})
 
     def add_dims(self, cuts: list[set[int]]) -> None:
-        """Add the suffix products of the dimensions to ``cuts``."""
+        """Add the suffix products of the dimensions of each group to its set in ``cuts``, in place.
+
+        Dimensions (4, 6) add 1, 6 and 24: the distances, in elements, between cuts of the group.
+        """
         for group, group_cuts in zip(self.groups, cuts):
             below = 1
             for dim in reversed(group):
@@ -153,8 +164,11 @@ class _Side:
     def refine_cuts(self, cuts: list[set[int]]) -> bool:
         """Cut dimensions where axes are cut and axes where dimensions are cut, once.
 
-        Returns False if that fails. It fails if a cut does not divide another one. Extends ``cuts``, the suffix
-        products of each group, and ``axis_cuts``.
+        ``cuts``, the suffix products of each group, and ``axis_cuts`` are extended in place. Groups of one dimension
+        on either side stay as they are.
+
+        Returns:
+            False if a cut does not divide another one; the sets may be extended then, too.
         """
         for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
             if fixed:
@@ -183,8 +197,10 @@ class _Side:
     def rewrite(self, finer: list[list[int]]) -> Layout | None:
         """Return the layout on the finer shape, on a mesh whose axes are cut into parts.
 
-        ``finer`` has the cuts of each group of dimensions, in descending order. None if the parts of an axis would cut
-        an uneven dimension elsewhere than the axis does.
+        None if the parts of an axis would cut an uneven dimension elsewhere than the axis does.
+
+        Args:
+            finer: the cuts of each group of dimensions, in descending order, such as [24, 6, 1] for sizes 4 and 6.
         """
         mesh, names = _cut_mesh(self.layout.mesh, self.axis_cuts)
         dims: list[tuple[str, ...]] = []
@@ -205,7 +221,14 @@ class _Side:
     def _entries(
         self, group: tuple[int, ...], cuts: list[int], names: dict[str, tuple[str, ...]], mesh: Mesh
     ) -> list[tuple[str, ...]]:
-        """Return, for each finer dimension of a group, the parts of axes that split it."""
+        """Return, for each finer dimension of a group, the parts of axes that split it, major first.
+
+        Args:
+            group: the dimensions of the group, in this side's shape.
+            cuts: the suffix products of the finer dimensions, in descending order.
+            names: the names of each axis's parts, by axis.
+            mesh: the mesh with the parts as axes.
+        """
         entries: dict[int, tuple[str, ...]] = {high: () for high, _ in pairwise(cuts)}
         below = math.prod(self.shape[dim] for dim in group)
         for dim in group:
@@ -222,7 +245,11 @@ class _Side:
 def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
     """Extend the cuts of dimensions and of axes by one another until nothing changes.
 
-    Return False if that is impossible.
+    Return False if a cut does not divide another one.
+
+    Args:
+        sides: the sides before and after; their ``axis_cuts`` are extended in place.
+        cuts: the suffix products of each group; extended in place.
     """
     all_cuts = [*cuts, *(cut_set for side in sides for cut_set in side.axis_cuts.values())]
     while True:
@@ -241,7 +268,11 @@ def _are_divisible(cuts: set[int]) -> bool:
 def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[str, ...]]]:
     """Return the mesh with its axes cut into parts, and the names of the parts by axis.
 
-    A part is called ``axis.k``; an axis of one part keeps its name.
+    A part is called ``axis.k``; an axis of one part keeps its name. If no axis is cut, the mesh is ``mesh`` itself.
+
+    Args:
+        mesh: the mesh.
+        axis_cuts: for each axis, the prefix products of its parts: {1, 2, 8} cuts 8 ranks into parts of 2 and 4.
     """
     sizes: list[int] = []
     names: dict[str, tuple[str, ...]] = {}
@@ -255,7 +286,15 @@ def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[st
 
 
 def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
-    """Return the plans between two shapes and layouts, best first."""
+    """Return the plans between two shapes and layouts, best first.
+
+    They are the plans on the finer shape, between two local reshapes. Without a finer shape, they are those of
+    :func:`_numbered_candidates`.
+
+    Args:
+        task: the layouts, shapes and machine; ``to_shape`` must not be None.
+        everything: True to build plans that cannot win, too; without effect if there is no finer shape.
+    """
     src, dst, shape, _, _, to_shape = task
     assert to_shape is not None  # for the type checker
     finer_form = find_finer_form(src, dst, shape, to_shape)
@@ -270,9 +309,21 @@ def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candid
 
 
 def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts: int = 1) -> ReceptionBound:
-    """Return the lower bound of a reshape.
+    """Return the lower bound of a reshape, in elements.
 
-    If cuts do not divide one another, sums are bounded by their average only.
+    With a finer shape, it is :func:`lower_bound` there. Otherwise:
+
+    * values only move: the elements that each rank lacks, which is exact;
+    * the target is partial: 0 for each rank;
+    * sums: the larger one of a rank's target shard and the average over the ranks of both meshes. All ranks together
+      receive each element ``(n - 1) * parts + N - 1`` times, for n addends and N target replicas.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape before.
+        to_shape: the global shape after.
+        parts: the number of elements as which an incomplete sum counts on its way; 2 for 16-bit floats.
     """
     finer_form = find_finer_form(src, dst, shape, to_shape)
     if finer_form is not None:
@@ -299,7 +350,8 @@ def _surround_by_reshapes(
 ) -> tuple[Step, ...]:
     """Return the steps on the finer shape, surrounded by the local reshapes to it and from it.
 
-    A reshape is left out if the shapes are equal.
+    A reshape is left out if the shapes are equal. Without inner steps, one reshape is enough, or none for equal
+    shapes.
 
     Args:
         task: the layouts and shape of the reshape.
@@ -307,7 +359,7 @@ def _surround_by_reshapes(
         before: the source layout on the finer shape.
         after: the target layout on the finer shape.
         finer: the finer shape.
-        inner: the steps there.
+        inner: the steps on the finer shape.
     """
     src, dst, shape = task[:3]
     if not inner:
@@ -320,8 +372,13 @@ def _surround_by_reshapes(
 def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
     """Return plans for a reshape without a finer shape, best first.
 
-    They reduce pending values by collectives, then exchange elements by their row-major numbers. Values that are
-    replicated on the target's mesh are reshaped and sliced locally instead.
+    Each reduces pending values by collectives, in another way, and then exchanges elements by their row-major
+    numbers. Values that are replicated on the target's mesh are reshaped and sliced locally instead. New pending axes
+    of the target are filled at the end.
+
+    Args:
+        task: the layouts, shape and machine.
+        to_shape: the global shape after.
     """
     src, dst, shape = task.src.canonical, task.dst.canonical, task.shape
     base = layout_before_fill(src.reduced, dst, to_shape) if dst.partial else dst

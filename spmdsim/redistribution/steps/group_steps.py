@@ -117,8 +117,9 @@ class PartsStep(CountedStep):
     def expected_elements(self, rank: int) -> list[tuple[int, int]]:
         """Return the elements that each member should send to ``rank``, as ``(member, elements)``.
 
-        The expectation is for values that are spread evenly, ``times`` values per element, and is rounded. The group
-        includes ``rank``. Empty for a rank outside of the source mesh.
+        The expectation is for values that are spread evenly: ``times`` times the rounded product of the rank's target
+        shard and the member's share of the group's elements. ``rank`` itself is included; members are in the group's
+        order. Empty for a rank outside of the source mesh.
         """
         if rank not in self.src.mesh:
             return []
@@ -131,7 +132,10 @@ class PartsStep(CountedStep):
         ]
 
     def sent_elements(self, rank: int) -> int:
-        """Return the number of elements that ``rank`` is expected to send to others."""
+        """Return the number of elements that ``rank`` is expected to send to others.
+
+        It is the sum of what the other members of its group expect from it; 0 outside of the source mesh.
+        """
         group = self.group(rank) if rank in self.src.mesh else ()
         other_members = (member for member in group if member != rank)
         return sum(
@@ -177,7 +181,13 @@ def _volume(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
 
 
 def join_arrays(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate one-dimensional arrays; return a view if they follow one another in one array's memory.
+    """Concatenate one-dimensional arrays; return a view if they are neighbours in memory.
+
+    A view needs one base array, one element type, and contiguous arrays; arrays without elements do not count.
+    Otherwise a new array is returned.
+
+    Args:
+        parts: the arrays; at least one.
 
     >>> x = np.arange(5)
     >>> join_arrays([x[:2], x[2:2], x[2:5]]).base is x, join_arrays([x[3:], x[:3]]).tolist()

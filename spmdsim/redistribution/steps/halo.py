@@ -143,7 +143,10 @@ class Dim:
         return self.window.reads(int(self.positions.start[piece]), int(self.positions.stop[piece]), self.n)
 
     def sources(self, piece: int) -> list[int]:
-        """Return the pieces from whose blocks this piece reads, sorted; possibly the piece itself."""
+        """Return the pieces from whose blocks this piece reads, sorted; possibly the piece itself.
+
+        Empty if the piece reads nothing. A piece is the block, or the window positions, of one coordinate.
+        """
         wanted, pieces = self.reads(piece), set()
         for turn in self._turns(wanted):
             limits = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
@@ -154,7 +157,11 @@ class Dim:
         return [piece_ for piece_ in sorted(pieces) if self.read_slices(piece_, piece)]
 
     def readers(self, piece: int) -> list[int]:
-        """Return the pieces that read from this piece's block, sorted; possibly the piece itself."""
+        """Return the pieces that read from this piece's block, sorted; possibly the piece itself.
+
+        Empty if the block is empty or nothing reads from it. A piece is the block, or the window positions, of one
+        coordinate.
+        """
         (start, stop), pieces = self.block(piece), set()
         if start == stop or not self.window.size:
             return []
@@ -170,9 +177,16 @@ class Dim:
     def read_slices(self, block: int, reader: int) -> list[tuple[slice, slice]]:
         """Return the elements that two pieces have in common, as pairs of slices.
 
-        A pair is ``(of the block, of the read)``. ``block`` is the piece that owns the elements, ``reader`` the piece
-        that reads them. The second slice counts in :meth:`reads` of the reader. There are several pairs if the window
-        wraps around, and none without common elements.
+        There are several pairs if the window wraps around, and none without common elements.
+
+        Args:
+            block: the number of the piece that owns the elements.
+            reader: the number of the piece that reads them.
+
+        Returns:
+            ``(of the block, of the read)`` for each run of elements. The first slice counts from the start of the
+            block, the second one in :meth:`reads` of the reader. The first has a negative step if the window reads in
+            reverse.
         """
         (start, stop), wanted, slice_pairs = self.block(block), self.reads(reader), []
         for turn in self._turns(wanted) if start < stop else ():
@@ -207,7 +221,10 @@ def _slice_between(first: int, last: int, step: int) -> slice:
 
 
 def _changed_dims(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
-    """Return ``(number, dimension, axes)`` of each dimension that gets a window in the step, or loses one."""
+    """Return ``(number, dimension, axes)`` of each dimension whose window the step changes.
+
+    ``axes`` are those that split the dimension; () if it is not split.
+    """
     before = step.unwindowed.windows if isinstance(step.unwindowed, Windowed) else (None,) * len(step.shape)
     return [
         (d, dim_of(window, step.shape[d], block_counts(step.src.mesh, entry)), entry)
@@ -227,11 +244,13 @@ def _piece_number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
 def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
     """Return the boxes that go from one rank to another, or stay on a rank.
 
+    Empty boxes are left out. On the way back, source and target change places.
+
     Args:
         step: the step.
         sizes: the lengths of the shard; those of dimensions that change are not used.
         ends: ``(block, reader)`` for each split dimension that changes: the pieces of the rank that owns the elements
-            as a block and of the rank that reads them.
+            as a block and of the rank that reads them. Dimensions left out have one piece.
     """
     options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
     for d, dim, _ in _changed_dims(step):
@@ -281,12 +300,17 @@ class Room(NamedTuple):
 def padded_buffer(step: HaloStep, rank: int) -> Room | None:
     """Return a buffer with room around a rank's block for the windows of shifts, or None.
 
-    In the buffer, the windows are a view, so a shift needs no copy of the block. None if
+    In the buffer, the windows are a view, so a shift needs no copy of the block. A shift reads one element per
+    position (width and stride 1). Cached. None if
 
-    - the step goes from windows back to blocks, or changes a window that is no shift (width and stride 1),
+    - the step goes from windows back to blocks, or changes a window that is no shift,
     - the rank neither sends nor receives,
     - the elements of the block that the rank reads itself are not one box, or less than half of the block,
     - the buffer would be more than 25 % larger than the block.
+
+    Args:
+        step: the halo exchange.
+        rank: a rank of its mesh.
     """
     incoming, outgoing, changed = received_boxes(step, rank), sent_boxes(step, rank), _changed_dims(step)
     are_shifts = all(dim.window.width == dim.window.stride == 1 for _, dim, _ in changed)
@@ -316,14 +340,14 @@ def padded_buffer(step: HaloStep, rank: int) -> Room | None:
 
 
 def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Sequence[int] | None:
-    """Return the room on each side of a block per dimension, or None if even the least room is too much.
+    """Return the room on each side of a block per dimension, or None if it is too much.
 
-    Each needed room other than 0 is rounded up to a power of two of at least :data:`ROOM`. If the padded block is then
-    too large (see :func:`_is_small_padding`), ``least_margins`` is returned for all dimensions.
+    Each needed room other than 0 is rounded up to a power of two of at least :data:`ROOM` (4). If the padded block is
+    then more than 25 % larger than the block, ``least_margins`` is tried for all dimensions.
 
     Args:
         sizes: the shape of the block.
-        least_margins: the needed room on each side per dimension.
+        least_margins: the needed room on each side per dimension, in elements.
     """
     rounded_margins = [margin and max(ROOM, 1 << (margin - 1).bit_length()) for margin in least_margins]
     for margins in (rounded_margins, least_margins):
@@ -336,8 +360,12 @@ def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Seque
 def window_padding(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
     """Return the padding around a rank's windows, ``(before, after)`` for each dimension.
 
-    It is a number of elements. Empty if no window of the rank needs padding, on the way back, and for a rank outside
-    of the mesh.
+    It is the number of elements outside of the dimension that the windows read and the caller fills in. Empty if no
+    window of the rank needs padding, on the way back, and for a rank outside of the mesh. Cached.
+
+    Args:
+        step: the halo exchange.
+        rank: the rank.
     """
     windows, shape = step.windowed.windows, step.shape
     if step.back or rank not in step.dst.mesh or not any(window and window.padded for window in windows):
@@ -357,10 +385,14 @@ def _is_small_padding(sizes: Sequence[int], margins: Sequence[int]) -> bool:
 
 
 def _list_traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
-    """Yield ``(peer, boxes)`` for each rank with which ``rank`` has elements in common, ``rank`` included.
+    """Yield ``(peer, boxes)`` for each rank with which ``rank`` has elements in common.
 
-    If ``blocks``, ``rank`` owns the elements as a block and the peer reads them, else the reverse. Peers without
-    boxes are left out.
+    ``rank`` itself is included. Peers without boxes are left out. Nothing is yielded for a rank outside of the mesh.
+
+    Args:
+        step: the step.
+        rank: the rank.
+        blocks: True if ``rank`` owns the elements as a block and the peer reads them; False for the reverse.
     """
     mesh = step.src.mesh
     if rank not in mesh:
@@ -384,9 +416,12 @@ def _list_traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int
 
 
 def _find_peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], int]]) -> int:
-    """Return the rank whose coordinates are those of ``rank``, except along the axes of some dimensions.
+    """Return the rank that has the coordinates of ``rank`` but other pieces of some dimensions.
 
-    ``numbers`` has, for each of these dimensions, the axes that split it and the number of the other rank's piece.
+    Args:
+        mesh: the mesh.
+        rank: a rank of the mesh.
+        numbers: for each of these dimensions, the axes that split it and the number of the peer's piece.
     """
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     for axes, number in numbers:
@@ -404,7 +439,11 @@ def moved_elements(traffic: Sequence[tuple[int, Sequence[HaloPiece]]], rank: int
 def all_halo_received(step: HaloStep) -> np.ndarray:
     """Return the number of elements that every position of the mesh receives.
 
-    These are the elements that it reads and does not own.
+    These are the elements that it reads and does not own; on the way back, the contributions to its block that others
+    have. It is an int64 array by mesh position, cached.
+
+    Args:
+        step: the step.
     """
     mesh, changed = step.src.mesh, {d: dim for d, dim, _ in _changed_dims(step)}
     read, owned = np.ones(mesh.size, np.int64), np.ones(mesh.size, np.int64)
@@ -427,7 +466,14 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
 def busiest_halo(step: HaloStep) -> tuple[int, int]:
     """Return the most elements that a rank receives or sends, and the most peers of a rank.
 
-    In large groups, only the first and the last :data:`ASKED` (128) ranks are compared.
+    The group of the mesh's first rank is compared, because its shards are the largest. In it, only the first and the
+    last :data:`ASKED` (128) ranks are compared. Peers are those of one direction, whichever are more.
+
+    Args:
+        step: the step; its collective must not be local.
+
+    Returns:
+        ``(elements, peers)``, cached.
     """
     mesh = step.src.mesh
     # Groups differ only in the sizes of other dimensions, which are largest in the group of the first rank.
@@ -441,10 +487,18 @@ def busiest_halo(step: HaloStep) -> tuple[int, int]:
 
 
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
-    """Return the lower bound of a redistribution between layouts of which one or both have windows.
+    """Return the lower bound of a redistribution from or to a layout with windows.
 
     A rank must receive those elements of its target that any rank's source has, except those that only its own source
     has. Windows of the source are contributions that are added up.
+
+    Args:
+        src: the layout before.
+        dst: the layout after; on a mesh with the ranks of the source mesh.
+        shape: the global shape.
+
+    Returns:
+        The bound in elements. Each dimension is counted alone, and the counts are multiplied.
     """
     groups = [src.mesh.group(src.mesh.rank_at(0), *entry) for entry in src.dims]
     pieces = [
@@ -463,7 +517,15 @@ def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBou
 
 
 def _element_masks(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return the elements that a rank owns, or reads in a layout with windows, as one mask per dimension."""
+    """Return the elements that a rank owns or reads, as one mask per dimension.
+
+    Elements of windows that wrap around are taken modulo the size.
+
+    Args:
+        layout: the layout.
+        rank: a rank of its mesh.
+        shape: the global shape; each mask has the length of its dimension.
+    """
     masks = [np.zeros(n, bool) for n in shape]
     blocks = (range(*ends) for ends in layout.bounds(shape, rank))
     for mask, elements_range in zip(
@@ -494,8 +556,9 @@ def build_halo_steps(
     """Return one or two sequences of steps from the blocks of a layout to its windows, or back.
 
     The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a
-    few more bytes for shifted windows. The second one takes all at once; it exists if several dimensions are split.
-    Unsplit dimensions are part of the first step.
+    few more bytes for shifted windows. The second one takes all at once; it exists if several dimensions with windows
+    are split. Unsplit dimensions are part of the first step to windows. A step that sends nothing has the collective
+    :data:`WINDOW`. Cached.
 
     Args:
         windowed: the layout with windows.
@@ -518,7 +581,7 @@ def _build_steps(
         windowed: the layout with windows.
         shape: the global shape.
         back: True for the steps from windows to blocks, which are those to windows in reverse.
-        order: for each step to windows, the split dimensions whose windows it builds.
+        order: for each step to windows, the split dimensions whose windows it builds; [[]] if none is split.
     """
     base, unfinished = windowed.base, {d for dims in order for d in dims}
     before: Layout = base

@@ -1,10 +1,9 @@
 """Send rows of a split table to the ranks whose ids name them.
 
 Every rank of a group knows the ids of the whole group. So every rank knows, without a message, which rows each other
-rank
-wants and which rank owns them. Each rank receives every row that it wants and does not own once, and nothing is added
-up.
-This replaces the all_reduce or reduce_scatter of a lookup in which each rank contributes zeros for rows of other ranks.
+rank wants and which rank owns them. Each rank receives every row that it wants and does not own once, and nothing is
+added up. This replaces the all_reduce or reduce_scatter of a lookup in which each rank contributes zeros for rows of
+other ranks.
 """
 
 from __future__ import annotations
@@ -91,8 +90,9 @@ class RowStep(Step):
     def expected_elements(self, rank: int) -> list[tuple[int, int]]:
         """Return ``(member, elements)`` for each rank of the group: what it should send to ``rank``.
 
-        The expectation is for ids drawn evenly and at random. The group includes ``rank``. For a rank outside of the
-        source mesh the list is empty.
+        The expectation is for ids drawn evenly and at random. ``rank`` itself is included; members are in the order
+        in which they own the table's rows. For a rank outside of the source mesh the list is empty. A step that
+        returns gradients sends these instead of rows.
         """
         if rank not in self.src.mesh:
             return []
@@ -114,8 +114,12 @@ class RowStep(Step):
     def _expected_elements(self, rank: int, rows: int) -> int:
         """Return the expected number of elements of the distinct rows that a rank's ids name.
 
-        ``rows`` is the number of rows of the table among which they are counted. The ids are drawn evenly and at
-        random from all rows.
+        A row is among t ids drawn evenly from v rows with probability 1 - (1 - 1/v)^t. The result is the width of a
+        row times the rounded number of rows.
+
+        Args:
+            rank: the rank, whose target shard gives the number of ids, t, and the width.
+            rows: the number of rows of the table among which they are counted.
         """
         *ids, width = self.dst.local_shape(self.shape, rank)
         tokens = math.prod(ids)
@@ -130,10 +134,10 @@ def build_row_step(
     """Return the lookup of rows in a table that is split by rows, without pending values.
 
     Its result has the layout of ``src`` without pending axes. If the next axes of a dimension of ``target`` split the
-    table's rows, the result is split by them, too.
+    table's rows, the result is split by them, too: then the step is :data:`EXCHANGE_ROWS`, else :data:`GATHER_ROWS`.
 
     Args:
-        src: the layout of a lookup with zeros.
+        src: the layout of a lookup with zeros, pending over the axes that split the table's rows.
         table: the layout of the table.
         target: the layout of the result that the caller wants.
         shape: the global shape of the result.
@@ -203,7 +207,12 @@ class RowFrame:
     padding: int | None
 
     def wants(self, ids: np.ndarray) -> tuple[Want, ...]:
-        """Return the rows that each member's ids name, for the ids of the whole group.
+        """Return the rows that each member's ids name, in the order of the members.
+
+        Members with equal ids share one object.
+
+        Args:
+            ids: the ids of the whole group.
 
         Raises:
             InputError: If ids are no integers, or an id is neither a row nor the padding.
@@ -242,7 +251,14 @@ def row_frame(step: RowStep, rank: int) -> RowFrame:
 
 @lru_cache(maxsize=4096)
 def _build_frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
-    """Return the facts about a step for one group, whose ranks are ``members``; cached."""
+    """Return the facts about a step for one group; cached.
+
+    Boxes of ids and columns are relative to the first member's box before the step.
+
+    Args:
+        step: the step.
+        members: the group's ranks, in the order in which they own the table's rows.
+    """
     row_bounds = [step.table.bounds(step.table_shape, m)[0] for m in members]
     base = step.src.bounds(step.shape, members[0])
     boxes = [step.dst.bounds(step.shape, m) for m in members]
@@ -262,6 +278,8 @@ def check_ids(
     ids: np.ndarray, count: int, padding: int | None = None, description: str = "rows of the table"
 ) -> np.ndarray:
     """Check that ids are rows, and return them with ``count`` in place of the padding.
+
+    The ids themselves are returned if none is the padding; else a copy of type int64.
 
     Args:
         ids: the ids, of any shape.
@@ -285,8 +303,12 @@ def check_ids(
 def find_distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Return the distinct ids, the index of each id in them, and True if ``count`` occurs.
 
-    The distinct ids are ascending. Ids are in ``0 .. count``, where ``count`` names no row; its index is the number of
-    distinct ids. If the table has more than :data:`SPARSE` rows per id, ids are sorted, else marked in a mask.
+    The distinct ids are ascending, without ``count``, which names no row. The index of ``count`` is the number of
+    distinct ids. If the table has more than :data:`SPARSE` (64) rows per id, ids are sorted, else marked in a mask.
+
+    Args:
+        ids: integers in ``0 .. count``, one-dimensional; not checked.
+        count: the number of rows of the table.
 
     >>> [part.tolist() for part in find_distinct(np.array([7, 2, 9, 2]), 9)[:2]]
     [[2, 7], [1, 0, 2, 0]]
