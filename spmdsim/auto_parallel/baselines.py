@@ -34,8 +34,15 @@ class NotPossibleError(InputError):
 def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     """Return strategies in which every operator splits the batch over all axes of the mesh.
 
-    The batch dims are the dims that come from dim 0 of the inputs. Blocks differ by one row if the number of ranks
-    does not divide the batch.
+    The batch dims are the dims that come from dim 0 of the inputs. Operators without a batch dim, or whose rule
+    forbids the split, split nothing. Blocks differ by one row if the number of ranks does not divide the batch.
+
+    Args:
+        graph: the program; strategies that the user fixed in it are ignored.
+        mesh: the mesh of the strategies.
+
+    Returns:
+        One strategy per operator, in the order of the graph.
 
     Raises:
         NotPossibleError: If some operator's batch has fewer rows than ranks, or no operator has a batch.
@@ -72,11 +79,16 @@ def _batch_factor(operator: Operator, factors: Sequence[str], parts: int) -> str
 
 
 def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
-    """Return Megatron-style strategies.
+    """Return Megatron-style strategies, one per operator.
 
-    The first mesh axis splits the batch, the last one splits the layers. The first product of a layer splits its
-    weight by columns and the next one by rows. In detail, a product with a parameter splits a dim of the result that
-    only the parameter has. Later operators keep that split (attention by heads) until a sum removes the dim.
+    The first mesh axis splits the batch, the last one splits the layers; a mesh with one axis splits the layers only.
+    The first product of a layer splits its weight by columns and the next one by rows. In detail, a product with a
+    parameter splits a dim of the result that only the parameter has. Later operators keep that split (attention by
+    heads) until a sum removes the dim.
+
+    Args:
+        graph: the program; strategies that the user fixed in it are ignored.
+        mesh: the mesh of the strategies.
 
     Raises:
         NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them, or
@@ -108,16 +120,19 @@ def _megatron_strategy(
     kinds: Sequence[str],
     batch: Sequence[str],
 ) -> tuple[Strategy, list[int | None]]:
-    """Return an operator's strategy and the split dims of its results.
+    """Return an operator's strategy, and the dim of each result that the layers' axis splits.
 
-    The latter has, for each result, the dim that the layers' axis splits, or None.
+    If the rule does not allow the layers' axis, it splits nothing here.
 
     Args:
         operator: the operator.
         mesh: the data axis first, the layers' axis last; a mesh with one axis has no data axis.
         split: for each operand, the dim that the layers' axis splits, or None.
-        kinds: the kind of each operand.
+        kinds: the kind of each operand: "input", "parameter" or "result".
         batch: the factors of the batch.
+
+    Raises:
+        NotPossibleError: If a factor that has to be split cannot be.
     """
     data, model = mesh.axes[0], mesh.axes[-1]
     factor = _model_factor(operator, split, kinds, mesh.axis_size(model))
@@ -143,13 +158,14 @@ def _model_factor(
 ) -> str | None:
     """Return the factor of an operator that the layers' axis splits; None if it splits none.
 
-    If an operand is split already, the operator keeps that split. Otherwise a product with a parameter, or a lookup,
-    splits the lookup's index factor or a factor that only its first parameter has.
+    If an operand is split already, the operator keeps the split of the first such operand. Otherwise a product with a
+    parameter, or a lookup, splits the lookup's index factor or a factor that only its first parameter has. Other
+    operators split none.
 
     Args:
         operator: the operator.
         split: for each operand, the dim that the layers' axis splits, or None.
-        kinds: the kind of each operand.
+        kinds: the kind of each operand: "input", "parameter" or "result".
         size: the size of the layers' axis.
 
     Raises:
@@ -212,16 +228,21 @@ def complete_choice(
 ) -> StrategyChoice:
     """Add the cheapest layouts of all tensors to fixed strategies.
 
-    Strategies that the user fixed in the graph are ignored.
+    Layouts are chosen by elimination, for the fewest seconds. Strategies that the user fixed in the graph are
+    ignored, and so are layouts of results that belong to them. Repeated layers share layouts if they have equal
+    strategies.
 
     Args:
         graph: the program.
         mesh: the mesh that it runs on.
         strategies: one per operator.
         settings: the assumptions of the cost model.
-        stored: returns the layout in which a parameter, identified by its index, is stored. If None, the cost
-            model chooses the layout.
-        moves: prices that earlier calls computed.
+        stored: returns the layout in which a parameter, identified by its index, is stored, or None for any. If
+            ``stored`` is None, the cost model chooses all layouts.
+        moves: prices that earlier calls computed; None: none yet.
+
+    Raises:
+        TooWideError: If the elimination needs too large a table.
     """
     fixed = graph
     if stored is not None:
@@ -242,14 +263,15 @@ def fully_sharded(
 ) -> StrategyChoice:
     """Return the choice with the batch split over all ranks and all parameters in shards.
 
-    Parameters are gathered for use and their gradients are scattered. Of ``meshes``, the first one with the smallest
-    stored shards is used. Parameters smaller than the mesh are split over as many ranks as possible.
+    Parameters are gathered for use and their gradients are scattered. Of ``meshes`` on which all axes split the
+    largest parameter, the first one with the fewest stored elements per rank is used. Parameters smaller than the
+    mesh are split over as many ranks as possible.
 
     Args:
         graph: the program.
         meshes: the meshes to choose from.
         settings: the assumptions of the cost model.
-        moves: prices that earlier calls computed.
+        moves: prices that earlier calls computed; None: none yet.
 
     Raises:
         NotPossibleError: If the batch or the largest parameter cannot be split over all ranks of any mesh.
@@ -276,8 +298,12 @@ def fully_sharded(
 def _finest_layout(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
     """Return the layout with the smallest shards in which each mesh axis splits at most one dim.
 
-    No shard is empty. Of layouts with equally small shards, the one with the fewest uneven dims wins. If every layout
-    has an empty shard, it is the replicated one.
+    No shard is empty. Of layouts with equally small shards, the one with the fewest uneven dims wins, then the first
+    one that was tried. The replicated layout is among them.
+
+    Args:
+        mesh: the mesh.
+        shape: the global shape.
     """
     best: tuple[tuple[int, int], Layout] | None = None
     for dims in product(range(len(shape) + 1), repeat=len(mesh.axes)):
@@ -316,7 +342,7 @@ def baselines(
         graph: the program.
         ranks: the number of ranks.
         settings: the assumptions of the cost model.
-        moves: prices that earlier calls computed.
+        moves: prices that earlier calls computed; None: none yet.
     """
     choices: dict[str, StrategyChoice] = {}
     reasons: dict[str, str] = {}

@@ -56,6 +56,18 @@ class Applied(Watcher):
     ) -> tuple[Op, ShardedOp | None]:
         """Return the operator under its name in the graph, with its strategy from the search.
 
+        Operators must come in the order of the graph: each call advances ``position`` by one. Operators with one name
+        and shape count as equal; parameters and rules are not compared.
+
+        Args:
+            op: the operator that the program runs next.
+            tensors: its operands.
+            params: not used: the interface has it.
+            sharding: the program's own strategy or None; not used, because the search replaces it.
+
+        Returns:
+            The renamed operator and its strategy, which is never None.
+
         Raises:
             InputError: If the program's next operator is not the next operator of the searched graph.
         """
@@ -86,9 +98,10 @@ class Applied(Watcher):
 def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
     """Return the layout in which an operator returns its result; None if it has several results.
 
-    A result with a single reader is returned as that reader needs it. So the redistribution is part of the operator,
-    and functions made of several operators meet the layouts they were recorded with. The bytes are those of the
-    reader's own redistribution.
+    A result with a single reader is returned as that reader needs it, unless the user fixed its layout. So the
+    redistribution is part of the operator, and functions made of several operators meet the layouts they were
+    recorded with. The bytes are those of the reader's own redistribution. Other results are returned in their stored
+    layout.
 
     Args:
         answer: the result of the search.
@@ -108,7 +121,15 @@ def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
 def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
     """Convert the arrays of inputs and parameters to tensors in the layouts of the search.
 
-    The result maps names to tensors.
+    Trained parameters require gradients. Arguments without an array are not checked.
+
+    Args:
+        answer: the result of the search.
+        world: the ranks; all of them must call it.
+        arrays: the global array of each argument, by name.
+
+    Returns:
+        The tensors by name, in the order of ``arrays``.
 
     Raises:
         InputError: If the program has no argument of an array's name.
@@ -132,23 +153,25 @@ def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[
 def run(
     program: Program, answer: SearchResult, world: World, arrays: Arrays, *, backward: bool = True
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Run a program once with the strategies of a search.
+    """Run a program once with the strategies of a search; all ranks of the world must call it.
 
-    There is one global array per input and parameter.
+    While it runs, ``world.machine`` is the machine of the search.
 
     Args:
         program: the function of global tensors that was searched.
         answer: the result of the search.
         world: the ranks to run on; their number must be the number of ranks of the search.
-        arrays: a global array for each input and parameter.
-        backward: also compute gradients, if the graph was searched for training and the result requires them.
+        arrays: a global array for each input and parameter, by name.
+        backward: also compute gradients, if the graph was searched for training and the result requires them. The
+            first result is the loss.
 
     Returns:
         The program's result, and the tensors of its inputs and parameters by name. Their ``grad`` is set after a
         backward pass.
 
     Raises:
-        InputError: If the search assumed recomputation, or another number of ranks.
+        InputError: If the search assumed recomputation or another number of ranks, an array has an unknown name, or
+            the program's operators are not those of the search.
     """
     if answer.settings.recompute:
         raise InputError(
@@ -234,9 +257,14 @@ class ByteCount:
 
 
 def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
-    """Return the bytes that a rank receives in one step, by the names that operators have in traces.
+    """Return the bytes that a rank receives in one step, by the names of operators in traces.
 
     Gradients that share messages count under :data:`TOGETHER`, other gradients of parameters under :data:`OUTSIDE`.
+    Names of operators without communication have no entry or 0.
+
+    Args:
+        answer: the result of the search.
+        rank: the rank.
     """
     total: Counter[str] = Counter()
     for move in answer.evaluation.alone:
@@ -251,8 +279,13 @@ def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
 def _owner_name(answer: SearchResult, move: Move) -> str:
     """Return the name in traces of the operator that pays for a redistribution.
 
-    A result with a single reader is redistributed by its producer (see :func:`layout_for_reader`); all other operands
-    are redistributed by the reader.
+    It is :data:`OUTSIDE` for a parameter's gradient, and the operator's name with ".backward" for another gradient.
+    In the forward pass, a result with a single reader is redistributed by its producer (see
+    :func:`layout_for_reader`); all other operands are redistributed by the reader.
+
+    Args:
+        answer: the result of the search.
+        move: the redistribution.
     """
     if move.phase == "gradient":
         return OUTSIDE
@@ -269,7 +302,9 @@ def _owner_name(answer: SearchResult, move: Move) -> str:
 def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
     """Return the predicted and the counted bytes of each operator that receives any on a rank.
 
-    They are in the order of the program: forward, backward, then gradients.
+    They are in the order of the program: forward, backward, then gradients; names in the trace that the program does
+    not have come last. Bytes of steps that depend on data are predicted as expectations; their difference is in
+    ``other_way``. Nothing is raised for a difference.
 
     Args:
         answer: the result of the search.
@@ -345,8 +380,15 @@ def _remark(same: bool, agree: bool) -> str:
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
     """Return an array for each argument of a program, by name.
 
-    An entry with a shape and type of its own is returned as it is. For a shape, or a pair of shape and type, the array
-    has 0.1 times normal numbers drawn from ``seed`` if the type is a float, else zeros.
+    An entry with a shape and type of its own is returned as it is. For a shape, or a pair of shape and type, the
+    array has 0.1 times normal numbers drawn from ``seed`` if the type is a float or complex, else zeros.
+
+    Args:
+        shapes: shapes, ``(shape, type)`` pairs or arrays, by name of the argument.
+        seed: the seed of the numbers; they depend on the order of the entries, too.
+
+    Raises:
+        InputError: If an entry is neither a shape nor a pair of shape and type.
     """
     rng = np.random.default_rng(seed)
     arrays = {}
@@ -363,13 +405,21 @@ def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
 def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Proof:
     """Run a program with the strategies of a search and on one rank; compare numbers and bytes.
 
-    Collective. The numbers are the results and, if the program returns a loss, the gradients of its parameters.
+    All ranks of the world must call it. The numbers are the results and, if the program returns a loss, the gradients
+    of its parameters. Differences raise nothing: they are in the result.
 
     Args:
         program: the function of global tensors that was searched.
         answer: the result of the search.
         world: the ranks to run on.
         arrays: a global array for each input and parameter, by name.
+
+    Returns:
+        The comparison, equal on all ranks. Its bytes are those of the lowest rank that receives other bytes than
+        predicted, or else of the first rank.
+
+    Raises:
+        InputError: As :func:`run` raises it.
     """
     with record() as trace:
         result, tensors = run(program, answer, world, arrays, backward=_returns_loss(answer))
@@ -402,8 +452,18 @@ def _run_references(
 ) -> list[tuple[Any, list[Any]]]:
     """Run the program on one rank; return `(truth, runs)` for each result and gradient.
 
-    ``truth`` is the array computed in a wider type, or None if the program does not run in that type. ``runs`` has the
-    arrays of the repeated runs in the tensors' own type, from which rounding is measured.
+    The ranks of the world share the runs, so all must call it.
+
+    Args:
+        program: the function of global tensors.
+        answer: the result of the search; its graph names the parameters.
+        world: the ranks that share the runs.
+        arrays: a global array for each input and parameter, by name.
+
+    Returns:
+        In the order of :func:`_tensors`: ``truth`` is the array computed in a wider type, or None if the program does
+        not run in that type. ``runs`` has the arrays of the repeated runs in the tensors' own type, from which
+        rounding is measured.
     """
     from spmdsim.worlds import LockStep
 
@@ -422,9 +482,15 @@ def _run_references(
 
 
 def _run_reference(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Any:
-    """Run the program without strategies on one rank; return its result and its tensors by name.
+    """Run the program without strategies; return its result and its tensors by name.
 
     Gradients are computed if the program returns a loss.
+
+    Args:
+        program: the function of global tensors.
+        answer: the result of the search; its graph names the parameters.
+        world: a world of one rank.
+        arrays: a global array for each input and parameter, by name.
     """
     trained = {value.name for value in answer.graph.parameters if value.needs_gradient}
     tensors = {}

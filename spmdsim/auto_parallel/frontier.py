@@ -24,10 +24,11 @@ Either = TypeVar("Either", "TradeOff", Solution)
 
 
 def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the (first, second) pairs that no other pair beats in both numbers.
+    """Return the (first, second) pairs of ``costs`` that no other pair beats in both numbers.
 
-    The pairs are sorted by the first number; their second numbers fall. MindSpore keeps an operator's candidates this
-    way, by computation and communication.
+    The pairs are sorted by the first number; their second numbers fall. Of pairs with equal first numbers, the one
+    with the smallest second stays; equal pairs stay once. MindSpore keeps an operator's candidates this way, by
+    computation and communication.
 
     >>> pareto_filter([(100, 20), (200, 10), (300, 50)])
     [(100, 20), (200, 10)]
@@ -51,15 +52,19 @@ def unbeaten(points: Sequence[Either]) -> list[Either]:
 def list_pareto_solutions(
     problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9
 ) -> list[Solution]:
-    """Return the assignments that no other assignment beats in both seconds and memory, fastest first.
+    """Return the assignments that none beats in both seconds and memory, fastest first.
 
-    After each solution, the limit on memory is lowered, until no assignment fits or there are ``most`` solutions.
+    The first one has no limit on memory. After each solution, the limit is lowered, until no assignment fits or there
+    are ``most`` solutions. Of equally fast assignments, one with little memory is taken.
 
     Args:
         problem: the assignment problem.
         most: the largest number of solutions.
-        step: the share by which each limit is below the memory of the solution before.
+        step: the share by which each limit is below the memory of the solution before; at least 0.5 bytes below.
         gap: relative gap at which the integer solver stops.
+
+    Raises:
+        InputError: If scipy is not installed.
     """
     frontier: list[Solution] = []
     limit: float | None = None
@@ -99,14 +104,18 @@ def frontier(
 ) -> list[TradeOff]:
     """Return all trade-offs of time and memory over the given or searched meshes, fastest first.
 
-    Parameters may be stored in shards (fully sharded) where that saves memory. Each limit on memory is 4 % below the
-    solution before it.
+    Parameters may be stored in shards (fully sharded) where that saves memory, and the repeats of a layer have equal
+    strategies. Each limit on memory is 4 % below the solution before it; solutions are optimal to within 0.1 %. The
+    memory of a trade-off is its peak, in bytes of the busiest rank.
 
     Args:
         graph: the program.
         where: a mesh, several meshes, or a number of ranks, for which meshes with up to two axes are searched.
         settings: the assumptions of the cost model.
         most: the largest number of solutions per mesh.
+
+    Raises:
+        InputError: If scipy is not installed, or the number of ranks is not possible.
     """
     points: list[TradeOff] = []
     tie = any(operator.layer is not None for operator in graph.operators)

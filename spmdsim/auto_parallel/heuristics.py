@@ -88,7 +88,10 @@ class _Spread:
     def run(self) -> Propagation:
         """Spread the configured strategies and return those of all operators.
 
-        An operator that is not reached gets its first candidate.
+        Configured operators keep theirs. An operator that is not reached gets its first candidate. Call it once.
+
+        Raises:
+            RuleError: If a configured strategy does not fit its operator.
         """
         for operator in self.configured:
             strategy = configured_strategy(operator, self.mesh)
@@ -106,7 +109,12 @@ class _Spread:
     def _spread_from(self, start: Operator) -> None:
         """Decide the operators that are connected to a configured one, breadth first.
 
-        A reader waits until the producers of all its operands are decided; it is visited again from the last of them.
+        From each operator the readers of its results are visited first, then the producers of its operands. A reader
+        waits until the producers of all its operands are decided; it is visited again from the last of them. Each
+        operator is visited once; configured ones are passed, not decided.
+
+        Args:
+            start: the configured operator.
         """
         self.order.setdefault(start.index)
         queue = deque([start.index])
@@ -143,8 +151,9 @@ class _Spread:
     def _choose(self, operator: Operator) -> None:
         """Choose the candidate of an operator with the smallest costs, and the first of equal ones.
 
-        The costs are those of :meth:`_price_candidate`, given the strategies of the decided neighbours. The choice is
-        cached, because repeated layers have equal candidates and neighbours.
+        The costs are those of :meth:`_price_candidate`, compared in order, given the strategies of the decided
+        neighbours. The choice goes into ``chosen``. It is cached, because repeated layers have equal candidates and
+        neighbours.
         """
         states = self._states(operator)
         links = self._list_links(operator)
@@ -160,8 +169,11 @@ class _Spread:
     def _list_links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
         """Return one link for each tensor that connects an operator with a decided neighbour.
 
-        A link is ``(slot, tensor, layout, reads)``: the number of the operand or result of ``operator``, the tensor,
-        its layout at the neighbour, and True if ``operator`` reads the tensor or False if it computes it.
+        Links of operands come first. A result has one link per decided reader.
+
+        Returns:
+            ``(slot, tensor, layout, reads)`` per link: the number of the operand or result of ``operator``, the
+            tensor, its layout at the neighbour, and True if ``operator`` reads the tensor or False if it computes it.
         """
         links = []
         for slot, index in enumerate(operator.inputs):
@@ -190,8 +202,15 @@ class _Spread:
     ) -> tuple[float, float, float]:
         """Return the costs of candidate ``k`` in seconds, the most important one first.
 
-        They are the communication of the tensors in ``links`` (see :meth:`_list_links`), the copying of them, and the
-        operator's own communication.
+        Args:
+            operator: the operator.
+            states: its candidates.
+            k: the number of the candidate in ``states``.
+            links: the tensors shared with decided neighbours, from :meth:`_list_links`.
+
+        Returns:
+            ``(communication, copying, own)``: the communication of the tensors in ``links``, the copying of them, and
+            the operator's own communication.
         """
         communication, copying = 0.0, 0.0
         for slot, value, neighbour_layout, read in links:
@@ -206,7 +225,13 @@ class _Spread:
     def _price_edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
         """Return ``(communication, copying)``, the seconds of moving a tensor between two layouts.
 
-        They include the way back of its gradient if it needs one. A move without communication counts as copying.
+        They include the way back of its gradient if it needs one. A move without communication counts as copying; of
+        a move with communication, all seconds count as communication.
+
+        Args:
+            src: the layout before.
+            dst: the layout after; equal layouts cost nothing.
+            value: the tensor.
         """
         if src == dst:
             return 0.0, 0.0
@@ -226,9 +251,14 @@ class _Spread:
         return prices
 
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
-        """Return the seconds that reduce an operator's partial results and its operands' partial gradients.
+        """Return the seconds of reducing an operator's partial results and operands' gradients.
 
-        Gradients of inputs and parameters do not count. ``k`` is the number of the candidate in ``states``.
+        Gradients of inputs and parameters do not count. Results are cached.
+
+        Args:
+            operator: the operator.
+            states: its candidates.
+            k: the number of the candidate in ``states``.
         """
         key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
         total = self._own_seconds.get(key)
@@ -245,7 +275,10 @@ class _Spread:
         return total
 
     def _compare_configured(self) -> None:
-        """Add a remark for each pair of configured neighbours that disagree on a layout."""
+        """Add a remark for each pair of configured neighbours that disagree on a layout.
+
+        Two operators are neighbours if one reads a result of the other. The remarks go into ``remarks``.
+        """
         for operator in self.configured:
             for slot, index in enumerate(operator.inputs):
                 value = self.graph.values[index]
@@ -289,8 +322,8 @@ def search_by_propagation(
 ) -> SearchResult:
     """Run the sharding propagation on each of some meshes and return the fastest result.
 
-    The fastest result is the one with the fewest seconds in the cost model. The memory is not limited. An error on one
-    mesh ends the search.
+    The fastest result is the one with the fewest seconds in the cost model; of equal ones, the first. The memory is
+    not limited. An error on one mesh ends the search.
 
     Args:
         graph: the program; at least one operator must be configured.
@@ -334,11 +367,11 @@ def search_by_recursion(
 ) -> SearchResult:
     """Return the result of the double recursion, on a mesh with one axis per prime factor.
 
-    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up to
-    :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have
+    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up
+    to :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have
     their least work. If there is none, the mesh of the recursion is used, if it has at most :data:`POLISH_AXES` axes.
     The result with the fewest seconds is returned. Programs with more than :data:`MOST_OPERATORS` operators are not
-    improved.
+    improved; those of a repeated layer count once.
 
     Args:
         graph: the program.
@@ -347,6 +380,9 @@ def search_by_recursion(
         version: version of the double recursion, "r1.0" or "2.x".
         polish: True to improve the result by a local search, too.
         watch: called with a label before each stage of the local search.
+
+    Raises:
+        InputError: If the version is unknown.
     """
     recursion = imitation("search", "double_recursion")
     strategies = recursion(graph, ranks, version).strategies()
@@ -405,8 +441,12 @@ def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, .
         least: the smallest number of axes; the largest is :data:`POLISH_AXES`.
 
     Returns:
-        All matrices of the smallest number of axes for which the largest operator can use every axis of at least
-        one. If there is no such number, the matrices of :data:`POLISH_AXES` axes, possibly none.
+        All matrices of the smallest number of axes for which the largest operator can use every axis of at least one.
+        The largest operator has the most floating point operations. If there is no such number, the matrices of
+        :data:`POLISH_AXES` axes, possibly none. All matrices have at most the number of axes in question.
+
+    Raises:
+        RuleError: If a configured strategy does not fit its operator.
     """
     meshes: tuple[Mesh, ...] = ()
     configured = [operator for operator in graph.operators if operator.configured is not None]
@@ -450,9 +490,12 @@ def _improve_result(
     Args:
         answer: the result whose program, settings and prices are used.
         mesh: the mesh.
-        strategies: where the local search starts, one strategy per operator.
+        strategies: where the local search starts, one strategy per operator; one that is no candidate is replaced.
         models: gets the choice model of the mesh; extended.
         bound: the least work on the mesh; None to compute it.
+
+    Returns:
+        ``(seconds, result)``. The seconds are those of the choice problem, with the repeats of a layer tied.
     """
     graph, settings = answer.graph, _with_tied_layers(answer.graph, answer.settings)
     model = models[mesh] = quick_model(graph, mesh, settings, answer.moves, bound)
@@ -465,8 +508,8 @@ def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strate
     """Convert a strategy on a mesh with small axes to a similar one on a mesh of larger axes.
 
     Each axis of ``mesh``, the largest first, splits the factor that still needs the most blocks, among those whose
-    number of blocks the axis divides. A configured operator keeps its configured strategy. If the rule rejects the
-    result, the strategy without splits is returned.
+    number of blocks the axis divides; an axis without one splits nothing. A configured operator keeps its configured
+    strategy. If the rule rejects the result, the strategy without splits is returned.
 
     Args:
         operator: the operator.

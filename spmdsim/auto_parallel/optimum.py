@@ -53,7 +53,8 @@ def build_choice_model(
         moves: prices of redistributions that earlier calls computed; None: none yet.
 
     Raises:
-        InputError: If no operator can use the mesh.
+        InputError: If no operator can use the mesh, or an operator has too many strategies.
+        RuleError: If a configured strategy does not fit its operator.
     """
     model = ChoiceModel(graph, mesh, settings, moves=moves)
     if settings.even is not False and not is_used(model):
@@ -106,7 +107,10 @@ def is_used(model: ChoiceModel) -> bool:
 
 
 def check_usable(model: ChoiceModel) -> None:
-    """Raise InputError if no operator can use the mesh."""
+    """Raise InputError if no operator of a model can use its mesh; see :func:`is_used`.
+
+    The message has the sizes of the operator with the most floating point operations.
+    """
     if is_used(model):
         return
     operator = max(model.graph.operators, key=lambda candidate: flops_of(candidate.bound))
@@ -138,7 +142,7 @@ def bound_seconds(
         graph: the program.
         mesh: the mesh that it runs on.
         settings: the assumptions of the cost model.
-        moves: prices that earlier calls computed.
+        moves: prices that earlier calls computed; None: none yet.
         choices: an earlier choice model of this mesh; used if its settings are those of this search.
 
     Returns:
@@ -152,7 +156,10 @@ def bound_seconds(
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
-    """Return the cheapest assignment of a model, by elimination or, if its tables are too large, by HiGHS.
+    """Return the cheapest assignment of a model, by elimination or by the solver HiGHS.
+
+    With a limit, the elimination's result is returned if its peak fits; otherwise an integer program is solved. Of
+    equally fast results of HiGHS, the one with the least memory is returned.
 
     Args:
         model: the choices on a mesh.
@@ -160,6 +167,7 @@ def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
 
     Raises:
         DoesNotFitError: If no assignment with a peak of at most ``memory`` bytes was found.
+        InputError: If HiGHS is needed and scipy is not installed.
     """
     free = _eliminate(model)
     if memory is None:
@@ -177,9 +185,15 @@ def _peak(model: ChoiceModel, solution: Solution) -> int:
 def _solve_within(model: ChoiceModel, memory: float) -> Solution:
     """Return the cheapest assignment with a peak at most ``memory`` bytes.
 
-    The integer program limits the bytes that live throughout and the bytes stored for the backward pass. Further bytes
-    at the peak are known only for a complete assignment. So the program's limit is lowered until the peak is low
-    enough, at most :data:`MOST_LIMITS` times. The solution is ``optimal`` only if that is proven.
+    Up to :data:`FEW_ASSIGNMENTS` assignments are all tried. Otherwise the integer program limits the bytes that live
+    throughout and the bytes stored for the backward pass. Further bytes at the peak are known only for a complete
+    assignment. So the program's limit is lowered until the peak is low enough, at most :data:`MOST_LIMITS` times;
+    after that, the assignment with a low peak that was found before is returned. The solution is ``optimal`` only if
+    that is proven.
+
+    Args:
+        model: the choices on a mesh.
+        memory: the largest peak in bytes of a rank.
 
     Raises:
         DoesNotFitError: If no assignment with a low enough peak was found.
@@ -216,7 +230,13 @@ def _free_states(model: ChoiceModel) -> list[range]:
 
 
 def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
-    """Return the cheapest assignment with a peak of at most ``memory`` bytes, by trying all assignments.
+    """Return the cheapest assignment with a low enough peak, by trying all assignments.
+
+    Impossible assignments are left out. Peaks are computed from the cheapest assignment on, until one is low enough.
+
+    Args:
+        model: the choices on a mesh.
+        memory: the largest peak in bytes of a rank.
 
     Raises:
         DoesNotFitError: If no assignment has such a peak; the error names the lowest one.
@@ -239,8 +259,9 @@ def _lower_peaks(
 ) -> tuple[int, Solution]:
     """Search an assignment with a peak of at most ``memory`` bytes.
 
-    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` ones until
-    the peak is low enough.
+    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` ones
+    until the peak is low enough. From the first start, at most :data:`MOST_PEAKS` peaks are computed in total, from
+    each further one at most :data:`FURTHER_PEAKS`.
 
     Args:
         model: the choices.
@@ -271,8 +292,9 @@ def _lower_peak(
 ) -> tuple[int, Solution]:
     """Lower the peak of a solution by changing one variable after the other.
 
-    If no change of one variable lowers the peak, two variables are changed together. The search stops at a peak of at
-    most ``memory`` bytes or after ``most`` computed peaks.
+    A change is kept if it lowers the peak; the seconds do not count. If no change of one variable lowers the peak,
+    two variables are changed together, with at most :data:`FURTHER_PEAKS` further peaks. The search stops at a peak
+    of at most ``memory`` bytes or after ``most`` computed peaks.
 
     Args:
         model: the choices.
@@ -311,8 +333,12 @@ def _list_changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[
     """Yield changes of an assignment, each as ``(variable, new state)`` pairs.
 
     With ``changed_variables`` 1, a change is of any variable; with 2, it is of two variables that have a price
-    together, such as the producer and the reader of a tensor. Hubs follow from the other variables, so they have one
-    state.
+    together, such as the producer and the reader of a tensor. The present states are among the new ones. Hubs follow
+    from the other variables, so they have one state.
+
+    Args:
+        model: the choices.
+        changed_variables: 1 or 2.
     """
     free, hubs = _free_states(model), {*model.problem.hubs}
     pairs = [pair for pair in sorted(model.problem.pairs) if hubs.isdisjoint(pair)]
@@ -335,8 +361,12 @@ def _find_low_peaks(model: ChoiceModel, memory: float) -> list[tuple[int, Soluti
     """Return ``(peak, solution)`` pairs of assignments that store little, the lowest peak first.
 
     They are the cheapest assignments that store at most 1.0, 1.1, 1.3 … times (:data:`SLACKS`) the least possible
-    bytes, because an assignment that stores least may gather most at its peak. The list ends after a peak of at most
-    ``memory`` bytes.
+    bytes, because an assignment that stores least may gather most at its peak. At least the first two are computed;
+    the list ends after a peak of at most ``memory`` bytes. Peaks are bytes of a rank.
+
+    Args:
+        model: the choices.
+        memory: the limit of the peak in bytes.
     """
     least_memory = smallest_memory(model.problem)
     peaks: dict[tuple[int, ...], tuple[int, Solution]] = {}

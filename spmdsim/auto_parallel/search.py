@@ -72,25 +72,33 @@ def search(
 ) -> SearchResult:
     """Find a strategy for every operator and a layout for every tensor of a program.
 
+    The optimum has the fewest modelled seconds of one step. In programs of more than :data:`TIE_ABOVE` operators, the
+    repeats of a layer get equal strategies. For the optimum, blocks of unequal size are searched, too, on small meshes
+    of a machine: see :attr:`Settings.even`.
+
     Args:
         program: a graph, the name of a built-in program, or a function of global tensors, which is recorded.
         mesh_or_ranks: a mesh, several to choose from, or a number of ranks (then device matrices are searched).
         method: ``"auto"`` or ``"exact"`` for the optimum, ``"sharding_propagation"`` from configured operators,
             ``"recursive_programming"`` for the double recursion.
-        machine: the cost model; a laptop's if left out.
-        memory: bytes a rank may use at the peak; with it, parameters may be stored in shards.
+        machine: the cost model; None: a laptop's. Not used if ``settings`` are given.
+        memory: bytes a rank may use at the peak; None: no limit. With it, parameters may be stored in shards, and the
+            repeats of a layer get equal strategies.
         version: the version of the double recursion, ``"r1.0"`` or ``"2.x"``.
         polish: improve the strategies of a heuristic by a local search.
-        settings: all assumptions of the cost model, instead of ``machine``.
-        axes: the largest number of axes of the device matrices that are searched for a number of ranks. If left out,
-            it is
-            three where that is quick, else two; with ``memory`` it is two.
+        settings: all assumptions of the cost model, instead of ``machine``; None: the defaults, with sums that may
+            stay pending.
+        axes: the largest number of axes of the device matrices that are searched for a number of ranks. If None, it
+            is three where that is quick, else two; with ``memory`` it is two.
         watch: called with a label before each stage of the work, such as a mesh.
         **sizes: sizes of a built-in program, whose batch has at least one row per rank if left out. For a function,
             the arguments of ``record_program``, such as ``inputs``.
 
     Raises:
-        InputError: If the method or program is unknown, or no operator can use the ranks.
+        InputError: If the method or program is unknown, a size or ``axes`` is not possible, ``memory`` goes with a
+            heuristic, or no operator can use the ranks.
+        RuleError: If a configured strategy does not fit its operator.
+        UsageTypeError: If ``mesh_or_ranks`` is neither a number nor a mesh nor a list of meshes.
         DoesNotFitError: If no choice fits into ``memory``; the error names the lowest peak of all choices tried.
 
     >>> found = search("mlp", 4, layers=2, hidden=64, batch=4096)
@@ -172,7 +180,8 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
             program has at least one row per rank unless it is given.
 
     Raises:
-        InputError: If a graph gets sizes, or a tensor has more elements than can be counted exactly.
+        InputError: If a graph gets sizes, a built-in program or its size is unknown, a function cannot be recorded,
+            or a tensor has more than :data:`MOST_ELEMENTS` elements, which cannot be counted exactly.
 
     >>> str(as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8}))
     'mlp 1 x 8: 3 operators, 2 parameters with 72 elements'
@@ -204,7 +213,10 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
 def _count_ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
     """Return the number of ranks of a mesh, or of the first of several meshes.
 
-    A number is returned itself.
+    A number is returned itself. Whether several meshes have equally many ranks is not checked.
+
+    Args:
+        mesh_or_ranks: a number, a mesh, or a list of meshes that is not empty.
 
     Raises:
         InputError: If a number is below 1 or above :data:`MOST_RANKS`.
@@ -230,10 +242,17 @@ def candidate_meshes(
 ) -> tuple[Mesh, ...]:
     """Return the meshes that a search tries: the given ones, or the meshes of a number of ranks.
 
+    For a number of ranks and a program with configured operators, these are the mesh of the first configured strategy
+    that has one; or else the device matrices of :func:`expressing_meshes`; or else one matrix, with an axis per prime
+    factor, or with coarser ones if these are more than :data:`MOST_BINARY_AXES`. ``axes`` is not used then.
+
     Args:
-        graph: the program; if it has configured operators, only meshes that express their strategies are tried.
+        graph: the program.
         mesh_or_ranks: a mesh, several, or a number of ranks.
-        axes: most axes of a mesh for a number of ranks; if left out, three if that is quick, else two.
+        axes: most axes of a mesh for a number of ranks; None: three if that is quick, else two.
+
+    Raises:
+        InputError: If a number of ranks is below 1 or too large.
 
     >>> graph = as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8})
     >>> [str(mesh) for mesh in candidate_meshes(graph, 4)]
@@ -261,8 +280,13 @@ def candidate_meshes(
 def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
     """Return the device matrix of the configured operator that splits the most factors.
 
-    It replaces ``binary``, the mesh with one axis per prime factor, which has too many axes to be searched. Its axes
-    are called ``d0``, ``d1`` and so on; a last one has the ranks that the operator does not use.
+    It replaces ``binary``, the mesh with one axis per prime factor, which has too many axes to be searched. Of equal
+    operators, the first wins. The axes are called ``d0``, ``d1`` and so on, in the order of the operator's factors; a
+    last one has the ranks that the operator does not use.
+
+    Args:
+        graph: the program; at least one operator must be configured.
+        binary: the mesh with one axis per prime factor.
     """
     cuts = []
     for operator in graph.operators:
@@ -286,8 +310,9 @@ def _best_mesh(
 ) -> SearchResult:
     """Search the optimum on each of some meshes and return the one with the fewest seconds.
 
-    Uneven blocks are searched only if no mesh has even ones. Of meshes whose seconds differ by rounding, the first
-    wins.
+    If no mesh can be used with even blocks, uneven blocks are searched, unless ``settings.even`` is False already. Of
+    meshes whose seconds differ by a relative 1e-9 or less, the first wins. A mesh without solution is left out as
+    long as another one has one.
 
     Args:
         graph: the program.
@@ -298,7 +323,7 @@ def _best_mesh(
         watch: called with a label before each stage of the work.
 
     Raises:
-        InputError: If no operator can use any mesh.
+        InputError: If no operator can use any mesh, or there is no mesh.
         DoesNotFitError: If no choice fits into ``memory``; of all meshes, the error with the lowest peak.
     """
     models = []
@@ -367,13 +392,18 @@ def _most_helpful(problems: Sequence[InputError | DoesNotFitError]) -> InputErro
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
     """Search the optimum on one mesh.
 
-    The search is an elimination, or with limited memory an integer program.
+    The search is an elimination, or with limited memory an integer program. Uneven blocks are searched only if even
+    ones cannot be used.
 
     Args:
         graph: the program.
         mesh: the mesh that it runs on.
         settings: the assumptions of the cost model.
         memory: bytes a rank may use at the peak; None for no limit.
+
+    Raises:
+        InputError: If no operator can use the mesh.
+        DoesNotFitError: If no choice fits into ``memory``.
 
     >>> from spmdsim.auto_parallel.costs.search_settings import Settings
     >>> from spmdsim.core import Mesh

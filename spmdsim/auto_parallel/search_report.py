@@ -34,7 +34,11 @@ def report(answer: SearchResult) -> str:
 
 
 def report_parts(answer: SearchResult) -> list[str | Table]:
-    """Return the lines and tables of the report of a search, in reading order."""
+    """Return the lines and tables of the report of ``answer``, in reading order.
+
+    They are: the head, the operators, the redistributions, the totals, the comparison with hand-written strategies,
+    and a line for each of these that is not possible. Empty texts separate them.
+    """
     not_possible = "\n".join(
         f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"
         for name, reason in answer.not_possible.items()
@@ -53,9 +57,15 @@ def report_parts(answer: SearchResult) -> list[str | Table]:
 
 
 def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = None) -> list[dict[str, Any]]:
-    """Return a dict of plain types for each operator: strategy, layouts, seconds and bytes of the result.
+    """Return a dict of plain types for each operator, for tables and JSON.
 
-    ``operators`` are the operators to list; all operators of the program by default.
+    Its keys: ``name``, ``kind``, ``strategy`` (text), ``cuts`` (the blocks per dim of each operand), ``inputs`` and
+    ``output`` (layouts as text; the first result's), the modelled seconds of each of :data:`PARTS` and their sum
+    ``seconds``, ``result_nbytes`` (bytes of a rank's shards of all results), and ``source`` (the program's line).
+
+    Args:
+        answer: the result of the search.
+        operators: the operators to list; None for all operators of the program.
     """
     rows = []
     for operator in answer.graph.operators if operators is None else operators:
@@ -80,10 +90,10 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
 
 
 def factor_words(bound: BoundRule) -> dict[str, str]:
-    """Return a word for each factor (dimension of a rule) of an operator.
+    """Return a word for each factor (dimension) of an operator's rule, ``bound``, by factor.
 
     A letter stays. A factor of ``...``, such as ``.0``, which is counted from the last dim, becomes "dim <d>": the
-    number of its dim in the first result, or else operand, that has it.
+    number of its dim in the first result, or else operand, that has it. Factors without a dim are left out.
 
     >>> from spmdsim.core import Rule, bind
     >>> factor_words(bind(Rule.parse("... k, k n -> ... n", linear="each"), ((64, 8), (8, 4))))
@@ -103,6 +113,12 @@ def factor_words(bound: BoundRule) -> dict[str, str]:
 def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
     """Return the text of a strategy with "dim <d>" in place of numbered factors such as ``.0``.
 
+    Numbered factors without a dim stay; see :func:`factor_words`.
+
+    Args:
+        bound: the operator's rule, bound to its shapes.
+        strategy: the operator's strategy.
+
     >>> from spmdsim.core import Mesh, Rule, Strategy, bind
     >>> bound = bind(Rule.parse("... -> ..."), ((64, 4),))
     >>> strategy_words(bound, Strategy.of(Mesh((2, 2), ("dp", "tp")), {".1": "dp", ".0": "tp"}))
@@ -116,7 +132,11 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
 
 
 def _head_text(answer: SearchResult) -> str:
-    """Return the first lines of the report: program, ranks, machine, method, optimality and remarks."""
+    """Return the first lines of the report of ``answer``: program, machine, method, optimality.
+
+    Remarks follow. An optimum is named so, with the share to which it is proven. Of other results, the largest
+    distance from the optimum is named, or nothing if it is unknown.
+    """
     within = f" to within {answer.within:.2%}" if answer.within else ""
     optimal = f", optimal{within} under the model on this mesh"
     if answer.graph.configured_names:
@@ -138,7 +158,10 @@ def _head_text(answer: SearchResult) -> str:
 
 
 def _operator_table(answer: SearchResult) -> Table:
-    """Return the table of operators, with one row for all equal repeats of a layer."""
+    """Return the table of operators of ``answer``, with one row for equal repeats of a layer.
+
+    Times are of one operator, also in rows for several. Rows after :data:`MOST_ROWS` are summed up.
+    """
     unit, scale = _time_unit(answer)
     shown, counts = _distinct_operators(answer)
     rows = []
@@ -156,10 +179,13 @@ def _operator_table(answer: SearchResult) -> Table:
 
 
 def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
-    """Return the operators to show, and the number of operators that each stands for.
+    """Return the operators of ``answer`` to show, and how many operators each stands for.
 
-    The numbers are by index of the operator. Operators at one position of a repeated layer are shown once if they
-    have equal strategies and times.
+    Operators at one position of a repeated layer are shown once if they have equal rules, strategies and times (to
+    seven digits). Each other operator is shown alone.
+
+    Returns:
+        ``(shown, counts)``: the first operator of each kind, in order, and by its index the number of operators.
     """
     shown: list[Operator] = []
     counts: dict[int, int] = {}
@@ -179,9 +205,11 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
 
 
 def _redistribution_table(answer: SearchResult) -> str | Table:
-    """Return the table of redistributions, or a line of text if there are none.
+    """Return the table of redistributions of ``answer``, or a line of text if there are none.
 
-    Redistributions that differ only in the number of a repeated layer share a row.
+    Redistributions that differ only in the number of a repeated layer share a row. Times and bytes are sums over the
+    row; bytes are those that the first rank receives. "shared" marks gradients in a message with others. Rows after
+    :data:`MOST_ROWS` are summed up.
     """
     unit, scale = _time_unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
@@ -206,7 +234,15 @@ def _redistribution_table(answer: SearchResult) -> str | Table:
 
 
 def _generic_name(answer: SearchResult, move: Move) -> str:
-    """Return the tensor's name, with ``l*.`` in place of the number of a repeated layer."""
+    """Return the name of a move's tensor, with ``l*.`` for the number of a repeated layer.
+
+    The layer is that of the tensor's producer, or of its first reader for inputs and parameters. Other names stay as
+    they are.
+
+    Args:
+        answer: the result of the search, whose graph has the operators.
+        move: the redistribution.
+    """
     value = move.value
     operator_index = value.producer
     if operator_index is None:
@@ -219,7 +255,11 @@ def _generic_name(answer: SearchResult, move: Move) -> str:
 
 
 def _totals_text(answer: SearchResult) -> str:
-    """Return the lines with time, communication and peak memory of one step."""
+    """Return three lines on one step of ``answer``: its time, communication and peak memory.
+
+    The time is split into :data:`PARTS`. Collectives are counted by kind; a note says how many gradients share
+    messages, or how many collectives remain if those of parameters are combined.
+    """
     unit, scale = _time_unit(answer)
     costs = answer.evaluation.operators
     memory = answer.memory
@@ -247,7 +287,12 @@ def _totals_text(answer: SearchResult) -> str:
 
 
 def comparison_table(answer: SearchResult) -> Table:
-    """Return the table that compares the result of the search with hand-written strategies."""
+    """Return the table that compares ``answer`` with hand-written strategies.
+
+    A row has the time, its ratio to the result's time, the bytes that the first rank receives, and the peak memory. A
+    strategy that the settings forbid is "not allowed". If the program configures operators, a note says that
+    hand-written strategies ignore it.
+    """
     unit, scale = _time_unit(answer)
     rows = []
     for name, result in {"found": answer, **answer.comparison}.items():
@@ -283,7 +328,12 @@ def why_report(answer: WhyNot) -> str:
 
 
 def why_lines(answer: WhyNot) -> tuple[str, str]:
-    """Return two lines: the strategies that are compared, and the seconds of both."""
+    """Return the two head lines of ``answer``: the operator's strategies, and both times.
+
+    Returns:
+        ``(strategies, times)``: the given strategy and the one of the search; the seconds of one step with each, and
+        their difference.
+    """
     best, forced = answer.best, answer.other
     unit, scale = _time_unit(best)
     operator = answer.operator
@@ -298,7 +348,11 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 
 
 def why_table(answer: WhyNot) -> Table:
-    """Return the table of the operators whose strategy or time differs, with their differences."""
+    """Return the table of the operators of ``answer`` whose strategy or time differs.
+
+    A difference is the time with the given strategy minus the time before; up to a relative 1e-12 of the step's time
+    it counts as none. Rows after :data:`MOST_ROWS` are summed up.
+    """
     best, forced = answer.best, answer.other
     unit, scale = _time_unit(best)
     rows = []
@@ -320,9 +374,10 @@ def why_table(answer: WhyNot) -> Table:
 
 
 def _time_unit(answer: SearchResult) -> tuple[str, float]:
-    """Return the unit of times in the report, and the factor by which seconds are multiplied.
+    """Return the unit of the times of ``answer``, and the factor by which seconds are multiplied.
 
-    The unit is s, ms or us, by the size of the total. Published cost models have no seconds: their unit is "cost".
+    The unit is s from 1 s on, ms from 1 ms on, else us, by the time of the whole step. Published cost models have no
+    seconds: their unit is "cost", their factor 1.
     """
     if not isinstance(answer.settings.machine, Machine):
         return "cost", 1.0

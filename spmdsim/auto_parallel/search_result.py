@@ -63,8 +63,8 @@ class SearchResult(ShortRepr):
     def within(self) -> float | None:
         """Largest share by which the optimum may be faster, 0 if proven optimal; None if unknown.
 
-        A search prices messages that gradients of parameters share by straight lines of their bytes. These prices may
-        be above the costs of a run.
+        It is seconds / least - 1; shares up to :data:`ROUNDING` are 0. A search prices messages that gradients of
+        parameters share by straight lines of their bytes. These prices may be above the costs of a run.
         """
         if not self.optimal or self.least is None:
             return None
@@ -108,7 +108,10 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes that the first rank receives in one step."""
+        """Bytes that the first rank of the mesh receives in one step, forward and backward.
+
+        Those of steps whose bytes depend on data are expected numbers.
+        """
         rank = self.mesh.rank_at(0)
         received = sum(message.nbytes(rank) for message in self.evaluation.messages)
         received += sum(step.nbytes(rank) for step in self.evaluation.inner)
@@ -117,7 +120,10 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def collectives(self) -> dict[str, int]:
-        """Number of collectives of each kind in one step; gradients that share a message count once."""
+        """Number of collectives of each kind in one step, by name.
+
+        Gradients that share a message count once. Local steps do not count.
+        """
         counts: dict[str, int] = {}
         for move in self.evaluation.alone:
             for name in self.collectives_of(move):
@@ -133,7 +139,7 @@ class SearchResult(ShortRepr):
         """Number of collectives of each kind if those of parameters are combined, as compilers do.
 
         Collectives are combined that gather parameters, or reduce their gradients, along equal axes and over equal
-        dims.
+        dims. Each other redistribution counts as often as it happens; collectives inside operators are left out.
         """
         counts: dict[str, int] = {}
         combined_keys: set[tuple[object, ...]] = set()
@@ -173,8 +179,8 @@ class SearchResult(ShortRepr):
     def comparison(self) -> dict[str, SearchResult]:
         """Results of hand-written strategies for the program on these ranks, by name.
 
-        Of the Megatron-style grids only the fastest one is included. Strategies that these ranks do not allow are
-        missing: see :attr:`not_possible`.
+        Of the Megatron-style grids only the fastest one is included, the first of equal ones. Strategies that these
+        ranks do not allow are missing: see :attr:`not_possible`.
         """
         results = {
             name: replace(self, choice=choice, method=name, remarks=(), optimal=False, least=None)
@@ -203,9 +209,9 @@ class SearchResult(ShortRepr):
     def gap(self) -> float | None:
         """Largest relative distance of a heuristic's result from the optimum; None if unknown.
 
-        0.02 stands for 2 %. The optimum is the best one on :attr:`rivals` and on this mesh, as far as it is proven;
-        meshes of more than three axes do not count. The gap is unknown for programs with more than 2000 operators and
-        with a memory limit.
+        0.02 stands for 2 %; an optimal result has 0. The optimum is the best one on :attr:`rivals` and on this mesh,
+        as far as it is proven; meshes of more than three axes do not count. The gap is unknown for programs with more
+        than 2000 operators, with a memory limit, and if the bound of one mesh cannot be computed.
         """
         if self.optimal:
             return 0.0
@@ -224,11 +230,15 @@ class SearchResult(ShortRepr):
     def why(self, operator: str, strategy: Any) -> WhyNot:
         """Search again with a given strategy for one operator, and compare.
 
-        All other strategies are chosen again.
+        All other strategies are chosen again on this mesh, without a limit on memory; repeated layers are not tied.
 
         Args:
             operator: its name.
             strategy: cuts, a mapping of factors to axes, or a strategy.
+
+        Raises:
+            InputError: If the program has no operator of this name, or no operator can use the mesh.
+            RuleError: If the strategy does not fit the operator.
         """
         settings = replace(self.settings, tie=False)
         model = build_choice_model(
@@ -244,7 +254,12 @@ class SearchResult(ShortRepr):
     # -- files --------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all results as a dict that can be written as JSON."""
+        """Return all results as a dict that can be written as JSON.
+
+        Times are modelled seconds of one step, sizes are bytes of a rank. ``interval`` is None without a calibrated
+        machine. "strategies" and "layouts" are what :func:`load_choice` reads; "operators" are the rows of
+        :func:`operator_rows`.
+        """
         from spmdsim.auto_parallel.search_report import operator_rows
 
         machine = self.settings.machine
@@ -270,7 +285,11 @@ class SearchResult(ShortRepr):
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the strategies to a JSON file that :func:`load_choice` reads."""
+        """Write the strategies to a JSON file that :func:`load_choice` reads, replacing it.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
         Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
@@ -305,7 +324,10 @@ class WhyNot(ShortRepr):
 
 
 def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
-    """Return an operator's strategy as a dict of plain types."""
+    """Return an operator's strategy as a dict of plain types.
+
+    ``splits`` maps factors to axes; ``passed`` has ``[axis, operands, reduction]`` for each sum that is passed on.
+    """
     return {
         "operator": operator.name,
         "splits": {factor: list(axes) for factor, axes in strategy.splits},
@@ -315,7 +337,10 @@ def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
 
 
 def _layout_dict(value: Value, layout: Layout) -> dict[str, Any]:
-    """Return a tensor's layout as a dict of plain types."""
+    """Return the layout of a tensor, ``value``, as a dict of plain types.
+
+    ``dims`` has the axes that split each dim; ``partial`` maps pending axes to reductions.
+    """
     return {
         "name": value.name,
         "dims": [list(entry) for entry in layout.dims],
@@ -332,6 +357,12 @@ def _mesh_dict(mesh: Mesh) -> dict[str, Any]:
 def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
     """Read the strategies that :meth:`SearchResult.save` wrote for the program of ``graph``.
 
+    Operators are compared by their names without numbers, tensors by their number only.
+
+    Args:
+        path: the file.
+        graph: the program.
+
     Raises:
         InputError: If the file cannot be read, has another format, or has strategies of another program or strategies
             that do not fit its operators.
@@ -346,7 +377,15 @@ def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
 def _parse_choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
     """Convert the JSON data of a file to a choice for ``graph``.
 
-    Raises InputError if they do not belong to the graph; ``path`` is the file, for messages.
+    Args:
+        data: the dict of :meth:`SearchResult.to_dict`.
+        graph: the program.
+        path: the file, for messages.
+
+    Raises:
+        InputError: If the data have other operators, or another number of tensors.
+        RuleError: If a strategy does not fit its operator.
+        KeyError: If an entry is missing; the caller converts it and other errors to InputError.
     """
     names = [_unnumbered(entry["operator"]) for entry in data["strategies"]]
     if names != [_unnumbered(o.name) for o in graph.operators] or len(data["layouts"]) != len(graph.values):

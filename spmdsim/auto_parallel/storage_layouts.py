@@ -27,12 +27,15 @@ class StorageLayouts:
         self.graph, self.mesh, self.settings, self.operators = graph, mesh, settings, operators
 
     def states(self, value: Value, price: Price) -> StorageStates:
-        """Return the layouts in which a tensor may be stored.
+        """Return the layouts in which a tensor may be stored, and the ways to add its gradients.
 
-        For a parameter, they come with every way to add its gradients. They are the user's layout if there is one. A
-        parameter with one reader has the layouts in which it is used, and
-        finer ones. Other tensors have all layouts, or the used ones if all are more than :data:`MOST_LAYOUTS`.
-        ``price`` returns the seconds of moving the tensor's gradient between two layouts.
+        The layouts are the user's one if there is one. A parameter with one reader that may be stored apart has the
+        layouts in which it is used, and finer ones. Other tensors have all layouts, or the used ones if all are more
+        than :data:`MOST_LAYOUTS`. In a recorded program, dims that a reader needs unsplit are never split.
+
+        Args:
+            value: the tensor.
+            price: returns the seconds of moving the tensor's gradient between two layouts.
         """
         fixed = self._fixed(value)
         if fixed is not None:
@@ -53,7 +56,13 @@ class StorageLayouts:
     def _with_sums(self, value: Value, base: tuple[Layout, ...], price: Price) -> StorageStates:
         """Combine the layouts of a parameter with the ways to add its gradients or to share a message.
 
-        Tensors other than parameters with gradients get the layouts only. ``base`` are the layouts.
+        A state is a layout with the layouts in which gradients are added, or with the one layout in which the
+        gradient joins a message. Tensors other than parameters with gradients get the layouts only.
+
+        Args:
+            value: the tensor.
+            base: the layouts.
+            price: returns the seconds of moving the gradient between two layouts.
         """
         gradient_readers = self.graph.gradient_readers[value.index]
         if value.kind != "parameter" or not gradient_readers:
@@ -71,7 +80,10 @@ class StorageLayouts:
         return StorageStates(layouts, totals, shares_message, joint, sums.complete)
 
     def _fixed(self, value: Value) -> Layout | None:
-        """Return the layout that the user fixed for a tensor or for its configured producer; None if free."""
+        """Return the layout that the user fixed for a tensor (``value``), or None if it is free.
+
+        Of a producer with several results, only the first one can be fixed.
+        """
         if value.layout is not None:
             return value.layout.canonical
         if value.producer is None or value.output:
@@ -92,11 +104,14 @@ class StorageLayouts:
         return single and value.needs_gradient and value.layout is None and self.settings.sharded_parameters
 
     def finer_layouts(self, layout: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
-        """Yield the layouts that split a layout further, one for each set of axes that do not split it yet.
+        """Yield the layouts that split a layout further, one for each set of unused axes.
 
-        Each axis splits the first dim whose blocks stay equal, because the price does not depend on the dim. A set of
-        axes
-        without such dims is left out.
+        Small sets come first; axes of size 1 are left out. Each axis splits the first dim whose blocks stay equal,
+        because the price does not depend on the dim. A set of axes without such dims is left out.
+
+        Args:
+            layout: the layout.
+            shape: the global shape of the tensor.
         """
         free = [axis for axis in layout.replicated_axes if self.mesh.axis_size(axis) > 1]
         for count in range(1, len(free) + 1):
@@ -106,9 +121,9 @@ class StorageLayouts:
                     yield finer
 
     def _used_layouts(self, value: Value) -> tuple[Layout, ...]:
-        """Return the layouts in which the tensor is computed or read, without pending reductions.
+        """Return the layouts in which a tensor (``value``) is computed or read, each once.
 
-        They are the candidates if all layouts are too many.
+        Pending reductions are taken off. They are the candidates if all layouts are too many.
         """
         layouts: dict[Layout, None] = {}
         if value.producer is not None:
@@ -119,7 +134,7 @@ class StorageLayouts:
         return tuple(layouts)
 
     def _unsplit_dims(self, value: Value) -> set[int]:
-        """Return the dims that at least one reader needs unsplit."""
+        """Return the dims of a tensor (``value``) that at least one reader needs unsplit."""
         dims: set[int] = set()
         for reader, operand in self.graph.consumers[value.index]:
             bound = self.graph.operators[reader].bound
@@ -131,7 +146,7 @@ class StorageLayouts:
 def simple_layouts(
     mesh: Mesh, shape: tuple[int, ...], nested: bool = True, even: bool = True
 ) -> tuple[Layout, ...]:
-    """Return every layout in which each axis splits at most one dim.
+    """Return every layout in which each axis splits at most one dim, the replicated one first.
 
     Args:
         mesh: the mesh; axes of size 1 split nothing.
@@ -156,9 +171,13 @@ def simple_layouts(
 
 
 def split_further(layout: Layout, axes: Sequence[str], shape: Sequence[int], nested: bool) -> Layout | None:
-    """Split a layout by more axes, each in the first dim whose blocks stay equal; None without such a dim.
+    """Split a layout by more axes, each in the first dim whose blocks stay equal, or return None.
 
-    Unless ``nested``, dims that no axis splits yet are tried first.
+    Args:
+        layout: the layout.
+        axes: the axes to add, in this order; they must not split the layout yet.
+        shape: the global shape.
+        nested: False to try dims that no axis splits yet first.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> [split_further(mesh("tp", None), ("dp",), (8, 8), nested).dims for nested in (True, False)]

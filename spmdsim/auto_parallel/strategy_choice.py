@@ -33,9 +33,10 @@ class States:
 
 @lru_cache(maxsize=4096)
 def states_of(bound: BoundRule, strategies: tuple[Strategy, ...]) -> States:
-    """Return the layouts of an operator's operands and results under each of its strategies.
+    """Return the layouts of an operator's operands and results under each of its strategies; cached.
 
-    State s belongs to ``strategies[s]``. All layouts are canonical, so equal splits are equal layouts.
+    State s belongs to ``strategies[s]``. All layouts are canonical (without axes of size 1), so equal splits are
+    equal layouts. Whether the rule allows the strategies is not checked.
 
     Args:
         bound: the operator's rule, bound to its shapes.
@@ -92,7 +93,10 @@ class StrategyChoice(ShortRepr):
 
     @cached_property
     def operator_layouts(self) -> tuple[OperatorLayouts, ...]:
-        """Layouts that follow from each operator's strategy."""
+        """Layouts that follow from each operator's strategy, in the order of the operators.
+
+        They are not canonical: axes of size 1 stay.
+        """
         derived: dict[tuple[int, Strategy], OperatorLayouts] = {}
         rows = []
         for operator, strategy in zip(self.graph.operators, self.strategies):
@@ -122,9 +126,9 @@ def mesh_strategies(
     even: bool = True,
     nested: bool = True,
 ) -> tuple[Strategy, ...]:
-    """Return the strategies of an operator on a mesh, the least split one first.
+    """Return the strategies of an operator on a mesh, the least split one first; cached.
 
-    Axes of size 1 are never used.
+    Axes of size 1 are never used. The strategy without splits is among them unless ``full`` removes it.
 
     Args:
         bound: the operator's rule.
@@ -135,7 +139,7 @@ def mesh_strategies(
         nested: include strategies that split a factor by several axes.
 
     Raises:
-        InputError: If there are more than :data:`MOST_STRATEGIES` strategies.
+        InputError: If there are more than :data:`MOST_STRATEGIES` strategies, estimated as (factors + 1) ** axes.
 
     >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((8, 8), (8, 8)))
@@ -176,15 +180,16 @@ def _splitting_axes(strategy: Strategy) -> set[str]:
 def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
     """Return the strategy that the user fixed for an operator.
 
-    The user may give a Strategy, a mapping of factors to axes or its items, layouts of the operands, or cuts. Cuts get
-    a device matrix of their own unless some strategy on ``mesh`` splits the operator identically.
+    The user may give a Strategy, a mapping of factors to axes or its items, layouts of the operands, or cuts (numbers
+    of blocks per dim of each operand). A mapping needs axes of ``mesh``. Cuts get a device matrix of their own unless
+    some strategy on ``mesh`` splits the operator identically.
 
     Args:
-        operator: an operator with a ``configured`` strategy.
+        operator: an operator whose ``configured`` is not None; not checked.
         mesh: the mesh of the search.
 
     Raises:
-        RuleError: If the strategy does not fit the operator.
+        RuleError: If the strategy does not fit the operator; items of a mapping are not checked.
     """
     configured, bound = operator.configured, operator.bound
     with context(**operator.error_facts):
@@ -202,7 +207,15 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
 
 
 def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
-    """Return the layout that the user fixed for an operator's result; None if it is not fixed."""
+    """Return the layout that the user fixed for an operator's result; None if it is not fixed.
+
+    Args:
+        operator: the operator.
+        strategy: its strategy, from which the layout without ``out`` follows.
+
+    Raises:
+        RuleError: If the user's layout does not fit the result.
+    """
     if operator.out is None:
         return None
     with context(**operator.error_facts):
@@ -242,9 +255,10 @@ def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Stra
 
 
 def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
-    """Return the meshes to search: all ordered products of up to ``axes`` sizes > 1 that equal ``ranks``.
+    """Return the meshes to search: all ordered products of sizes > 1 that equal ``ranks``.
 
-    The axes are called dp, tp, sp and ep, in this order. One rank has the mesh of shape (1,).
+    A product has 1 to ``axes`` sizes. The axes are called dp, tp, sp and ep, in this order, so ``axes`` is at most 4.
+    Meshes with few axes come first. One rank has the mesh of shape (1,).
 
     Raises:
         InputError: If ``ranks`` is below 1.
@@ -308,7 +322,7 @@ def binary_mesh(ranks: int) -> Mesh:
 
 
 def prime_factors(number: int) -> tuple[int, ...]:
-    """Return the prime factors of a number, largest first.
+    """Return the prime factors of a number from 1 on, largest first, repeated as often as they occur.
 
     >>> prime_factors(60), prime_factors(1)
     ((5, 3, 2, 2), ())

@@ -118,11 +118,13 @@ class ChoiceModel:
     def _states(self, operator: Operator) -> States:
         """Return an operator's candidate strategies with their layouts.
 
-        They are the configured strategy, those that ``allowed`` returns, or all of them. If the settings name a batch
-        axis and the mesh has several axes, only strategies remain that split the batch by it.
+        They are the configured strategy, those that ``allowed`` returns, or all of :func:`candidates`. Of the latter,
+        if the settings name a batch axis and the mesh has several axes longer than 1, only strategies remain that
+        split the batch by it; all if none does.
 
         Raises:
-            RuleError: If there is none.
+            RuleError: If there is none, or the configured strategy does not fit.
+            InputError: If there are too many.
         """
         if operator.configured is not None:
             strategies: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
@@ -150,7 +152,10 @@ class ChoiceModel:
     # -- building -----------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        """Add all variables and prices to the problem."""
+        """Add all variables and prices to the problem; called once, at the end of construction.
+
+        Tied operators and tensors are priced once and count as often as they occur.
+        """
         self._add_operators()
         shared: dict[tuple[int, int, StorageStates], int] = {}
         # Tied tensors have equal costs: price the first one and multiply by their number.
@@ -170,7 +175,8 @@ class ChoiceModel:
         """Yield ``(operator, seconds, memory)`` for each group of equal operators.
 
         If operators are not tied, each one is a group. ``operator`` is the index of the first operator that the group
-        is tied to. ``seconds`` and ``memory`` are arrays with the work and the bytes of the whole group in each state.
+        is tied to; it may be yielded for several groups. ``seconds`` and ``memory`` are arrays with the work and the
+        bytes of the whole group in each state.
         """
         untied = tuple((operator,) for operator in self.graph.operators)
         for operators in self.graph.equal_operators if self.settings.tie else untied:
@@ -184,6 +190,9 @@ class ChoiceModel:
         Only the work of operators counts, no redistributions. Operators that are tied are priced together and keep
         equal strategies. Sets ``states``, and ``least_work``: the seconds of the quickest strategies of all operators
         together.
+
+        Args:
+            slack: seconds, at least 0; with infinity nothing is left out. A relative 1e-9 more is tolerated.
         """
         totals: dict[int, np.ndarray] = {}
         # `operator` is the first one of its tied operators, so their seconds are added.
@@ -199,7 +208,10 @@ class ChoiceModel:
         ]
 
     def _add_operators(self) -> None:
-        """Add a variable for each operator, with the prices of its work; tied operators share one."""
+        """Add a variable for each operator, with the prices of its work; tied operators share one.
+
+        Fills ``operator_variable``.
+        """
         # Tied operators share the variable of the first of them.
         variables: dict[int, int] = {}
         for operator, seconds, memory in self._price_all_work():
@@ -215,10 +227,11 @@ class ChoiceModel:
         return self._representative.get(operator, operator)
 
     def _has_variable(self, value: Value) -> bool:
-        """Return True if a tensor has a variable of its own.
+        """Return True if a tensor (``value``) has a variable: the layout in which it is stored.
 
-        A result with a configured layout has one, and so does a tensor with several readers. A parameter with one
-        reader has one if it has a fixed layout or parameters may be stored in shards.
+        Results of an operator with a configured layout have one, and so do tensors with several readers. A parameter
+        with one reader has one if it has a fixed layout or parameters may be stored in shards. A tensor without
+        readers has none, unless its producer's layout is configured.
         """
         readers = len(self.graph.consumers[value.index])
         if value.producer is not None and self.graph.operators[value.producer].out is not None:
@@ -229,9 +242,12 @@ class ChoiceModel:
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
         """Add the variable of a tensor, and the prices of its moves and those of its gradients.
 
+        The variable is stored in ``value_variable``, its states in ``kept``.
+
         Args:
             value: the tensor, the first of ``count`` tied ones.
-            shared: variables by (operator, operand or result, states); with tied layers, equal keys share a variable.
+            shared: variables by (operator, operand or result, states), extended. With tied layers, equal keys share a
+                variable.
             count: the number of tied tensors.
         """
         storage = self.kept[value.index] = self._keeper.states(value, self._price_function(value))
@@ -255,9 +271,14 @@ class ChoiceModel:
             self._add_parameter(value, storage, variable, count)
 
     def _add_direct(self, value: Value, count: int) -> None:
-        """Add the prices of a tensor without a variable of its own, from its producer to its only reader.
+        """Add the prices of a tensor without a variable, from its producer to its only reader.
 
-        ``count`` tensors are tied. A tensor without readers has no price.
+        A tensor without readers has no price. An input has one only if its layout is fixed, a parameter the reduction
+        of its gradient.
+
+        Args:
+            value: the tensor, the first of ``count`` tied ones.
+            count: the number of tied tensors.
         """
         if not self.graph.consumers[value.index]:
             return
@@ -278,7 +299,11 @@ class ChoiceModel:
     def _add_result(self, value: Value, variable: int, wanted: tuple[Layout, ...], count: int) -> None:
         """Add the price of moving a result to the layout that each state of a variable needs.
 
-        ``wanted`` has the needed layout for each state of ``variable``; ``count`` tensors are tied.
+        Args:
+            value: the result, the first of ``count`` tied ones.
+            variable: the variable of its reader, or of the tensor itself.
+            wanted: the needed layout for each state of ``variable``.
+            count: the number of tied tensors.
         """
         assert value.producer is not None
         produced = self.states[value.producer].outputs[value.output]
@@ -294,8 +319,13 @@ class ChoiceModel:
     def _add_gradients(self, value: Value, count: int) -> None:
         """Add the price of moving a result's gradients from its readers to its producer.
 
-        One reader pays alone. Several readers pay together by one table if it is small enough, else by a variable of
-        shared layouts (see :mod:`spmdsim.auto_parallel.costs.gradient_sums`).
+        Without a reader that brings a gradient, nothing is added. One reader pays alone. Several readers pay together
+        by one table if it has at most :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER` entries, else
+        by a variable of shared layouts (see :mod:`spmdsim.auto_parallel.costs.gradient_sums`).
+
+        Args:
+            value: the result, the first of ``count`` tied ones.
+            count: the number of tied tensors.
         """
         assert value.producer is not None
         readers, producer = self._gradients(value), self.operator_variable[value.producer]
@@ -335,6 +365,9 @@ class ChoiceModel:
     def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
         """Add the price of reducing a parameter's gradients, alone or in a message with other gradients.
 
+        Prices are seconds times ``count * (1 - overlap)``. A state that shares a message is :data:`IMPOSSIBLE` with
+        readers whose gradient arrives in another layout.
+
         Args:
             value: the parameter, the first of ``count`` tied ones.
             storage: its states.
@@ -367,10 +400,11 @@ class ChoiceModel:
     ) -> None:
         """Add the price and the memory of moving a tensor from its stored layout to one of its readers.
 
-        A parameter that is stored apart must be stored as it is used, or finer; other pairs are IMPOSSIBLE.
+        A parameter that is stored apart must be stored as it is used, or finer; other pairs are :data:`IMPOSSIBLE`.
+        Memory is the copy that the reader stores for the backward pass, if any.
 
         Args:
-            value: the tensor.
+            value: the tensor, the first of ``count`` tied ones.
             storage: its states.
             variable: its variable.
             reader: index of the operator that reads it.
@@ -413,7 +447,15 @@ class ChoiceModel:
     def _price_table(
         self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value
     ) -> np.ndarray:
-        """Return the seconds of every move of a tensor, ``[source, target]``, from a cache."""
+        """Return the seconds of every move of a tensor, ``[source, target]``, from a cache.
+
+        Do not write to the array.
+
+        Args:
+            sources: the layouts before.
+            targets: the layouts after.
+            value: the tensor; its shape, itemsize and kind count.
+        """
         key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
         table = self._tables.get(key)
         if table is None:
@@ -423,8 +465,13 @@ class ChoiceModel:
     def _price_work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
         """Return ``(seconds, bytes)`` of an operator's work, as arrays with an entry per state.
 
-        The bytes are those of tensors without a variable of their own: parameters with their optimiser state, and
-        operands and results that are stored for the backward pass.
+        The seconds are those of its work (:func:`work_seconds`) and of the collectives inside it, forward and
+        backward. The bytes are those of tensors without a variable of their own: parameters with their optimiser
+        state, and operands and results that are stored for the backward pass.
+
+        Args:
+            operator: the operator.
+            states: its strategies with their layouts.
         """
         graph, settings = self.graph, self.settings
         inputs = [graph.values[i] for i in operator.inputs]
@@ -475,7 +522,13 @@ class ChoiceModel:
     def _stored_bytes(self, value: Value, storage: StorageStates) -> np.ndarray:
         """Return the bytes that a rank stores of a tensor, for each of its states.
 
-        They are 0 if the tensor is no parameter and no operator needs it in the backward pass.
+        Of a parameter they include the optimiser's state in training. Another tensor counts if a reader or its
+        producer stores it for the backward pass or, with recomputation, if it enters a layer; else the bytes are 0.
+        They are those of the largest shard.
+
+        Args:
+            value: the tensor.
+            storage: its states.
         """
         shard_bytes = value.itemsize * _largest(storage.layouts, value)
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
@@ -492,7 +545,16 @@ class ChoiceModel:
     ) -> np.ndarray | None:
         """Return the bytes of the redistributed copy that an operator stores.
 
-        The array is ``[state of the tensor, state of the reader]``; None if the reader stores nothing.
+        A state in which the operator reads the tensor as it is stored has 0 bytes.
+
+        Args:
+            value: the tensor.
+            storage: its states.
+            wanted: the layout in which each state of the reader reads it.
+            reader: the index of the operator that reads it.
+
+        Returns:
+            The array ``[state of the tensor, state of the reader]``; None if the reader stores nothing.
         """
         operator = self.graph.operators[reader]
         if not self._saved(operator, value):
@@ -526,7 +588,11 @@ class ChoiceModel:
         return least if least > 0 or not solution.seconds else None
 
     def choice(self, states: Sequence[int]) -> StrategyChoice:
-        """Return the strategies and layouts of an assignment."""
+        """Return the strategies and layouts of an assignment.
+
+        Args:
+            states: the state of each variable of ``problem``.
+        """
         graph = self.graph
         strategies = tuple(
             self.states[o.index].strategies[states[self.operator_variable[o.index]]] for o in graph.operators
@@ -537,8 +603,14 @@ class ChoiceModel:
     def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
         """Return an assignment with these strategies and cheap layouts for them.
 
-        An operator whose strategy is no candidate gets its first candidate. Layouts are chosen one after the other, each
-        the cheapest one beside those chosen before.
+        An operator whose strategy is no candidate gets its first candidate; of tied operators the last one counts.
+        Layouts are chosen one after the other, each the cheapest one beside those chosen before; hubs at the end.
+
+        Args:
+            strategies: one per operator.
+
+        Returns:
+            The state of each variable of ``problem``.
         """
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
@@ -554,7 +626,12 @@ class ChoiceModel:
     def _stored_layout(self, value: Value, states: Sequence[int]) -> Layout:
         """Return the layout in which a tensor is stored in an assignment.
 
-        A tensor without a variable is stored as computed; an input or parameter as its reader needs it.
+        A tensor without a variable is stored as computed; an input or parameter as the user fixed it, else as its
+        reader needs it, else, without a reader, replicated.
+
+        Args:
+            value: the tensor.
+            states: the state of each variable of ``problem``.
         """
         if value.index in self.value_variable:
             return self.kept[value.index].layouts[states[self.value_variable[value.index]]]

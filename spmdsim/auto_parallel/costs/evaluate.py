@@ -45,10 +45,13 @@ def work_seconds(
     machine: CostModel,
     recompute: bool = False,
 ) -> float:
-    """Return the modelled seconds of an operator's work on the busiest rank.
+    """Return the modelled seconds of an operator's work on the busiest rank, without communication.
 
-    They are the sum of forward and backward work. The gradient of one operand of a contraction costs as much as the
-    contraction. For other operators, the rule states the cost of all gradients together.
+    With the times F of :func:`~spmdsim.cost.roofline.forward_work` and B of
+    :func:`~spmdsim.cost.roofline.gradient_work` on the machine, they are F without gradients, else F (twice with
+    ``recompute``) plus n B. For a contraction, n is the number of operands with a gradient, because each gradient
+    costs as much as the contraction. For other operators n is 1, because the rule states the cost of all gradients
+    together.
 
     Args:
         operator: the operator.
@@ -87,10 +90,15 @@ class InnerStep(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
-    """Return the collectives inside an operator's local function, or inside its gradients.
+    """Return the collectives inside an operator's local function, or inside its gradients; cached.
 
-    They are those of the gradients if ``backward``. Those of a gradient function are recorded by running it on
-    tensors without data. They are empty if the operator has no inner collectives or no gradient.
+    Those of a gradient function are recorded by running it on tensors without data, with a gradient for each result
+    that is a float or complex. Empty if the operator has no inner collectives or no gradient.
+
+    Args:
+        bound: the operator's rule, bound to its shapes.
+        strategy: its strategy.
+        backward: True for the collectives of the gradients.
     """
     if not isinstance(bound, SteppedRule) or not backward:
         return tuple(InnerStep(*step_and_dtype) for step_and_dtype in bound.steps(strategy) or ())
@@ -209,7 +217,15 @@ def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
 
 
 def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
-    """Yield the redistributions of operands and results in the forward pass."""
+    """Yield the redistributions of operands and results in the forward pass.
+
+    Operators are in program order; of each, operands come before results. Moves between equal layouts are left out.
+    With recomputation in training, moves count twice, except those of inputs.
+
+    Args:
+        choice: the strategies and layouts.
+        settings: the assumptions of the cost model; only ``recompute`` counts.
+    """
     graph = choice.graph
     for operator in graph.operators:
         operator_layouts = choice.operator_layouts[operator.index]
@@ -226,9 +242,13 @@ def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]
 
 
 def _backward_moves(choice: StrategyChoice) -> Iterator[Move]:
-    """Yield the redistributions of gradients in the order of the backward pass, those of parameters last.
+    """Yield the redistributions of gradients in backward order, those of parameters last.
 
-    Gradients of a tensor that arrive in equal layouts are added first and move once.
+    Gradients of a tensor that arrive in equal layouts are added first and move once. Moves between equal layouts are
+    left out.
+
+    Args:
+        choice: the strategies and layouts.
     """
     graph = choice.graph
     for operator in reversed(graph.operators):
@@ -257,7 +277,13 @@ def _parameters_by_gradient(graph: Graph) -> list[Value]:
 def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
     """Return the messages that gradients of parameters share; each has at least two gradients.
 
-    Only moves of the phase "gradient" count. A gradient that arrives in several layouts shares no message.
+    Only moves of the phase "gradient" count. A gradient that arrives in several layouts shares no message. Gradients
+    of one kind (reduction and bytes per element) are put into buckets of :data:`BUCKET_BYTES` in the order of
+    ``moves``.
+
+    Args:
+        moves: the redistributions of a step.
+        settings: the assumptions of the cost model, with ``merge``.
     """
     arriving: dict[int, list[Move]] = {}
     for move in moves:
@@ -371,7 +397,18 @@ def _price_operators(
 
 
 def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
-    """Return the modelled seconds of every operator and redistribution of a choice."""
+    """Return the modelled seconds of every operator and redistribution of a choice.
+
+    The seconds of an operator are its work, the collectives inside it, and its redistributions. A redistribution
+    belongs to the operator during which it happens; that of a parameter's gradient to the parameter's first reader.
+    Gradients that share a message pay its seconds by their numbers of elements. Of a gradient's reduction, only the
+    share ``1 - settings.overlap`` counts.
+
+    Args:
+        choice: the strategies and layouts.
+        settings: the assumptions of the cost model.
+        prices: the prices of redistributions; extended.
+    """
     graph = choice.graph
     costs, inner = _price_operators(choice, settings)
     moves = moves_of(choice, settings)

@@ -57,7 +57,8 @@ def price_move(
     """Return the planner's cheapest candidate between two layouts, faster for even shards.
 
     Its seconds and the names of its steps are those of the planner. The layouts of its steps may be those of the
-    standard form, see :func:`standardise_move`.
+    standard form, see :func:`standardise_move`. The standard form is used on one mesh, without windows, if it exists;
+    by bytes alone only if nothing is reduced.
 
     Args:
         src: the layout before; its pending axes must include those of ``dst``.
@@ -168,8 +169,9 @@ def _partly_divisible_dims(
 ) -> list[StandardDim]:
     """Return the dimensions of the standard form if some dimensions are indivisible.
 
-    An indivisible dimension has its size in ``sizes``. One divisible unsplit dimension represents all of them. The list
-    is empty if no dimension is divisible, or if a layout splits a dimension unevenly.
+    An indivisible dimension has its size in ``sizes``. One divisible unsplit dimension represents all unsplit ones;
+    without one, the unsplit dimensions that can be split at all remain. The list is empty if no dimension is
+    divisible, or if a layout splits a dimension unevenly.
 
     Args:
         src: the layout before.
@@ -197,9 +199,15 @@ def _partly_divisible_dims(
 def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
     """Return the numbers that must divide the dimensions of a tensor so that all shards are equal.
 
+    Args:
+        src: the layout before.
+        dst: the layout after, on the same mesh.
+
     Returns:
         ``(src, dst, free, divisors)``: the layouts without axes of size 1, the axes that may split any dimension
-        between two steps, and the number for each dimension. If values are reduced, all axes are free, else none.
+        between two steps, and the number for each dimension. If values are reduced, all axes longer than 1 that do
+        not stay pending are free, else none. A dimension's number is the least common multiple of its blocks before
+        and after, each with the free axes.
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of
@@ -218,7 +226,12 @@ def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozen
 def _axis_kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
     """Return a text for each axis of size > 1; axes with equal texts have equal costs.
 
-    The text has the size of the axis and its link. For cost models other than machines, each axis has its own text.
+    The text has the size of the axis and its link, such as "4/1e-06/1e-10", or "4/" without a link of its own. For
+    cost models other than machines, each axis has its own name as text.
+
+    Args:
+        mesh: the mesh.
+        machine: the cost model; None for bytes alone.
     """
     model = machine_on(machine, mesh)
     axes = [axis for axis in mesh.axes if mesh.size_of[axis] > 1]
@@ -240,13 +253,13 @@ def _build_even_move(
     partial: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]],
     model: Any,
 ) -> EvenMove:
-    """Build the move of a normalised pair of layouts, from a cache.
+    """Build the move of a normalised pair of layouts, from a cache; its ``divisors`` are empty.
 
     Args:
-        axes: name and size of each standard axis.
+        axes: name and size of each standard axis; the mesh has them sorted by name.
         dims: for each dimension, its size and its axes before and after.
         partial: the pending (axis, reduction) pairs before and after.
-        model: the cost model.
+        model: the cost model; None for bytes alone. A machine gets the links that the names contain.
     """
     order = sorted(axes)
     mesh = Mesh([size for _, size in order], [name for name, _ in order])

@@ -59,7 +59,8 @@ def gradient_sums(
     """Return the states of the variable that decides where gradients of several readers are added.
 
     A state is a target and the layouts, each common to at least two readers, in which gradients are added before they
-    move. If there are more than :data:`MOST_SUMS` states, those with many layouts are left out.
+    move. Layouts from which the move costs nothing do not count. If there are more than :data:`MOST_SUMS` states,
+    those with many layouts are left out, and the result is not ``complete``.
 
     Args:
         readers: for each reader, the layouts in which its gradient may arrive.
@@ -100,6 +101,8 @@ def joint_price(
 ) -> SharedPrice:
     """Return the price that readers pay together for the moves of their gradients.
 
+    Each distinct layout in which gradients arrive is paid for once, as its move to the target.
+
     Args:
         variables: the variable that decides the target, then those of the readers.
         layouts: for each variable, the gradient's layout in each state: the target first, then the readers' layouts.
@@ -122,7 +125,7 @@ def _count_choices(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
 
 
 def _common_layouts(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """Return the layouts in which the gradients of more than one reader may arrive."""
+    """Return the layouts in which gradients of several ``readers`` may arrive, in their order."""
     counts: dict[Layout, int] = {}
     for arriving in readers:
         for layout in dict.fromkeys(arriving):

@@ -53,13 +53,15 @@ Line = tuple[float, float]
 def fit_lines(
     price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, unit: float = 1.0
 ) -> list[Line]:
-    """Return straight lines ``(start, slope)`` whose minimum approximates a concave price from above.
+    """Return lines ``(start, slope)`` whose minimum approximates a concave price from above.
 
-    Lines with a negative start or slope, and lines equal to an earlier one up to rounding, are left out.
+    Lines with a negative start or slope, and lines equal to an earlier one up to rounding, are left out. At the sizes
+    of tangents and where two tangents meet, the minimum is at most the share :data:`CLOSE` (0.1 %) above the price.
 
     Args:
         price: seconds as a function of bytes.
-        sizes: sizes at which tangents are computed; more are added where two tangents meet above the price.
+        sizes: sizes in bytes at which tangents are computed, ascending; more are added where two tangents meet above
+            the price.
         unit: sizes are multiples of this number of bytes.
 
     >>> [(round(a, 2), round(b, 2)) for a, b in fit_lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
@@ -90,7 +92,14 @@ def add_lower_lines(
 ) -> list[Line]:
     """Return the lines, with further ones at those sizes where a price is clearly below all lines.
 
-    That happens if the price is not concave. "Clearly" means by more than the share :data:`LOOSE` (1 %).
+    That happens if the price is not concave. "Clearly" means by more than the share :data:`LOOSE` (1 %). A further
+    line goes through the price at the size, with the slope of the cheapest line there, or one through the origin if
+    that is flatter.
+
+    Args:
+        price: seconds as a function of bytes.
+        straight: the lines.
+        sizes: the sizes in bytes to check, in this order.
 
     >>> add_lower_lines(lambda r: 1 + r if r < 8 else 0.5 * r, [(1.0, 1.0)], (4.0, 8.0))
     [(1.0, 1.0), (0.0, 0.5)]
@@ -112,8 +121,14 @@ def largest_excess(
 ) -> float:
     """Return the largest share by which the minimum of the lines is above a price.
 
-    The price must be concave between neighbouring ``sizes``. Then the excess of a line is largest at an end of the
-    range of sizes in which the line is the minimum. Sizes are multiples of ``unit`` bytes.
+    The price must be concave between neighbouring ``sizes``; not checked. Then the excess of a line is largest at an
+    end of the range of sizes in which the line is the minimum.
+
+    Args:
+        price: seconds as a function of bytes; positive.
+        straight: the lines; at least one.
+        sizes: sizes in bytes, ascending; only the range from the first to the last counts.
+        unit: sizes of messages are multiples of this number of bytes.
 
     >>> round(largest_excess(lambda r: r ** 0.5 + 1, [(1.5, 0.5), (3.0, 0.125)], (1.0, 16.0)), 2)
     0.17
@@ -213,9 +228,10 @@ class MovePrices:
     def seconds(
         self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int, result: bool = False
     ) -> float:
-        """Return the seconds of a redistribution; 0 between equal layouts.
+        """Return the modelled seconds of a redistribution; 0 between equal layouts. Cached.
 
-        They are :data:`IMPOSSIBLE` if values had to become partial.
+        They are :data:`IMPOSSIBLE` if values had to become partial, or the settings leave no plan. 16-bit and shorter
+        pending sums count with four bytes per element.
 
         Args:
             src: the layout before.
@@ -257,11 +273,14 @@ class MovePrices:
     ) -> float:
         """Return the seconds of one message of gradients that are reduced together.
 
+        They are those of one collective; with ``copies`` or axes that are not scattered along, those of the steps
+        that :meth:`Merge.steps` plans.
+
         Args:
             merge: the kind of the reduction.
             nbytes: bytes of all its gradients on a rank.
             copies: axes along which ranks are replicas of all gradients and share the work.
-            itemsize: bytes per element.
+            itemsize: bytes per element; not used for one collective.
         """
         if copies or merge.unscattered_axes:
             steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
@@ -382,7 +401,9 @@ class SharedMessages:
     def add(
         self, variable: int, sources: Sequence[Layout], targets: Sequence[Layout], value: Value, count: int
     ) -> None:
-        """Record the gradient of a parameter, which :meth:`price` prices.
+        """Record the gradient of a parameter, which :meth:`price` prices later.
+
+        Nothing is added to the problem. States whose gradient can share no message are recorded, too.
 
         Args:
             variable: the variable that decides its reduction.
@@ -411,9 +432,10 @@ class SharedMessages:
         self._gradients.append((variable, kinds, sources, targets, value, count))
 
     def price(self) -> None:
-        """Add the prices of all gradients to the problem.
+        """Add the prices of all recorded gradients to the problem; call it once.
 
-        A gradient is priced alone, or with the hub of a message that several gradients may share.
+        A gradient is priced alone, or with the hub of a message that several gradients may share. Prices are seconds
+        times the number of tied parameters times ``1 - overlap``.
         """
         for variable, kinds, sources, targets, value, count in self._gradients:
             unshared = np.zeros(len(kinds))
@@ -445,6 +467,12 @@ class SharedMessages:
         """Return the hub of a kind of message and the lines of its prices.
 
         A hub is a variable that all gradients of this kind pair with. It is added to the problem on the first call.
+        Its state 0 is "every gradient alone"; each further state is a line, whose start is its price. For gradients
+        of more than a bucket, ``seconds`` grows by the uncertain share of the starts.
+
+        Args:
+            merge: the reduction of the message.
+            itemsize: the bytes of an element.
         """
         hub = self._hubs.get((merge, itemsize))
         if hub is None:
@@ -464,7 +492,12 @@ class SharedMessages:
     def _message_lines(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
         """Return the lines of messages with each set of replica axes; equal lines are listed once.
 
-        ``ends`` are the smallest and the largest bytes of a message.
+        ``share`` grows to the largest share by which the lines are above the price.
+
+        Args:
+            merge: the reduction of the message.
+            itemsize: the bytes of an element.
+            ends: the smallest and the largest bytes of a message.
         """
         message_lines: list[MessageLine] = []
         for copies in self._helpers(merge, itemsize):
@@ -485,8 +518,13 @@ class SharedMessages:
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
         """Return the sets of axes along which all gradients of a message can be replicas.
 
-        The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a machine;
-        other cost models have the empty set only.
+        They are the intersections of the gradients' replica axes, without the axes of the reduction and those of size
+        1. The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a
+        machine; other cost models have the empty set only.
+
+        Args:
+            merge: the reduction of the message.
+            itemsize: the bytes of an element.
         """
         other_axes = [a for a in merge.mesh.axes if a not in merge.axes and merge.mesh.size_of[a] > 1]
         if not isinstance(self.moves.machine, Machine):
@@ -503,7 +541,8 @@ class SharedMessages:
     ) -> Iterator[float]:
         """Yield the sizes in bytes on both sides of each point where the price of messages may not be concave.
 
-        Nothing is yielded if the cost model has no limits.
+        Nothing is yielded if the cost model has no limits; see :func:`list_limits`. Sizes are not sorted and may
+        repeat.
 
         Args:
             merge: the kind of message.
@@ -540,11 +579,11 @@ class MessageLines(NamedTuple):
         return min(1.0, nbytes / BUCKET_BYTES) if self.full_buckets else 0.0
 
     def prices_along(self, nbytes: int, copies: frozenset[str], alone_seconds: float) -> list[float]:
-        """Return the seconds of one gradient along each line, including its share of a full bucket's start.
+        """Return the seconds of one gradient along each line of a message's prices.
 
-        A line is :data:`IMPOSSIBLE` if its message needs replicas that the gradient does not have. If the gradients
-        fill several buckets, no line costs more than the gradient alone, because the gradient may be in a bucket of
-        another kind.
+        It is slope times bytes plus start times :meth:`start_share`. A line is :data:`IMPOSSIBLE` if its message
+        needs replicas that the gradient does not have. If the gradients fill several buckets, no line costs more than
+        the gradient alone, because the gradient may be in a bucket of another kind.
 
         Args:
             nbytes: bytes of the gradient on a rank.

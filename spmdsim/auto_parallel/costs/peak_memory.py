@@ -99,7 +99,10 @@ def _message_peak(steps: tuple[Step, ...], itemsize: int) -> int:
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:
     """Return the peak memory of one step, from the actions of the runtime at each operator.
 
-    ``prices`` cache the plans of redistributions.
+    Args:
+        choice: the strategies and layouts.
+        settings: the assumptions of the cost model.
+        prices: the plans of redistributions, extended; None: none yet.
     """
     step = StepMemory(choice, settings, prices or MovePrices(settings))
     for operator in choice.graph.operators:
@@ -190,7 +193,8 @@ class StepMemory:
     def forward(self, operator: Operator) -> None:
         """Account for an operator's forward pass, and update the peak.
 
-        Its operands are redistributed, its results are computed and redistributed, and unused values are freed.
+        Its operands are redistributed, its results are computed and redistributed, and unused values are freed. With
+        recomputation in training, the tape stores only what enters a layer.
         """
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
         layouts, copies = choice.operator_layouts[operator.index], 0
@@ -215,7 +219,7 @@ class StepMemory:
     def _free(self, operator: Operator) -> None:
         """Free an operator's operands and results that no later operator reads.
 
-        Inputs, parameters and results of the program stay.
+        Inputs, parameters and results of the program stay, and so do arrays that the tape stores.
         """
         for value in {*operator.inputs, *operator.outputs}:
             readers = self.graph.consumers[value]  # in program order
@@ -224,9 +228,13 @@ class StepMemory:
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
-        """Let the tape store the arrays that an operator's gradients need, in the operator's own layouts.
+        """Let the tape store the arrays that an operator's gradients need, in its own layouts.
 
-        With ``recompute``, only tensors that enter a layer are stored.
+        An array that several operators store counts once, until the last of them is done.
+
+        Args:
+            operator: the operator.
+            recompute: True to store only tensors that enter a layer.
         """
         for key, nbytes in self._stored_arrays(operator, recompute):
             self.living.drop(key)
@@ -237,7 +245,12 @@ class StepMemory:
     def _stored_arrays(self, operator: Operator, recompute: bool) -> Iterable[tuple[Key, int]]:
         """Yield key and bytes of each array that the tape stores for an operator.
 
-        Parameters in their stored layout are not yielded, because they live throughout.
+        A key is ``(index of the tensor, index of the operator)``; the second is None for the tensor in its stored
+        layout. Parameters in their stored layout are not yielded, because they live throughout.
+
+        Args:
+            operator: the operator.
+            recompute: True to store only tensors that enter a layer.
         """
         choice, graph = self.choice, self.graph
         layouts = choice.operator_layouts[operator.index]
@@ -253,7 +266,10 @@ class StepMemory:
     # -- backward -------------------------------------------------------------------------------------
 
     def start_backward(self) -> None:
-        """Start the backward pass: each result of the program gets a gradient of ones."""
+        """Start the backward pass: each result of the program gets a gradient of ones, once.
+
+        Results without gradient and inputs that are returned get none.
+        """
         for result in {*self.graph.results}:
             value, layout = self.graph.values[result], self.choice.layouts[result].dual()
             if value.producer in self.graph.reached:
@@ -264,7 +280,8 @@ class StepMemory:
         """Account for an operator's backward pass, and update the peak; nothing if no gradient reaches it.
 
         The gradients of its results are added, and those of its operands are computed. Arrays that the tape stored
-        for the operator are freed. Gradients of parameters that are complete are reduced.
+        for the operator are freed. Gradients of parameters that are complete are reduced, or wait for a shared
+        message. With recomputation, the arrays of a layer are stored first.
         """
         if operator.index not in self.graph.reached:
             return
@@ -295,9 +312,10 @@ class StepMemory:
                 self._complete_gradient(value, name)
 
     def _recompute(self, operator: Operator) -> None:
-        """Store the arrays of an operator's layer at the layer's last operator.
+        """Store the arrays of an operator's layer when the backward pass reaches the layer.
 
-        The backward pass reaches that operator first. They were not stored in the forward pass and are computed again.
+        The backward pass reaches that operator first. They were not stored in the forward pass and are computed
+        again. The operators before it, up to the start of its layer, are stored together.
         """
         operators = self.graph.operators
         for recomputed in reversed(operators[: operator.index + 1]):
@@ -308,6 +326,8 @@ class StepMemory:
 
     def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
         """Add up the gradients of a tensor that have arrived, and update the peak.
+
+        The gradients are no longer counted as underway afterwards; the caller counts the sum.
 
         Args:
             value: the tensor.
@@ -330,7 +350,10 @@ class StepMemory:
         return total
 
     def _free_stored(self, operator: Operator) -> None:
-        """Free the arrays that the tape stored for an operator and that no other operator needs."""
+        """Free the arrays that the tape stored for an operator and that no other operator needs.
+
+        An input in its stored layout becomes an array of the program again.
+        """
         for key in self.stored_keys.pop(operator.index, ()):
             self.storing_operators[key].discard(operator.index)
             if not self.storing_operators[key] and key in self.stored:
@@ -341,7 +364,12 @@ class StepMemory:
     def _complete_gradient(self, value: Value, where: str) -> None:
         """Reduce a parameter's complete gradient, or let it wait for a shared message.
 
-        The message is sent when its gradients reach :data:`BUCKET_BYTES`.
+        It is reduced alone if its gradients arrived in several layouts or :func:`message_kind` is None. The message
+        is sent when its gradients reach :data:`BUCKET_BYTES`.
+
+        Args:
+            value: the parameter; at least one gradient must have arrived.
+            where: the name of the operator, for the peak.
         """
         target = self.choice.layouts[value.index].dual()
         layouts = {src.canonical: src for src in self.arrived[value.index]}
@@ -359,7 +387,14 @@ class StepMemory:
             self._send(key, where)
 
     def _send(self, key: tuple[Merge, int], where: str) -> None:
-        """Reduce the gradients that wait for one message; a single gradient is reduced alone."""
+        """Reduce the gradients that wait for one message, and empty its bucket; update the peak.
+
+        A single gradient is reduced alone. The reduced gradients count as ``gradients`` from then on.
+
+        Args:
+            key: the kind of the message and the bytes of an element.
+            where: the name of the operator, for the peak.
+        """
         bucket, total, (merge, itemsize) = self.buckets.pop(key), self.bucket_bytes.pop(key), key
         moves = [
             Move("gradient", value, None, src, self.choice.layouts[value.index].dual())
@@ -374,7 +409,10 @@ class StepMemory:
         self.gradients += sum(stored_bytes(self.choice, value.index) for value, _ in bucket)
 
     def update(self) -> None:
-        """Send the remaining shared messages, then account for the update of the largest parameter."""
+        """Send the remaining shared messages, then account for the update of the largest parameter.
+
+        The update needs as many further bytes as the largest parameter's shard.
+        """
         first = next((o.name for o in self.graph.operators if o.index in self.graph.reached), "")
         for key in [*self.buckets]:
             self._send(key, first)

@@ -116,7 +116,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Pairs (operator index, operand number) that read each tensor, in order."""
+        """Pairs (operator index, operand number) that read each tensor, in order of execution.
+
+        The outer tuple is by index of the tensor.
+        """
         pairs: list[list[tuple[int, int]]] = [[] for _ in self.values]
         for operator in self.operators:
             for operand, value in enumerate(operator.inputs):
@@ -130,7 +133,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def places(self) -> tuple[tuple[str, int] | None, ...]:
-        """Layer's name and position in its repeat for each operator; None outside of layers."""
+        """Layer's name and position in its repeat for each operator; None outside of layers.
+
+        The third operator of each repeat of "layer" has ("layer", 2).
+        """
         counts: dict[tuple[str, int], int] = {}
         places: list[tuple[str, int] | None] = []
         for operator in self.operators:
@@ -145,7 +151,8 @@ class Graph(ShortRepr):
     def reached(self) -> frozenset[int]:
         """Indices of the operators that a gradient passes through.
 
-        In training these are the operators that the results depend on; otherwise there are none.
+        In training these are the operators that the results depend on and whose first result needs a gradient;
+        otherwise there are none.
         """
         wanted = set(self.results)
         reached: set[int] = set()
@@ -180,7 +187,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
-        """Flags per operator and operand: True if the backward pass reads the operand's values."""
+        """Flags per operator and operand: True if the backward pass reads the operand's values.
+
+        It reads them to compute the gradients of :attr:`operand_gradients`.
+        """
         read_operands: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
         for operator, gradients in zip(self.operators, self.operand_gradients):
@@ -193,7 +203,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_operators(self) -> dict[int, int]:
-        """Map from each operator of repeated layers to the first equal one at its position in the layer.
+        """Map from each operator of repeated layers to the first equal one at its position.
 
         Operators are equal if their rules, sizes and configurations are. An operator that is the first one maps to
         itself. Keys and values are indices of operators. Operators outside of repeated layers are absent.
@@ -208,10 +218,11 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
-        """Groups of tensors that differ only in the repeat of their layer.
+        """Groups of tensors that differ only in the repeat of their layer, in order.
 
         Tensors are in one group if their facts are equal and their producers and readers are tied, that is map to one
-        operator in :attr:`tied_operators`. Each other tensor is alone in its group.
+        operator in :attr:`tied_operators`. The facts are kind, shape, itemsize, need of a gradient, fixed layout,
+        number among the results, and whether they enter a layer. Each other tensor is alone in its group.
         """
         tied = self.tied_operators
         groups: dict[tuple[object, ...], list[Value]] = {}
@@ -232,10 +243,11 @@ class Graph(ShortRepr):
 
     @cached_property
     def equal_operators(self) -> tuple[tuple[Operator, ...], ...]:
-        """Groups of operators that differ only in the repeat of their layer.
+        """Groups of operators that differ only in the repeat of their layer, in order of their first ones.
 
-        Operators are in one group if they map to one operator in :attr:`tied_operators`, and their operands and
-        results are in the same groups of :attr:`tied_values`. Each other operator is alone in its group.
+        Operators are in one group if they map to one operator in :attr:`tied_operators`, gradients reach all or none
+        of them, and their operands and results are in equal groups of :attr:`tied_values`. Each other operator is
+        alone in its group.
         """
         tied = self.tied_operators
         group_of = {value.index: k for k, group in enumerate(self.tied_values) for value in group}
@@ -250,7 +262,8 @@ class Graph(ShortRepr):
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
         """Batch factors of each operator: their dims come from dim 0 of an input.
 
-        They come directly or through other operators.
+        They come directly or through other operators. Where a dim combines several factors, the first one counts. An
+        operator without one has ().
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors
@@ -314,8 +327,15 @@ class Graph(ShortRepr):
     def configure(self, **shards: Any) -> Graph:
         """Return the graph with strategies fixed for some operators.
 
-        Keywords are their names, with ``_`` for ``.``. Each value is anything that
-        :func:`~spmdsim.auto_parallel.strategy_choice.configured_strategy` accepts.
+        A fixed layout of the operator's result is dropped. Whether the strategies fit is checked only later, by the
+        search.
+
+        Args:
+            **shards: the strategies by name of the operator, with ``_`` for ``.``. Each is anything that
+                :func:`~spmdsim.auto_parallel.strategy_choice.configured_strategy` accepts.
+
+        Raises:
+            InputError: If the graph has no operator of a name.
         """
         names = {operator.name.replace(".", "_"): operator.name for operator in self.operators}
         wanted = {names.get(name, name): shard for name, shard in shards.items()}
@@ -392,15 +412,18 @@ class GraphBuilder:
         Args:
             rule: the operator's rule; a text is parsed as a rule that is linear in each operand.
             *inputs: indices of the operands.
-            name: its name; the kind if left out. A name that is in use gets a number.
+            name: its name; the kind if None. A name that is in use gets a number.
             kind: its name in the program.
             sizes: sizes of factors that the operands' shapes do not determine.
             shard: the user's strategy, or None.
             where: source line, or "".
-            itemsize: bytes of an element of the result; the largest itemsize of the operands if left out.
+            itemsize: bytes of an element of the result; None for the largest itemsize of the operands.
             differentiable: False if no gradient flows through it.
             out: the user's layout of the result, or None.
             by_result: True if its gradients read the result and not the operands.
+
+        Raises:
+            RuleError: If the rule is no rule, or does not fit the shapes.
         """
         rule = Rule.parse(rule, linear="each") if isinstance(rule, str) else rule
         shapes = tuple(self._values[i].shape for i in inputs)
@@ -428,7 +451,21 @@ class GraphBuilder:
     ) -> tuple[int, ...]:
         """Add an operator whose rule is bound to shapes; return the indices of its results.
 
-        The arguments are as in :meth:`apply`; ``unseen`` and ``saves_result`` are as in :class:`Operator`.
+        A single result has the operator's name; several have numbers, such as "split[0]". They need a gradient if the
+        operator is differentiable and an operand needs one.
+
+        Args:
+            bound: the rule, bound to the operands' shapes.
+            inputs: indices of the operands.
+            name: its name; that it is unique is not checked, see :meth:`unique`.
+            kind: its name in the program.
+            shard: the user's strategy, or None.
+            where: source line, or "".
+            itemsize: bytes of an element of the results; None for the largest itemsize of the operands.
+            differentiable: False if no gradient flows through it.
+            out: the user's layout of the result, or None.
+            unseen: the operands whose values its gradients do not read.
+            saves_result: True if its gradients read its results.
         """
         index, single = len(self._operators), len(bound.outputs) == 1
         gradient = differentiable and any(self._values[i].needs_gradient for i in inputs)

@@ -84,10 +84,14 @@ class _Network(GraphBuilder):
 
 
 def tutorial(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
-    """Build the network of MindSpore's operator-parallel tutorial.
+    """Build the network of MindSpore's operator-parallel tutorial; its result has no loss.
 
-    It has three products with two ReLUs. With ``configured``, the first two products and the ReLUs have the
-    tutorial's strategies for 8 ranks.
+    It has three products, of widths 784, 512, 512 and 10, with two ReLUs.
+
+    Args:
+        batch: the number of images, of 28 x 28 pixels.
+        configured: True to give the first two products and the ReLUs the tutorial's strategies for 8 ranks.
+        training: False to leave out gradients.
     """
     build = _Network("tutorial", training=training)
     x = build.run("reshape", build.input("x", (batch, 1, 28, 28)), name="flatten", rule=_FLATTEN)
@@ -118,8 +122,14 @@ def mlp(
 ) -> Graph:
     """Build a multilayer perceptron with a squared-error loss.
 
-    All widths are ``hidden`` unless ``sizes`` lists them, the input's width first. Every product has a bias unless
-    ``bias`` is False; a ReLU stands between products unless ``activation`` is False.
+    Args:
+        layers: the number of products; not used with ``sizes``.
+        hidden: the width of the input and of each product; not used with ``sizes``.
+        batch: the number of rows of the input.
+        sizes: all widths, the input's first; None for ``layers + 1`` times ``hidden``.
+        bias: True for a bias after each product.
+        activation: True for a ReLU between products.
+        training: False to leave out gradients.
     """
     widths = list(sizes) if sizes else [hidden] * (layers + 1)
     name = "x".join(map(str, widths)) if sizes else f"{layers} x {hidden}"
@@ -135,9 +145,12 @@ def mlp(
 
 
 def chain(sizes: Sequence[int] = (512, 512, 512, 512), batch: int = 512, *, training: bool = False) -> Graph:
-    """Build a chain of matrix products.
+    """Build a chain of matrix products; its result has no loss.
 
-    ``sizes`` are the widths of the input and of each product.
+    Args:
+        sizes: the widths of the input and of each product.
+        batch: the number of rows of the input.
+        training: True to compute gradients.
     """
     build = _Network("chain", training=training)
     x = build.input("x", (batch, sizes[0]))
@@ -151,7 +164,14 @@ def convolutions(
 ) -> Graph:
     """Build a chain of 3 x 3 convolutions with ReLUs between them and a squared-error loss.
 
-    ``image`` is the height and width. With ``depthwise``, there is one filter per channel.
+    Images keep their size. The graph is for training.
+
+    Args:
+        layers: the number of convolutions.
+        channels: the channels before and after each.
+        batch: the number of images.
+        image: their height and width.
+        depthwise: True for one filter per channel.
     """
     build = _Network("convolutions")
     x = build.input("x", (batch, channels, image, image))
@@ -177,8 +197,21 @@ def gpt(
 ) -> Graph:
     """Build pre-norm transformer layers with tied embeddings and a cross-entropy loss.
 
-    The feed-forward layers are four times as wide as ``hidden``. Without ``heads`` there is one head per 64 columns, at
-    least one. Without ``embedding`` the graph has the layers only, and no loss.
+    The feed-forward layers are four times as wide as ``hidden``.
+
+    Args:
+        layers: the number of layers.
+        hidden: the width.
+        batch: the number of sequences.
+        seq: the tokens of a sequence.
+        heads: the heads of attention; None for one per 64 columns, at least one.
+        vocab: the number of words.
+        embedding: False for the layers only, without a loss.
+        training: False to leave out gradients.
+        itemsize: the bytes of an element; tokens and labels have four.
+
+    Raises:
+        InputError: If ``heads`` does not divide ``hidden``.
     """
     build = _Network(f"gpt {layers} x {hidden}", training=training, itemsize=itemsize)
     table = -1
@@ -212,9 +245,21 @@ def bert(
 ) -> Graph:
     """Build post-norm transformer layers, or with ``embedding`` a masked-language model.
 
-    Sizes are as in :func:`gpt`. A ``vocab`` turns ``embedding`` on; its default size is 1024. The full network has
-    embeddings of words, positions and segments, and a head: a dense layer, the word embedding again, and a bias.
-    Without it, the result of the layers is compared with a target.
+    The full network has embeddings of words, positions and segments, and a head: a dense layer, the word embedding
+    again, and a bias. Without it, the result of the layers is compared with a target.
+
+    Args:
+        layers: the number of layers.
+        hidden: the width; feed-forward layers are four times as wide.
+        batch: the number of sequences.
+        seq: the tokens of a sequence.
+        heads: the heads of attention; None for one per 64 columns, at least one.
+        vocab: the number of words; None for 1024.
+        embedding: True for the full network; None: if ``vocab`` is given.
+        training: False to leave out gradients.
+
+    Raises:
+        InputError: If ``heads`` does not divide ``hidden``.
     """
     embedding = vocab is not None if embedding is None else embedding
     build = _Network(f"bert {layers} x {hidden}", training=training)
@@ -240,10 +285,22 @@ def moe(
 ) -> Graph:
     """Build transformer layers with a mixture of experts, written as einsums (GShard).
 
-    An expert is eight times as wide as ``hidden``, and takes at most ``2 * group / experts`` tokens of a group.
+    Layers are post-norm; the result is compared with a target. An expert is eight times as wide as ``hidden``, and
+    takes at most ``2 * group / experts`` tokens of a group.
+
+    Args:
+        layers: the number of layers.
+        hidden: the width.
+        batch: the number of sequences.
+        seq: the tokens of a sequence.
+        experts: the number of experts.
+        group: the tokens of a group, which are dispatched together; whole sequences.
+        heads: the heads of attention.
+        training: False to leave out gradients.
 
     Raises:
-        InputError: If ``group`` does not divide the tokens, or ``experts`` does not divide ``2 * group``.
+        InputError: If ``group`` does not divide the tokens or is no multiple of ``seq``, ``experts`` does not divide
+            ``2 * group``, or ``heads`` does not divide ``hidden``.
     """
     if batch * seq % group or 2 * group % experts:
         raise InputError(
@@ -266,8 +323,8 @@ def _post_norm(
         x: the index of the operand.
         layers: the number of layers.
         heads: the number of attention heads; None for one per 64 columns.
-        inner: adds the second half of a layer, from the network, the index of its operand and a prefix of names, and
-            returns the index of its result.
+        inner: adds the second half of a layer. It is called with the network, the index of its operand and a prefix
+            of names, and returns the index of its result.
     """
     for layer in range(layers):
         build.layer("layer", layer)
@@ -287,7 +344,17 @@ def _linear(build: _Network, x: int, name: str, columns: int) -> int:
 
 
 def _embeddings(build: _Network, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
-    """Add three embeddings and normalise their sum; return the indices of result and word table."""
+    """Add three embeddings and normalise their sum; return the indices of result and word table.
+
+    The inputs are "tokens", "places" and "parts"; the tables have ``vocab``, ``seq`` and 2 rows.
+
+    Args:
+        build: the network.
+        batch: the number of sequences.
+        seq: the tokens of a sequence.
+        hidden: the width.
+        vocab: the number of words.
+    """
     tables, embedded = [], []
     for name, rows, ids in (
         ("embedding", vocab, "tokens"),
@@ -311,7 +378,11 @@ def _norm(build: _Network, x: int, name: str) -> int:
 def _attention(build: _Network, x: int, p: str, heads: int | None) -> int:
     """Add multi-head self-attention; return the index of its result.
 
-    ``p`` is the prefix of all names. Without ``heads`` there is one head per 64 columns, at least one.
+    Args:
+        build: the network.
+        x: the index of the operand, of shape (batch, sequence, width).
+        p: the prefix of all names.
+        heads: the number of heads; None for one per 64 columns, at least one.
 
     Raises:
         InputError: If ``heads`` does not divide the width.
@@ -347,7 +418,12 @@ def _feed_forward(build: _Network, x: int, p: str) -> int:
 def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
     """Add a mixture of experts on groups of tokens; return the index of its result.
 
-    There are ``experts`` experts, and ``group`` tokens in a group. ``p`` is the prefix of all names.
+    Args:
+        build: the network.
+        x: the index of the operand, of shape (batch, sequence, width).
+        p: the prefix of all names.
+        experts: the number of experts.
+        group: the number of tokens in a group; it must divide the tokens.
 
     Raises:
         InputError: If a group is not made of entire sequences.
@@ -375,9 +451,15 @@ def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
 
 
 def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -> int:
-    """Add the product with a word table and the cross-entropy loss.
+    """Add the product with a word table and the cross-entropy loss; return the index of the loss.
 
-    The index of the loss is returned.
+    The labels are a new input. The loss is the mean over all tokens.
+
+    Args:
+        build: the network.
+        x: the index of the operand, of shape (batch, sequence, width).
+        table: the index of the word table, of shape (words, width).
+        bias: True to add a bias to the product.
     """
     labels = build.input("labels", build.shape(x)[:2], itemsize=4)
     logits = build.apply("b s h, v h -> b s v", x, table, name="logits")
@@ -420,9 +502,13 @@ def require_program(name: str) -> None:
 def build_program(name: str, **sizes: object) -> Graph:
     """Build a built-in program by name with the given sizes.
 
+    Args:
+        name: a key of :data:`PROGRAMS`.
+        **sizes: arguments of its function by name; only integers are checked.
+
     Raises:
-        InputError: If the program or a size is unknown, a size is below 1, or there are more than
-            :data:`MOST_LAYERS` layers.
+        InputError: If the program or a size is unknown, a size is below 1 or fits no other size, or there are more
+            than :data:`MOST_LAYERS` layers.
 
     >>> print(build_program("mlp", layers=2, hidden=8))
     mlp 2 x 8: 6 operators, 4 parameters with 144 elements

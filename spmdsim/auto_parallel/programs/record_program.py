@@ -66,8 +66,8 @@ class _OperatorRecorder(Unconfigured):
     def value(self, tensor: Tensor) -> int:
         """Return the index of a tensor's value in the graph.
 
-        A tensor that was not recorded before becomes a parameter if it requires gradients, else a constant of the
-        program that keeps its layout.
+        A tensor that was not recorded before is added. It becomes a parameter if it requires gradients, else a
+        constant of the program that keeps its layout; a constant of one element has no fixed layout.
         """
         value = self._values.get(id(tensor.stored_shards))
         if value is None:
@@ -82,7 +82,11 @@ class _OperatorRecorder(Unconfigured):
     def graph(self, results: Any) -> Graph:
         """Return the graph of all recorded operators, with ``results`` as its results.
 
-        ``results`` is the return value of the recorded call: a tensor, or a tuple or list of tensors.
+        Repeated layers are marked.
+
+        Args:
+            results: the return value of the recorded call: a tensor, or a tuple or list; entries that are no tensors
+                are left out.
 
         Raises:
             InputError: If no operator was recorded.
@@ -105,7 +109,12 @@ class _OperatorRecorder(Unconfigured):
     ) -> None:
         """Add an operator that was just run to the graph, with its operands and results.
 
-        ``sharding`` is the strategy that the program configured for the operator, or None.
+        Args:
+            op: the operator.
+            tensors: its operands; at least one.
+            params: its parameters.
+            sharding: the strategy that the program configured for the operator, or None.
+            results: its results; their values are assigned to the graph's.
         """
         self.ranks = tensors[0].world.size
         inputs = [self.value(tensor) for tensor in tensors]
@@ -165,20 +174,22 @@ def record_program(
 ) -> Graph:
     """Record the graph of a function of global tensors.
 
-    The function is called once with a tensor per input and parameter, by keyword. Shapes are written as in
-    ``{"x": (32, 784), "labels": ((32,), "int64")}``. Its return value, a tensor or a tuple of tensors, is the result.
-    Tensors that it makes itself are parameters if they require gradients, else constants.
+    The function is called once, by keyword, with a tensor per input and parameter that has a shape and no data. Its
+    return value, a tensor or a tuple of tensors, is the result. Tensors that it makes itself are parameters if they
+    require gradients, else constants.
 
     Args:
         program: the function.
         ranks: the number of ranks, or the mesh, of the world in which it is recorded.
-        inputs: the shape of each input.
-        parameters: the shape of each parameter.
+        inputs: the shape of each input, as in ``{"x": (32, 784), "labels": ((32,), "int64")}``; None: no inputs. The
+            type is float32 if left out.
+        parameters: the shape of each parameter, in this form; None: no parameters.
         training: True if the parameters require gradients.
         name: name of the graph; the function's name if empty.
 
     Raises:
-        InputError: If the program reads values of tensors, or computes nothing; with the source line.
+        InputError: If the program reads values of tensors, calls NumPy functions without a rule, or computes nothing,
+            or if a shape is no shape; with the source line.
 
     >>> from spmdsim import ops
     >>> graph = record_program(lambda x, w: ops.relu(x @ w), 8, {"x": (32, 784)}, {"w": (784, 512)})
@@ -211,6 +222,13 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
     The call runs as usual, except that configured strategies are recorded but not applied. Tensors that the function
     reads beside its arguments are parameters if they require gradients. All others are constants that keep their
     layouts.
+
+    Args:
+        function: the function.
+        *arguments: its arguments; those that are tensors without gradient become inputs of the graph.
+
+    Raises:
+        InputError: If the function runs no operator on tensors.
     """
     build = GraphBuilder(getattr(function, "__name__", type(function).__name__))
     recorder = _OperatorRecorder(build)
@@ -226,8 +244,14 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
     """Call a program with tensors that have no data, and return its result.
 
-    Errors that show why the program cannot be recorded become errors with advice: wrong arguments, a NumPy function
-    without a rule, and a decision that depends on data. Other errors of the package get the line of the program.
+    Args:
+        program: the function.
+        arguments: its arguments by name.
+
+    Raises:
+        UsageTypeError: If the arguments are not those of the function.
+        InputError: If a NumPy function without a rule is called on a tensor, or a decision depends on its values.
+        SpmdError: Other errors of the package pass, with the line of the program.
     """
     try:
         return program(**arguments)
@@ -272,7 +296,11 @@ def _in_numpy(error: Exception) -> bool:
 
 
 def _without_rule(error: Exception) -> SpmdError:
-    """Return the error for a NumPy call that has no sharding rule."""
+    """Return the error for a NumPy call that has no sharding rule, with the line of the program.
+
+    Args:
+        error: the exception that the call raised.
+    """
     frames = _user_frames(error)
     line = f"{frames[-1].line!r} at " if frames and frames[-1].line else ""
     return InputError(
@@ -292,7 +320,10 @@ def _depends_on_data(error: Exception) -> SpmdError:
 def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
     """Return the shape and element type of an argument; the type is float32 if left out.
 
-    ``entry`` is a shape, a pair of shape and type, or anything with ``shape`` and ``dtype``.
+    Args:
+        name: the argument's name, for the message.
+        entry: a shape, a pair of shape and type, or anything with ``shape`` and ``dtype``. Negative sizes are not
+            refused here.
 
     Raises:
         InputError: If ``entry`` is none of these.
@@ -316,7 +347,11 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
 def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """Run a Python file and return its ``program``, ``inputs`` and ``parameters``.
 
-    ``program`` is a function; the others are dicts, and ``parameters`` may be missing.
+    ``program`` is a function; the others are dicts of shapes by name. ``parameters`` may be missing; it is {} then.
+    Exceptions of the file itself pass unchanged.
+
+    Args:
+        path: the file.
 
     Raises:
         InputError: If the file does not exist, is not valid Python, or does not define ``program`` and ``inputs``.
@@ -342,8 +377,13 @@ MOST_LAYER_OPERATORS = 400
 def mark_layers(graph: Graph, name: str = "layer") -> Graph:
     """Return the graph with repeated operators marked as repeats of one layer.
 
-    The longest stretch of repeated operators is marked. Two operators are equal if they have equal rules, sizes and
-    strategies, and read results of producers at equal distances. A graph without repeats is returned unchanged.
+    The longest stretch of repeated operators is marked; earlier marks are removed. Two operators are equal if they
+    have equal rules, sizes and strategies, and read results of producers at equal distances. A graph without repeats
+    is returned unchanged.
+
+    Args:
+        graph: the graph.
+        name: the name of the layer.
     """
     period, start, repeats = find_repeats(_fingerprints(graph))
     if repeats < 2:
@@ -357,7 +397,11 @@ def mark_layers(graph: Graph, name: str = "layer") -> Graph:
 
 
 def _fingerprints(graph: Graph) -> list[int]:
-    """Return a number for each operator; equal operators have equal numbers."""
+    """Return a number for each operator of a graph; equal operators have equal numbers.
+
+    Operators are equal if their kinds, rules, sizes and strategies are, and if their operands come from producers at
+    equal distances, or are inputs or parameters in equal places. Numbers count from 0 in order of appearance.
+    """
     numbers: dict[object, int] = {}
     marks = []
     for operator in graph.operators:
@@ -373,8 +417,11 @@ def _fingerprints(graph: Graph) -> list[int]:
 def find_repeats(marks: list[int]) -> tuple[int, int, int]:
     """Return `(period, start, repeats)` of the repeated stretch that covers the most numbers.
 
-    (1, 0, 0) means that nothing repeats. Of stretches of equal length, the shortest period wins. Periods are at most
-    :data:`MOST_LAYER_OPERATORS`.
+    (1, 0, 0) means that nothing repeats. Of stretches of equal length, the shortest period wins, then the first one.
+    Periods are at most :data:`MOST_LAYER_OPERATORS`.
+
+    Args:
+        marks: numbers; equal ones mark equal operators.
 
     >>> find_repeats([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8])
     (3, 1, 3)

@@ -73,7 +73,7 @@ class SharedPrice(NamedTuple):
     def table(self) -> np.ndarray:
         """Return the price of every combination of states, as an array with a dimension per variable.
 
-        The dimensions are in the order of :attr:`around`.
+        The dimensions are in the order of :attr:`around`. The size of the array is not limited here.
         """
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
         selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))
@@ -137,10 +137,10 @@ class ChoiceProblem:
 
         Args:
             seconds: the price of each state.
-            memory: the bytes of each state; zeros if left out.
+            memory: the bytes of each state; None for zeros.
             hub: True if many other variables will pair with it; ignored with ``existing``.
             existing: number of the variable that gets these prices and bytes in addition, one for each of its states;
-                it is returned.
+                it is returned. None for a new variable.
 
         Raises:
             InputError: If a new variable has no states.
@@ -166,7 +166,7 @@ class ChoiceProblem:
             i: the first variable.
             j: the second variable.
             seconds: the price of each combination, ``[state of i, state of j]``.
-            memory: the bytes of each combination; zeros if left out.
+            memory: the bytes of each combination; None for zeros.
         """
         if i == j:
             self.seconds[i] = self.seconds[i] + np.diagonal(seconds)
@@ -190,7 +190,12 @@ class ChoiceProblem:
     def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
         """Return the part of an assignment's seconds that depends on ``variables``.
 
-        ``states`` has the state of each variable of the problem.
+        It has their own prices, those of pairs with at least one of them, and those of shared prices in which one
+        takes part.
+
+        Args:
+            states: the state of each variable of the problem.
+            variables: numbers of variables; repeated ones count once.
         """
         touched = set(variables)
         total = sum(float(self.seconds[v][states[v]]) for v in touched)
@@ -206,7 +211,13 @@ class ChoiceProblem:
         return self.price_around(changed, [variable])
 
     def with_best_hubs(self, states: Sequence[int]) -> list[int]:
-        """Return the assignment with every hub in its cheapest state, given the others."""
+        """Return the assignment with every hub in its cheapest state, given the others.
+
+        Of equally cheap states, the first is taken. The given list stays.
+
+        Args:
+            states: the state of each variable; those of hubs are not used.
+        """
         best = list(states)
         prices = {hub: self.seconds[hub].copy() for hub in self.hubs}
         for (i, j), m in self._touching(set(self.hubs)):
@@ -219,7 +230,10 @@ class ChoiceProblem:
         return best
 
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
-        """Return the pairs that contain at least one of ``variables``, with their prices, sorted by pair."""
+        """Return the pairs that contain at least one of ``variables``, with prices, sorted.
+
+        An index by variable is cached until a pair is added.
+        """
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
             index: dict[int, list[Pair]] = {}
             for i, j in self.pairs:
@@ -235,7 +249,11 @@ class ChoiceProblem:
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.memory_pairs.items())
 
     def weighted(self, per_byte: float, per_second: float = 1.0) -> ChoiceProblem:
-        """Return the problem whose price is ``per_second * seconds + per_byte * bytes``."""
+        """Return the problem whose price is ``per_second * seconds + per_byte * bytes``.
+
+        The bytes stay as they are; arrays of bytes are shared with this problem. With ``per_second`` 0, shared prices
+        are left out.
+        """
         pairs = {key: per_second * m for key, m in self.pairs.items()}
         for key, m in self.memory_pairs.items():
             pairs[key] = pairs[key] + per_byte * m if key in pairs else per_byte * m
@@ -244,7 +262,10 @@ class ChoiceProblem:
         return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs, shared)
 
     def neighbours(self) -> list[Neighbours]:
-        """Return the neighbours of each variable with the pairs' prices, own state first."""
+        """Return the neighbours of each variable with the pairs' prices, ``[own state, its state]``.
+
+        Shared prices are left out.
+        """
         around: list[Neighbours] = [[] for _ in self.seconds]
         for (i, j), m in self.pairs.items():
             around[i].append((j, m))

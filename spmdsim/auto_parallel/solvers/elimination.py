@@ -54,8 +54,9 @@ def eliminate(
 
     Args:
         problem: the problem.
-        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before.
-        largest: most entries of a table.
+        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before; None to compute
+            it.
+        largest: most entries of a table; an entry has 8 bytes.
 
     Raises:
         TooWideError: If a larger table is needed.
@@ -68,7 +69,14 @@ def eliminate(
 
 
 def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceProblem:
-    """Return the problem with only the states ``remaining[variable]`` of each variable."""
+    """Return the problem with only the states ``remaining[variable]`` of each variable.
+
+    States are numbered anew, in the order of ``remaining``.
+
+    Args:
+        problem: the problem.
+        remaining: for each variable, the numbers of the states that stay.
+    """
     return ChoiceProblem(
         [row[k] for row, k in zip(problem.seconds, remaining)],
         {(i, j): m[np.ix_(remaining[i], remaining[j])] for (i, j), m in problem.pairs.items()},
@@ -83,12 +91,13 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
     A state is left out if another state of its variable is at least as good whatever the other variables choose. Of
-    equally good states the first one stays.
+    equally good states the first one stays, so at least one state always stays.
 
     Args:
         problem: the problem.
         rounds: the largest number of rounds; in each, variables are checked whose neighbours lost a state.
-        memory: also keep states that are better in bytes, so the remaining states contain the optimum for every limit.
+        memory: also keep states that are better in bytes, so the remaining states contain the optimum for every
+            limit.
     """
     remaining = [np.arange(n) for n in problem.sizes]
     measures = [(problem.seconds, problem.neighbours())]
@@ -142,7 +151,10 @@ def _unbeaten_states(
     i: int,
     shared: list[np.ndarray],
 ) -> np.ndarray:
-    """Return the states of variable ``i`` that no other state beats.
+    """Return the states of variable ``i`` that no other state beats, as an ascending array.
+
+    A state is beaten by a state that is at least as good in each measure, and better in one or earlier. Differences
+    up to a relative 1e-12 are rounding.
 
     Args:
         measures: seconds, and bytes if they count, each with the prices of the states and the neighbours of ``i``.
@@ -174,13 +186,17 @@ def _unbeaten_states(
 def _least_excess(
     row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, float]:
-    """Return an array ``[a, b]``: the least by which state a is dearer than b; and its rounding error.
+    """Return the least by which each state is dearer than each other one, and its rounding error.
 
     "Least" is over all states of the neighbours that remain.
 
     Args:
         row: the prices of the states.
-        neighbours: for each neighbour, its states that remain, and the pair's prices.
+        neighbours: for each neighbour, its states that remain, and the pair's prices ``[state, neighbour's state]``.
+
+    Returns:
+        ``(worse, slack)``: the array ``[a, b]`` of the least excess of state a over state b, and 1e-12 of the largest
+        price that is not :data:`IMPOSSIBLE`.
     """
     worse = row[:, None] - row[None, :]
     scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
@@ -192,7 +208,7 @@ def _least_excess(
 
 
 def _least_difference(prices: np.ndarray) -> np.ndarray:
-    """Return ``min over x of prices[a, x] - prices[b, x]`` for all a and b.
+    """Return ``min over x of prices[a, x] - prices[b, x]``, as an array ``[a, b]``.
 
     Large tables are computed row by row, so that temporary arrays fit into the cache.
     """
@@ -272,7 +288,13 @@ class _Elimination:
                 self._remove_variable(v, self._count_entries(v))
 
     def run(self) -> list[int]:
-        """Remove all variables, those with small tables first, and return the states of the optimum."""
+        """Remove all variables, those with small tables first, and return the states of the optimum.
+
+        Of equally cheap states, the first is taken.
+
+        Raises:
+            TooWideError: If a table would have more than the largest allowed number of entries.
+        """
         removed = [False] * len(self.sizes)
         for v, _ in self.order:
             removed[v] = True
@@ -300,12 +322,17 @@ class _Elimination:
     def _remove_variable(self, v: int, width: int) -> tuple[int, ...]:
         """Replace a variable by a table over its neighbours, with the least price over its states.
 
-        Returns the neighbours; without any, no table is added.
+        The variable's tables go to ``order``, from which :meth:`run` reads the optimum.
 
-        ``width`` is the number of entries of the sum of the variable's tables.
+        Args:
+            v: the variable.
+            width: the number of entries of the sum of the variable's tables.
+
+        Returns:
+            The neighbours; without any, no table is added.
 
         Raises:
-            TooWideError: If ``width`` is above the largest allowed.
+            TooWideError: If ``width`` is above the largest allowed; nothing is changed then.
         """
         if width > self.largest:
             raise _too_wide(width)
@@ -346,6 +373,10 @@ def _broadcastable_prices(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
     """Return the table's prices with a dimension per variable of ``axes``.
 
     Missing variables have a dimension of size 1.
+
+    Args:
+        table: the table.
+        axes: variables, in the order of the dimensions; they include those of the table.
     """
     order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
     transposed = table.prices.transpose(order)
@@ -383,7 +414,14 @@ class _Branches:
         self.start.simplify([v for v in range(len(self.others)) if v not in touched])
 
     def run(self) -> list[int]:
-        """Return the states of all variables in the optimum."""
+        """Return the states of all variables in the optimum.
+
+        A branch ends if its lower bound is not below the best price, or if no hub is above its own bound (up to a
+        relative 1e-12). Else the hub farthest above its bound is decided; its cheapest state is tried first.
+
+        Raises:
+            TooWideError: If the elimination of a branch needs too large a table.
+        """
         best: tuple[float, list[int]] | None = None
         waiting: list[dict[int, int]] = [{}]
         while waiting:
@@ -402,9 +440,13 @@ class _Branches:
         return best[1]
 
     def _solve_relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
-        """Return a lower bound with some hubs decided, and the states that attain it.
+        """Return a lower bound in seconds with some hubs decided, and the states that attain it.
 
-        ``decided`` maps hubs to states. The states of hubs in the result are 0.
+        An undecided hub takes its cheapest state for each neighbour separately. The states of hubs in the result are
+        0.
+
+        Args:
+            decided: the state of each decided hub, by hub.
         """
         rows, run = [self.problem.seconds[v].copy() for v in self.others], self.start.copy()
         fixed = 0.0
@@ -459,13 +501,14 @@ def improve(
 ) -> Solution:
     """Improve an assignment by a local search; return a solution that is at least as good.
 
-    Windows of neighbouring variables are decided again while the other variables stay. States that cannot be part of an
-    optimum are left out, so that windows have few states.
+    Windows of neighbouring variables are decided again while the other variables stay. States that cannot be part of
+    an optimum are left out, so that windows have few states. The solution is not marked as optimal.
 
     Args:
         problem: the problem.
         states: the given states.
-        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before.
+        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before; None to compute
+            it.
     """
     remaining = reduce_domains(problem) if remaining is None else remaining
     small = restrict(problem, remaining)
@@ -484,7 +527,15 @@ def improve(
 def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
     """Decide all windows again, round by round, until a round does not lower the price.
 
-    There are at most :data:`ROUNDS` (3) rounds, and one if all variables fit into one window.
+    There are at most :data:`ROUNDS` (3) rounds, and one if all variables fit into one window. The centres of windows
+    are half a window apart, so windows overlap.
+
+    Args:
+        problem: the problem.
+        states: the state of each variable.
+
+    Returns:
+        The new states; the price is never higher.
     """
     current, price = states, problem.price(states)
     around, hubs = problem.neighbours(), set(problem.hubs)
@@ -528,7 +579,8 @@ def _decide_window(
 ) -> list[int]:
     """Decide some variables and all hubs again while the others stay; return the better states.
 
-    If the variables are too many for elimination, each half of them is decided after the other.
+    If the variables are too many for elimination, each half of them is decided after the other. Without an
+    improvement, ``current`` is returned.
 
     Args:
         problem: the problem.
@@ -565,12 +617,13 @@ def _add_shared(
 ) -> None:
     """Add the prices that variables of a window share to the window's problem.
 
-    Variables outside of the window that take part are added to ``small`` with their current state only.
+    Variables outside of the window that take part are added to ``small`` with their current state only. Prices in
+    which no variable of the window takes part are left out.
 
     Args:
         problem: the whole problem.
         small: the problem of the window; it is changed.
-        number_of: the number in ``small`` of each variable of the window.
+        number_of: the number in ``small`` of each variable of the window; it is not changed.
         current: the current state of each variable of ``problem``.
     """
     number_of, window = dict(number_of), {*number_of}

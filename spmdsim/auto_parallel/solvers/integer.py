@@ -41,7 +41,9 @@ class DoesNotFitError(SpmdError, ValueError):
     def none_found(cls, limit: float, least: float) -> DoesNotFitError:
         """Return the error that no tried assignment has a peak up to ``limit`` bytes.
 
-        The lowest peak is ``least``.
+        Args:
+            limit: the limit in bytes of a rank.
+            least: the lowest peak of those tried, in bytes; the error's attribute.
         """
         return cls._of(
             f"no strategies were found that fit into {many(round(limit), 'byte')} per rank; of those tried, the smallest limit "
@@ -74,7 +76,8 @@ def solve_integer(
 
     Raises:
         InputError: If scipy is not installed.
-        DoesNotFitError: If nothing fits, with the smallest limit that would; or if HiGHS finds no assignment.
+        DoesNotFitError: If nothing fits, with the smallest limit that would; or if HiGHS finds no assignment, or none
+            below the limit in six runs.
     """
     _require_scipy()
     bound, remaining = limit, reduce_domains(problem, memory=limit is not None)
@@ -98,8 +101,9 @@ def solve_integer(
 def find_lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed: float = 60.0) -> Solution:
     """Return the assignment with the least memory among those that are as fast as a solution.
 
-    HiGHS returns an arbitrary one of equally fast assignments, so this is a second run. Times count as equal up to the
-    relative difference :data:`EQUAL`. The result is ``solution`` itself if HiGHS finds none with less memory.
+    HiGHS returns an arbitrary one of equally fast assignments, so this is a second run. Times count as equal up to
+    the relative difference :data:`EQUAL` (1e-9). The result is ``solution`` itself if HiGHS finds none with less
+    memory. scipy must be installed.
 
     Args:
         problem: the problem.
@@ -124,7 +128,7 @@ def find_lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed
 
 
 def _require_scipy() -> None:
-    """Raise InputError if scipy is not installed."""
+    """Raise InputError if scipy is not installed; HiGHS is part of it."""
     try:
         import scipy.optimize  # noqa: F401
     except ImportError:
@@ -143,14 +147,17 @@ def _run_solver(
 ) -> Solution | None:
     """Return the cheapest assignment with at most ``limit`` bytes that HiGHS finds, or None.
 
+    HiGHS tolerates a small violation of the limits, so the caller has to check them.
+
     Args:
         problem: the problem.
         limit: the most bytes; None for any number.
-        seconds_allowed: time limit of the first run. While HiGHS has no assignment at the limit, it starts again with
-            twice the time.
+        seconds_allowed: time limit of the first run in seconds. While HiGHS has no assignment at the limit, it starts
+            again with twice the time, as often as needed.
         gap: relative gap at which HiGHS stops.
         presolve: True to let HiGHS simplify the program first.
-        most_seconds: if given, return the assignment with the least memory among those with at most this price.
+        most_seconds: if given, return the assignment with the least memory among those with at most this price. None:
+            return the cheapest.
 
     Returns:
         The assignment, which is marked as optimal (up to ``gap``) unless the time ran out. None if HiGHS reports that
@@ -193,6 +200,10 @@ def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitE
     """Return the error for a limit that no assignment keeps.
 
     It names the smallest possible limit, unless that is below ``limit``: then the solver found no assignment.
+
+    Args:
+        problem: the problem.
+        limit: the limit in bytes; None: there was none.
     """
     least = smallest_memory(problem)
     if limit is not None and least > limit:
@@ -202,7 +213,11 @@ def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitE
 
 
 def smallest_memory(problem: ChoiceProblem) -> float:
-    """Return the bytes of the possible assignment with the least memory."""
+    """Return the bytes of the assignment of a problem with the least memory.
+
+    Assignments with an :data:`IMPOSSIBLE` pair do not count; of impossible states of one variable, the bytes alone
+    count. It is computed by elimination, or by HiGHS if the tables are too large.
+    """
     light = problem.weighted(1.0, 0.0)
     for key, prices in problem.pairs.items():
         light.pairs[key] = light.pairs[key] + np.where(prices >= IMPOSSIBLE / 2, IMPOSSIBLE, 0.0)
@@ -267,7 +282,8 @@ class _Model:
     def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
         """Add the columns and rows of a price that several variables pay once for each label.
 
-        A cell for each combination of labels is at least as large as the cell of every payer.
+        A label is a number of a variable's state. The cell of a combination of labels is paid; it is at least as
+        large as the cell of every payer.
 
         Args:
             shared: the price.
