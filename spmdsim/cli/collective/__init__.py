@@ -14,7 +14,10 @@ examples:
 
 
 def _subcommands() -> dict[str, Command]:
-    """Import the modules of the subcommands; return the subcommands by the name that users type."""
+    """Import the modules of the subcommands; return the subcommands by the name that users type.
+
+    The order of the dict is the order in the help.
+    """
     from spmdsim.cli.collective import bench, calibrate, check, detect, formats, predict, show
 
     return {

@@ -73,8 +73,18 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
 def main(args: argparse.Namespace) -> int:
     """Time the algorithms and print one row per size; return 1 if a result is wrong, else 0.
 
-    The rows are a table, JSON or pictures. Outside of a launch, with ``--ranks``, start this command on these ranks and
-    return the exit code of the job.
+    Each row is printed as soon as it is measured. With ``--json`` all rows are printed at the end. Pictures are written
+    in addition. All ranks call it. Outside of a launch, with ``--ranks``, it starts this command on that many ranks and
+    returns the exit code of the job.
+
+    Args:
+        args: the command's arguments. ``ranks`` is ignored inside of a launch.
+
+    Raises:
+        InputError: If a size, an element type or an option is wrong, or neither a launch nor ``--ranks`` provides MPI
+            ranks.
+        SpmdError: If the collective is unknown.
+        ScheduleError: If an algorithm is unknown, or does not support the number of ranks.
     """
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
@@ -99,12 +109,14 @@ def main(args: argparse.Namespace) -> int:
 def _report_rows(args: argparse.Namespace, name: str, size: int, rows: list[BenchRow], note: str) -> int:
     """Print the footer or JSON, and write pictures.
 
+    All ranks may call it; rank 0 and ranks with a log print, and rank 0 writes pictures.
+
     Args:
-        args: the arguments.
+        args: the command's arguments: ``json``, ``svg`` and ``html``.
         name: the collective.
         size: number of ranks.
-        rows: all rows, which the table already has.
-        note: a remark about other work on the cores, or empty.
+        rows: all rows. Without ``--json`` they are already printed, so only the footer follows.
+        note: a remark about other work on the cores, printed to stderr; "" prints none.
 
     Returns:
         1 if a result is wrong, else 0.
@@ -131,7 +143,8 @@ def _parse_dtype(name: str) -> np.dtype:
     """Return the element type of a name such as "float32".
 
     Raises:
-        InputError: If the name is unknown, or the type is neither an integer nor a real floating-point type.
+        InputError: If the name is unknown, or the type is neither an integer, an unsigned integer nor a real
+            floating-point type of NumPy. So bool and complex types are refused.
     """
     from spmdsim.layout.element_type import element_type
 
@@ -145,17 +158,18 @@ def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str,
     """Return the schedules of the requested algorithms, by name in the order of the table.
 
     Args:
-        args: the arguments; ``--algorithms`` has names separated by commas.
+        args: the command's arguments; ``algorithms`` has names separated by commas, "" for all.
         name: the collective.
         size: number of ranks.
 
     Returns:
         The schedule of each algorithm; None for "native", the MPI library's own call. Without ``--algorithms``:
-        "native", then all algorithms that support ``size`` ranks.
+        "native", then all algorithms that support ``size`` ranks with the options ``--group`` and ``--segments``. Each
+        schedule gets the options that its algorithm has. The root is rank 0.
 
     Raises:
-        InputError: If an algorithm is unknown, or no algorithm has an option that is set.
-        ScheduleError: If an algorithm that ``--algorithms`` names does not support ``size`` ranks.
+        InputError: If no algorithm that runs has an option that is set.
+        ScheduleError: If a name of ``--algorithms`` is unknown, or its algorithm does not support ``size`` ranks.
     """
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
@@ -184,16 +198,19 @@ def _measure_rows(
 ) -> Iterator[BenchRow]:
     """Time each algorithm with each message size; yield one row per pair.
 
-    All sizes of an algorithm come together. All ranks call it. Sizes that round to the same number of elements give one
-    row.
+    All sizes of an algorithm come together, in the order of ``schedules`` and ``sizes``. A message has a whole number
+    of elements, at least one, and equal blocks per rank. So a row's size can differ from the requested size. Sizes that
+    round to one number of elements give one row. All ranks must iterate over it, because they run the collectives. The
+    result of the last timed call is verified on all ranks.
 
     Args:
-        args: the arguments, with the numbers of calls and the machine file for predictions.
+        args: the command's arguments: ``warmup_iters``, ``iters``, and ``machine``, the machine file for predictions or
+            "".
         name: the collective.
         schedules: the schedule of each algorithm; None for the MPI library's own call.
         sizes: message sizes in bytes.
         dtype: element type.
-        comm: the communicator of the ranks.
+        comm: the mpi4py communicator of the ranks.
     """
     import numpy as np
 
@@ -241,8 +258,14 @@ def _predict_seconds(
 ) -> float | None:
     """Return the predicted seconds of a measured case, or None if there is no prediction.
 
-    A schedule is priced. The library's own call (``schedule`` is None) has a prediction if the machine file has
-    measured times of the collective.
+    A schedule is always priced, with :func:`~spmdsim.cost.pricing.emulated_seconds`. The library's own call has the
+    interpolated time that was measured for this number of ranks. Without a measurement the prediction is None.
+
+    Args:
+        machine: the machine.
+        schedule: the schedule; None for the library's own call.
+        name: the collective.
+        case: the measured case: number of ranks, message size and element type.
     """
     from spmdsim.cost.pricing import emulated_seconds
 
@@ -336,8 +359,9 @@ _LEFT_OUT = ("type", "redop", "root", "count", "algbw", "error")
 def _select_columns(predicted: bool, width: int | None) -> list[_Column]:
     """Return the columns that fit into ``width`` characters; all columns if it is None.
 
-    Columns are left out in the order of ``_LEFT_OUT``. If they are all left out and the rest is still too wide, return
-    the rest. ``predicted`` includes the columns of predictions.
+    Columns are left out one by one in the order of ``_LEFT_OUT``, until the line fits. A column takes its width and one
+    blank; the line begins with one more character. If all of ``_LEFT_OUT`` are left out and the line is still too wide,
+    return the remaining columns. If ``predicted`` is True, the columns of predictions are included.
     """
     columns = [*_COLUMNS, *(_PREDICTED if predicted else ())]
     for name in _LEFT_OUT:
@@ -350,8 +374,17 @@ def _select_columns(predicted: bool, width: int | None) -> list[_Column]:
 def _make_row_printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
     """Return a function that prints a row of the table as soon as it is measured.
 
-    It prints the column heads before the first row of each algorithm. With ``--json`` it prints nothing. ``name`` is
-    the collective and ``size`` the number of ranks.
+    It prints a title and the column heads before the first row of each algorithm, so rows of an algorithm must come
+    together. Columns that do not fit into the terminal are left out.
+
+    Args:
+        args: the command's arguments. With ``json`` the function prints nothing. With ``machine`` there are columns of
+            predictions.
+        name: the collective, for the title.
+        size: number of ranks, for the title.
+
+    Returns:
+        A function of a row that returns None.
     """
     if args.json:
         return lambda row: None
@@ -390,6 +423,10 @@ def _format_interval(row: BenchRow) -> str:
 def format_footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
     """Yield the lines below the table: wrong elements, bus bandwidth, errors of predictions.
 
+    The bus bandwidth is the mean over all rows. Errors of predictions have one line per algorithm, with the median and
+    the largest of ``abs(predicted / measured - 1)``. Lines without data are left out; an empty ``rows`` gives only the
+    line of wrong elements.
+
     Args:
         rows: all rows of the table.
         wrong: number of wrong elements in all rows.
@@ -417,7 +454,12 @@ def format_footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
 def _draw_figure(title: str, rows: list[BenchRow]) -> Figure:
     """Return a plot of measured and predicted times over sizes, above a table of all rows.
 
-    Without a row of positive size there is no plot.
+    The plot has a line per algorithm, and a second line if it has predictions. Rows of size 0 are only in the table.
+    Without a row of positive size the figure has no plot.
+
+    Args:
+        title: the title of the figure.
+        rows: all rows of the measurement.
     """
     from spmdsim.figures.figures import Figure
     from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas

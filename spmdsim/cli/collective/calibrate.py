@@ -59,10 +59,15 @@ examples:
 def main(args: argparse.Namespace) -> int:
     """Measure messages, fit a machine, print it and write it to ``--output``; return 0.
 
-    Outside of a launch, start this command on ``--ranks`` ranks and return the exit code of the job.
+    All ranks call it; it takes some minutes. Without ``--output`` no file is written. ``--json`` prints the text of the
+    machine file instead of tables. Outside of a launch, it starts this command on ``--ranks`` ranks and returns the
+    exit code of the job.
+
+    Args:
+        args: the command's arguments: ``end`` (largest message), ``output``, ``ranks``, ``json``, ``svg`` and ``html``.
 
     Raises:
-        InputError: If ``--end`` is less than 1 KiB, or there are fewer than two ranks.
+        InputError: If ``--end`` is no size or less than 1 KiB, or there are fewer than two ranks.
     """
     from spmdsim.launch import launched, start_self
 
@@ -111,11 +116,17 @@ def measure_machine(comm: Any, largest: int) -> Machine:
 def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
     """Run all measurements except the final check, and fit a machine to them.
 
-    The machine's messages are those between two nodes if there are several, else those inside the node.
+    The machine's messages are those between two nodes if there are several, else those inside the node. All ranks call
+    it. Arithmetic has the rate of the slowest rank; so have operators.
+
+    Args:
+        pace: communicator, time limit and progress.
+        largest: size of the largest message in bytes.
 
     Returns:
-        The calibration, and the fit of messages inside a node. The fit is None if all ranks are on one node, or the
-        first node has a single rank.
+        The calibration, and the fit of messages inside a node. The fit is None if all ranks are on one node, or rank 0
+        is alone on its node. Otherwise the machine has a link inside a node and the number of ranks on rank 0's node.
+        The link has the latency of small messages and the bandwidth of large ones.
 
     Raises:
         InputError: If there are fewer than two ranks.
@@ -153,7 +164,19 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
 
 
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
-    """Time whole collectives; return the calibration with the interval of prediction errors."""
+    """Time whole collectives; return the calibration with the interval of prediction errors.
+
+    The interval is the 5th and 95th percentile of measured / predicted. The returned calibration also has the checks;
+    the given one is not changed. All ranks call it.
+
+    Args:
+        pace: communicator, time limit and progress.
+        largest: size of the largest message in bytes.
+        calibration: the calibration whose machine predicts.
+
+    Raises:
+        InputError: If there are fewer than ten checks.
+    """
     from spmdsim.cli.collective.samples import check_predictions
     from spmdsim.cost.calibration import error_interval
 
@@ -166,7 +189,12 @@ def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibra
 def _print_calibration(calibration: Calibration, inner_fit: Fit | None) -> None:
     """Print the fitted lines, the errors of the fits, and the rates of operators.
 
-    ``inner_fit`` is the fit of messages inside a node, or None.
+    Times are in microseconds, rates in GB/s, Gflop/s, or 1e9 elements or bytes per second. The last lines have the
+    interval of prediction errors, and the number of measured library calls if there are any.
+
+    Args:
+        calibration: the machine, its fits and its checks.
+        inner_fit: the fit of messages inside a node; None leaves it out.
     """
     rows = []
     kinds = [

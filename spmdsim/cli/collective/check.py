@@ -60,9 +60,20 @@ with is no verdict. Give it a user who may not write to this package, as all who
 def main(args: argparse.Namespace) -> int:
     """Verify an algorithm for all rank counts of ``--ranks`` and print verdicts and score.
 
+    Rank counts that the algorithm does not support are left out, and named. The score is the mean over the other rank
+    counts, from 0 to 100; it is 0 if one of them is wrong. Pictures are written only if a rank count was checked.
+
+    Args:
+        args: the command's arguments.
+
     Returns:
-        0 if it is correct for all rank counts that it supports, 1 if it is wrong for one of them, 2 if it supports
-        none.
+        0 if the algorithm is correct for all rank counts that it supports, 1 if it is wrong for one of them, 2 if it
+        supports none.
+
+    Raises:
+        InputError: If ``--chunks`` or ``--ports`` is set for an algorithm of the package, ``--root`` is no rank of the
+            smallest rank count, or the rank counts or the user's file cannot be read.
+        ScheduleError: If the algorithm is unknown.
     """
     if ".py" not in args.algorithm and (args.chunks or args.ports):
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
@@ -102,7 +113,18 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
     """Verify an algorithm with ``size`` ranks for all roots; return the facts of one root.
 
     They are the facts of the first wrong root. If no root is wrong, return the facts of the first root. Only one root
-    is checked if ``--root`` is set or the collective has no root.
+    is checked if ``--root`` is set, or the collective or the algorithm has no root; it is ``--root`` or 0.
+
+    Args:
+        chosen: the algorithm.
+        size: number of ranks, which the algorithm supports.
+        args: the command's arguments; only ``root`` is read.
+
+    Returns:
+        The facts by name, as :meth:`~spmdsim.collectives.facts.Facts.to_dict` has them. Among them are "ranks", "root",
+        "ok", "score", "rounds", "beta" (critical bytes per message size), "bound" and "findings", a list of texts. If
+        "ok" is False, the score is 0 and counts are None. A schedule that cannot be made or verified is wrong; its
+        finding is the text of the ScheduleError.
     """
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.facts import facts_of, uncounted_facts
@@ -133,6 +155,11 @@ def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argpars
 
     If all rank counts are correct, the messages are those of the first one. If the algorithm yields no schedule for the
     rank count, the figure has only verdicts.
+
+    Args:
+        chosen: the algorithm.
+        results: the dicts of :func:`_check_rank_count`, at least one.
+        args: the command's arguments: ``algorithm`` for the title, ``all`` and ``root``.
     """
     from spmdsim.collectives import make_schedule
     from spmdsim.errors import ScheduleError
@@ -150,8 +177,13 @@ def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argpars
 def _make_table(results: list[dict[str, Any]], all_findings: bool) -> Table:
     """Return the table of verdicts with one row per rank count.
 
-    Rows of correct rank counts have counts and lower bounds. Rows of wrong rank counts have the first finding and the
-    number of further findings. With ``all_findings`` each further finding has a row.
+    Rows of correct rank counts have "correct" and warnings, rounds, critical bytes as multiples of m, their lower
+    bounds, and the score. Rows of wrong rank counts have the root (if it is not 0), the first finding and the number of
+    further findings; their score is 0.
+
+    Args:
+        results: the dicts of :func:`_check_rank_count`.
+        all_findings: True to give each further finding a row instead of counting them.
     """
     rows: list[tuple[str, ...]] = []
     for result in results:

@@ -82,11 +82,17 @@ class DetectedAlgorithm:
 def main(args: argparse.Namespace) -> int:
     """Detect the algorithm of each message size; return 1 if bits refute a table, else 0.
 
-    The findings are printed. With ``--table``, print only the choices of the libraries' tables. Outside of a launch,
-    with ``--ranks``, start this command on these ranks and return the exit code of the job.
+    The findings are printed. With ``--table``, print only the choices of the libraries' tables, and return 0. Otherwise
+    all ranks of the job call it. Outside of a launch, with ``--ranks``, start this command on these ranks and return
+    the exit code of the job. Sizes that round to one number of elements give one finding.
+
+    Args:
+        args: the command's arguments.
 
     Raises:
-        InputError: If the collective does not add, or there are fewer than 3 ranks (both without ``--table``).
+        InputError: If an option has no effect beside ``--table`` or without it, or a size is wrong. Without ``--table``
+            also if the collective does not add, there are no MPI ranks, or fewer than 3.
+        SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
@@ -124,15 +130,19 @@ def main(args: argparse.Namespace) -> int:
 def _detect_algorithm(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
     """Run the library's call with one message size; return the algorithms that fit its bits.
 
-    All ranks call it. The data are drawn until :data:`ENOUGH` elements were compared. An algorithm remains if its order
-    of additions gives the bits of every draw.
+    All ranks call it. Random data are drawn repeatedly until :data:`ENOUGH` elements were compared. An algorithm
+    remains if its order of additions gives the bits of every draw. One rank compares and sends the names to the others:
+    the last rank for a scan, else rank 0.
 
     Args:
-        name: the collective.
+        name: the collective, one of :data:`REDUCING`.
         library: vendor of the MPI library in lower case without blanks, such as "openmpi".
-        comm: the communicator of the ranks.
-        nbytes: message size.
+        comm: the mpi4py communicator of the ranks.
+        nbytes: message size; it is rounded down to whole elements, at least one, and equal blocks per rank.
         dtype_name: "float32" or "float64".
+
+    Returns:
+        The finding, equal on all ranks. Its ``same_on_all`` compares checksums of the results of all ranks.
     """
     import numpy as np
 
@@ -166,14 +176,15 @@ def _judge_table_choice(
         size: number of ranks.
         nbytes: message size.
         itemsize: bytes of an element.
-        bits: names of the algorithms whose order of additions gives the result's bits, from :func:`format_names`;
-            empty if no known algorithm does.
-        same_on_all: True if the results are identical on all ranks; it is copied into the finding.
+        bits: names of the algorithms whose order of additions gives the result's bits, from :func:`format_names`; empty
+            if no known algorithm does.
+        same_on_all: True if the results are identical on all ranks. It is only copied into the finding.
 
     Returns:
         The finding. Its verdict is "proven" if only the table's choice gives the bits, and "agrees with the bits" if
-        other algorithms give them, too. It begins with "not " if the choice does not give them. If the library has no
-        table, the verdict names the first of ``bits``, or says that no known algorithm gives the bits.
+        other algorithms give them, too. Different divisions into chunks are one algorithm here. The verdict begins with
+        "not " if the choice does not give the bits. If the library has no table for the collective and size, the
+        verdict names the first of ``bits``, or says that no known algorithm gives the bits.
     """
     from spmdsim.collectives.selection_tables import choose
 
@@ -196,7 +207,13 @@ def _judge_table_choice(
 def draw_wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
     """Return ``count`` random numbers whose sizes differ by up to eight powers of ten.
 
-    Different orders of additions round differently on them. Equal seeds give equal numbers.
+    They are normally distributed numbers times 10 to a uniform power from -4 to 4. Different orders of additions round
+    differently on them. Equal seeds give equal numbers.
+
+    Args:
+        seed: numbers that determine the result.
+        count: number of elements.
+        dtype: element type of the result.
     """
     import numpy as np
 
@@ -207,7 +224,8 @@ def draw_wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.nd
 def format_names(schedules: list[Schedule]) -> tuple[str, ...]:
     """Return the names of the schedules' algorithms, each once, in the order of the schedules.
 
-    A name states how the vector is divided into chunks if none of the schedules has the algorithm's default division.
+    A schedule divides the vector into chunks in a way that has a name, "balanced" or "ceiling". If none of an
+    algorithm's schedules has the algorithm's default division, its name states the division of its first schedule.
 
     >>> from spmdsim.collectives import schedule_of
     >>> format_names([schedule_of("all_reduce", "ring", 3, rounding="ceiling"), schedule_of("all_reduce", "linear", 3)])
@@ -228,12 +246,15 @@ def _print_findings(
 ) -> None:
     """Print the findings of all message sizes as a table, or as JSON with ``--json``.
 
+    The table has a row per size: size, the table's choice, its reason, the algorithms that fit, and the verdict. The
+    verdict of an all_reduce also states if bits differ by rank.
+
     Args:
         name: the collective.
         vendor: the vendor of the MPI library.
-        comm: the communicator of the ranks.
+        comm: the mpi4py communicator of the ranks; only its size is used.
         findings: one finding per message size.
-        args: the command's arguments.
+        args: the command's arguments: ``json`` and ``datatype``.
     """
     if args.json:
         listed = [asdict(finding) for finding in findings]
@@ -256,6 +277,14 @@ def _print_findings(
 
 def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
     """Print the choice of each library's table for each message size, without MPI; return 0.
+
+    The output is a table, or JSON with ``--json``. It has a row per size, and per library the algorithm and its reason;
+    "-" and "no table" if the library has no choice.
+
+    Args:
+        name: the collective.
+        args: the command's arguments: ``n`` (number of ranks), ``datatype`` and ``json``.
+        sizes: message sizes in bytes.
 
     Raises:
         InputError: If ``-n`` is less than 1.

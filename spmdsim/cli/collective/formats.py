@@ -36,7 +36,16 @@ from spmdsim.reading import read_text, readable
 def export(args: argparse.Namespace) -> int:
     """Write a schedule as GOAL text or MSCCL XML to ``--output``, or print it; return 0.
 
-    If the file cannot be written, the error is reported before the schedule is made.
+    If ``--output`` cannot be written, the error is raised before the schedule is made. A failure during the write is
+    reported at the end of the command, which then exits with code 2.
+
+    Args:
+        args: the command's arguments. ``bytes``, ``itemsize`` and ``reduce_time`` are for GOAL only.
+
+    Raises:
+        InputError: If an option has no effect with the format or the algorithm, the file cannot be written, or a value
+            cannot be parsed.
+        ScheduleError: If the algorithm is unknown, does not support its arguments, or cannot be written in the format.
     """
     from spmdsim.collectives.formats.goal_format import goal_of
     from spmdsim.collectives.formats.msccl import msccl_xml
@@ -84,8 +93,18 @@ PARAMETERS = {
 def goal(args: argparse.Namespace) -> int:
     """Simulate a GOAL file and print the time at which each rank ends, in ns.
 
+    The output also has the makespan (the end of the last rank) and the number of events; ``--json`` prints the three as
+    JSON.
+
+    Args:
+        args: the command's arguments: ``file``, ``json`` and the parameters of LogGOPS. A parameter that is None has
+            LogGOPSim's default.
+
     Returns:
-        0, or 1 if the program deadlocks or a message is not received.
+        0, or 1 if the program deadlocks or a message is not received. Then only the error is printed.
+
+    Raises:
+        InputError: If the file cannot be read as GOAL.
     """
     from spmdsim.collectives.formats.goal_format import read_goal
     from spmdsim.cost.event_simulation import EventProgram, LogGOPS, simulate_program

@@ -37,12 +37,13 @@ FEW = 0.2
 def noise_note(comm: Any, others: float = 0.0) -> str:
     """Return a remark for the user if times of this job are unreliable, else "".
 
-    They are unreliable if the ranks of this node share cores, or if ranks and other programs together need more than
-    the node's cores (by more than :data:`FEW`). All ranks call it.
+    They are unreliable if this node has more ranks than cores on which they may run. They are also unreliable if ranks
+    and other programs together need more than these cores, by more than :data:`FEW`. A rank counts as one core. All
+    ranks must call it; ranks of different nodes can get different remarks.
 
     Args:
-        comm: the communicator of the ranks.
-        others: the number of cores that other programs keep busy.
+        comm: the mpi4py communicator of the ranks.
+        others: the number of cores of this node that other programs keep busy.
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     everywhere = comm.allgather((platform.node(), frozenset(allowed)))
@@ -63,8 +64,9 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
 def watch_other_programs(comm: Any) -> Callable[[], float]:
     """Return a function that returns how many cores other programs have kept busy since now.
 
-    The cores are those of this node. The number is the mean over the time between the two calls, such as 1.5. It is 0
-    if the system does not report it. All ranks call both functions.
+    The cores are those of this node. The number is the mean from this call to the call of the function, such as 1.5,
+    and at least 0. It is 0 if the system does not report it. All ranks must call both functions. ``comm`` is the mpi4py
+    communicator of the ranks.
     """
     start, busy_before = read_other_seconds(comm)
 
@@ -78,7 +80,9 @@ def watch_other_programs(comm: Any) -> Callable[[], float]:
 def read_other_seconds(comm: Any) -> tuple[float, float]:
     """Return a time, and the seconds for which this node's cores have worked for other programs.
 
-    Both are seconds since an arbitrary start, so only differences have a meaning. All ranks call it.
+    Both are seconds since an arbitrary start, so only differences have a meaning. The second number is the work of all
+    cores minus the processor time of the ranks on this node. All ranks must call it. ``comm`` is their mpi4py
+    communicator.
     """
     used = comm.allgather((platform.node(), time.process_time()))
     return time.perf_counter(), _read_busy_seconds() - sum(
@@ -89,7 +93,8 @@ def read_other_seconds(comm: Any) -> tuple[float, float]:
 def _read_busy_seconds() -> float:
     """Return the seconds for which all cores of this node have worked since the system's start.
 
-    They come from ``/proc/stat``. Return 0 if it cannot be read.
+    They are the sum over cores, from the first line of ``/proc/stat``: user, nice, system and interrupts, without idle
+    time and waits for disks. Return 0 if the file cannot be read.
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:
@@ -171,8 +176,9 @@ class MeasuredCase:
     def _blocks(self) -> list[tuple[int, int, range, int]]:
         """Return the blocks of this rank's output as `(start, stop, ranks, first)`.
 
-        The elements from ``start`` to ``stop`` are the sum of the inputs of ``ranks``. ``first`` is the index of the
-        block's first element in these inputs. If the rank has no output, the list is empty.
+        The elements from ``start`` to ``stop`` are the sum of the inputs of ``ranks``; the block is a copy if ``ranks``
+        has one rank. ``first`` is the index of the block's first element in these inputs. Collectives that concatenate
+        have a block per rank, others one block. If the rank has no output, the list is empty.
         """
         if not self.output_count:
             return []
@@ -186,9 +192,13 @@ class MeasuredCase:
     def _count_wrong(self, block: Array, ranks: range, first: int) -> int:
         """Return the number of elements of a block that differ from the sum of the ranks' inputs.
 
-        ``ranks`` are the ranks whose inputs are added. ``first`` is the index of the block's first element in the
-        inputs. Inputs repeat after :data:`PERIOD` elements, so one period of expected values is compared with the whole
-        block.
+        Element ``i`` of rank ``r``'s input is ``(i + 3 r) % PERIOD + 1``. So one period of expected values is compared
+        with the whole block. A NaN counts as wrong.
+
+        Args:
+            block: elements of this rank's output.
+            ranks: the ranks whose inputs are added.
+            first: the index of the block's first element in the inputs.
         """
         index = np.arange(first, first + PERIOD)
         pattern = sum((index + 3 * rank) % PERIOD + 1 for rank in ranks)
@@ -201,8 +211,18 @@ class MeasuredCase:
 def fit_case(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
     """Return the case of a collective with the largest message of up to ``nbytes`` bytes.
 
-    The message has at least one element. If the collective has one block per rank, each block has at least one element
-    and all blocks have the same size. A barrier has no elements.
+    The message has at least one element, even if that is more than ``nbytes``. If the collective has one block per
+    rank, each block has at least one element and all blocks have equal sizes. A barrier has no elements. Nothing is
+    communicated.
+
+    Args:
+        name: the collective.
+        comm: the mpi4py communicator; its size and this process's rank go into the case.
+        nbytes: the largest message size, as the collective defines it.
+        dtype: element type.
+
+    Raises:
+        SpmdError: If the collective is unknown.
     """
     size = comm.Get_size()
     count = max(nbytes // dtype.itemsize, 1)
@@ -221,11 +241,14 @@ def bind_native_call(
 ) -> Callable[[], object]:
     """Return a function that runs MPI's own call on a case and writes into ``result``.
 
+    All ranks must call the function together. The root is rank 0, and the operation is a sum. A broadcast works in
+    ``result``, into which rank 0's input is copied here. On ranks without output, ``result`` is not written.
+
     Args:
         case: the collective and its size.
-        comm: the communicator of the ranks.
+        comm: the mpi4py communicator of the ranks.
         result: an array of ``case.output_count`` elements.
-        source: the input of this rank; by default that of the case.
+        source: the input of this rank; None: that of the case.
 
     Raises:
         InputError: If MPI has no call for the collective.
@@ -259,8 +282,14 @@ def bind_emulated_call(
 ) -> Callable[[], object]:
     """Return a function that runs a schedule on a case and writes into ``result``.
 
-    The schedule's messages are point-to-point messages of MPI. ``result`` is an array of ``case.output_count``
-    elements.
+    All ranks must call the function together, because it sends the schedule's messages as point-to-point messages of
+    MPI. Reductions are sums. The work array is allocated here, once for all calls.
+
+    Args:
+        schedule: the schedule, for the case's collective and number of ranks; not checked.
+        case: the collective, its size and this rank's input.
+        comm: the mpi4py communicator of the ranks.
+        result: an array of ``case.output_count`` elements.
     """
     from spmdsim.worlds.mpi.messages import TAG, Messages
 
@@ -273,7 +302,7 @@ def bind_emulated_call(
 def calls_within(most: float, each: float, wanted: int) -> int:
     """Return the number of calls that fit into ``most`` seconds, from 1 to ``wanted``.
 
-    A call takes ``each`` seconds.
+    A call takes ``each`` seconds; less than 1e-9 counts as 1e-9.
 
     >>> calls_within(0.3, 0.001, 60), calls_within(0.3, 0.05, 60), calls_within(0.3, 2.0, 60)
     (60, 6, 1)
@@ -292,17 +321,19 @@ def measure_call(
 ) -> float:
     """Time a call that all ranks make; return its seconds, averaged over the ranks.
 
-    The calls are timed in batches, and ranks wait for each other before each batch.
+    The calls are timed in batches, and ranks wait for each other before each batch. The result is equal on all ranks,
+    and at least 1e-9. All ranks must call it with equal arguments.
 
     Args:
-        call: the call.
-        comm: the communicator of the ranks.
+        call: the call, without arguments; its result is ignored.
+        comm: the mpi4py communicator of the ranks.
         warmup: number of calls before the measurement.
-        iterations: number of timed calls in all batches together.
-        batches: number of batches, at most one per call.
-        choose: computes the result from the seconds per call of each batch, by default the median.
-        most: if the last call of the warmup shows that the timed calls would take more seconds, fewer calls are timed.
-            The number is equal on all ranks and at least 1.
+        iterations: number of timed calls in all batches together, at least 1.
+        batches: number of batches, at most one per call. Their numbers of calls differ by at most 1.
+        choose: computes the result from a list of the seconds per call of each batch, averaged over the ranks; by
+            default the median.
+        most: if the last call of the warmup shows on any rank that the timed calls would take more seconds, fewer calls
+            are timed. The number is equal on all ranks and at least 1. Without a warmup it has no effect.
     """
     for _ in range(warmup):
         start_of_call = time.perf_counter()
@@ -324,7 +355,9 @@ def measure_call(
 
 
 def require_communicator() -> Any:
-    """Return the communicator of all ranks that the launcher started.
+    """Return the mpi4py communicator of all ranks that the launcher started.
+
+    The first call of a process starts MPI, so all ranks must call it.
 
     Raises:
         InputError: If this process is not a rank of an MPI job.

@@ -88,8 +88,16 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 def main(args: argparse.Namespace) -> int:
     """Predict and print times of all requested algorithms, rank counts and sizes; return 0.
 
+    With ``--links``, print loads of links instead, for the largest rank count and size. Pictures and the timeline of
+    ``--trace`` are written in addition.
+
+    Args:
+        args: the command's arguments.
+
     Raises:
-        InputError: If an option has no effect, or no algorithm can be priced.
+        InputError: If an option has no effect, a rank count, size, machine or topology cannot be read, an algorithm is
+            unknown, or no algorithm can be priced.
+        SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import collective
     from spmdsim.cost import load_machine
@@ -128,7 +136,12 @@ def main(args: argparse.Namespace) -> int:
 def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
     """Print the tables of times, crossovers and the algorithms that were left out.
 
-    ``shares_links`` is True if messages share the links of a topology, whose loads are rounded up for many ranks.
+    Times are in microseconds. The algorithms that were left out are printed to stderr, with their reasons.
+
+    Args:
+        prediction: the predicted times.
+        shares_links: True if messages share the links of a topology. Then a line follows if loads are rounded up,
+            because the last rank count is large.
     """
     from spmdsim.figures.cost_figures import crossover_words, measured_words, prediction_tables
 
@@ -143,7 +156,15 @@ def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
 
 
 def _report_ignored_parameters(machine: Machine, topology: str) -> None:
-    """Print a remark for each parameter of the machine or topology that the LogGOPS model lacks."""
+    """Print a remark for each parameter of the machine or topology that the LogGOPS model lacks.
+
+    Remarks go to stderr. There are up to two: shared links (a topology, or a link inside nodes), and pieces, which are
+    different latencies and bandwidths for different message sizes.
+
+    Args:
+        machine: the machine.
+        topology: text of ``--topology``; "" without one.
+    """
     if topology or machine.intra:
         ignored = topology or f"the nodes of {machine.name}"
         remark(f"LogGOPS has one link between any two ranks and shares none: {ignored} counts for nothing")
@@ -166,15 +187,21 @@ def _print_links(
 ) -> int:
     """Print the busiest link of each round as a table or JSON; return 0.
 
-    With ``--svg`` or ``--html`` it is also drawn.
+    With ``--svg`` or ``--html`` the table is also drawn. Equal rounds share a row. Rounds without messages are left
+    out. The busiest link has the most seconds; times are in microseconds in the table and in seconds in JSON.
 
     Args:
-        args: the arguments; ``args.links`` is the algorithm.
-        machine: the machine, whose nodes are the topology if ``--topology`` is not set.
+        args: the command's arguments: ``links`` (name of the algorithm), ``topology``, ``itemsize``, ``json``, ``svg``
+            and ``html``.
+        machine: the machine. Without ``--topology`` its nodes are the topology; without nodes the network is flat.
         collective: name of the collective.
         n: number of ranks.
         nbytes: message size.
         options: options of the algorithm, such as ``{"group": 4}``.
+
+    Raises:
+        ScheduleError: If the algorithm is unknown, or does not support the number of ranks or an option.
+        InputError: If ``topology`` cannot be read, or does not fit ``n``.
     """
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.link_load import hotspots
@@ -208,7 +235,7 @@ def _print_links(
 
 
 def _print_rough_count_warning(n: int) -> None:
-    """Print a warning if there are more than ``EXACT_UP_TO`` ranks.
+    """Print a warning if ``n`` ranks are more than ``EXACT_UP_TO``; else print nothing.
 
     Above it, each message of a symmetric algorithm counts as large as the largest message of its round.
     """
@@ -222,6 +249,11 @@ def _print_rough_count_warning(n: int) -> None:
 
 def _parse_event_parameters(text: str, machine: Machine) -> LogGOPS:
     """Parse LogGOPS parameters such as ``L=2e-6,o=1e-6``; missing ones come from the machine.
+
+    Args:
+        text: assignments between commas; "" sets nothing. Names are L, o, g, G, O and S; of two values for a name the
+            later one counts.
+        machine: the machine, whose latency and bandwidth are the defaults.
 
     Raises:
         InputError: If a name is unknown, or a value is not a number of at least 0.
@@ -248,7 +280,11 @@ def _parse_event_parameters(text: str, machine: Machine) -> LogGOPS:
 def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     """Return the message sizes in bytes, from ``--begin`` to ``--end`` by ``--factor``.
 
-    By default they are 1K to 64M. With several rank counts (``many_ranks``) they are 1M alone.
+    By default they begin at 1K and end at 64M, or at ``--begin`` if that is larger. With several rank counts
+    (``many_ranks``) they begin at 1M and end where they begin, so there is one size.
+
+    Raises:
+        InputError: If a size cannot be parsed, or the sizes do not grow.
     """
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
@@ -260,9 +296,11 @@ def _write_timeline(
 ) -> None:
     """Write a timeline of the fastest algorithm for the last rank count and size.
 
+    A line on stderr names the file. If the file cannot be written, the error is reported at the end of the command.
+
     Args:
-        path: the file to write, for ui.perfetto.dev.
-        prediction: the prediction.
+        path: the file to write, JSON for ui.perfetto.dev.
+        prediction: the prediction. Its last point is drawn; the library's own call is skipped.
         itemsize: bytes of an element.
         options: options of algorithms; those of the fastest one are used.
         events: LogGOPS parameters for an event simulation; None for synchronous rounds.

@@ -79,8 +79,12 @@ class Pace:
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
         """Yield all cases in order, and then all of them again, up to :data:`TIMES_THROUGH` passes.
 
-        The first pass is always complete. Later passes stop when ``seconds`` have passed since the start. All ranks
-        iterate over it. ``what`` names the cases in the texts of progress.
+        The first pass is always complete. Later passes stop when ``seconds`` have passed since the first case was
+        requested. All ranks must iterate over it, because rank 0 sends its decision before each case of a later pass.
+
+        Args:
+            what: name of the cases in the texts for ``tell``.
+            cases: the cases; equal on all ranks.
         """
         end = self.clock() + self.seconds
         for number in range(TIMES_THROUGH):
@@ -95,7 +99,8 @@ class Pace:
 def sample_sizes(largest: int) -> list[int]:
     """Return 0, and two sizes per doubling from 64 bytes to ``largest``.
 
-    Sizes are rounded down to multiples of 8.
+    Each size is the square root of 2 times the size before, rounded down to a multiple of 8. If ``largest`` is less
+    than 64, the only size is 0.
 
     >>> sample_sizes(256)
     [0, 64, 88, 128, 176, 256]
@@ -121,8 +126,9 @@ def loops(nbytes: int) -> tuple[int, int]:
 def find_pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
     """Return a pair of ranks on one node, a pair on two nodes, and the ranks per node.
 
-    The last is the number of ranks on the node of rank 0. A pair is None if the job has no such ranks. All ranks call
-    it.
+    The first rank of each pair is rank 0; the second is the lowest other rank on rank 0's node, or on another node. The
+    last value is the number of ranks on the node of rank 0. A pair is None if the job has no such ranks. Nodes are
+    compared by their names. All ranks must call it; ``comm`` is their mpi4py communicator.
     """
     names = comm.allgather(platform.node())
     near = [rank for rank, name in enumerate(names) if name == names[0]]
@@ -150,14 +156,18 @@ def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSampl
 
     The samples also have the cost of reductions. The cost of a message depends on the location of its bytes in caches,
     and so on the rounds before. So three kinds of rounds are timed as a whole, and the differences of their times are
-    the samples. See :func:`_round_seconds`. A difference can be too small because of noise: messages of fresh data cost
-    at least as much as those of still data, and reductions at least as much as reductions without messages on all ranks
-    at once.
+    the samples. See :func:`_round_seconds`. Of several passes the least time counts, of the two ranks the slower one.
+
+    A difference can be too small because of noise. So messages of fresh data cost at least as much as messages of still
+    data. Reductions cost at least as much as reductions without messages on all ranks at once.
 
     Args:
-        pace: time limit and progress.
-        pair: the two ranks that exchange messages. All ranks call the function, and the others wait.
-        largest: largest message in bytes.
+        pace: communicator of all ranks, time limit and progress.
+        pair: the two ranks that exchange messages. All ranks must call the function, and the others wait.
+        largest: largest message in bytes. For the sizes see :func:`sample_sizes`; reductions have no sample of 0 bytes.
+
+    Returns:
+        The samples in seconds, equal on all ranks.
     """
     comm = pace.comm
     local_seconds = dict(local_times(comm, largest, "reduce"))
@@ -184,9 +194,12 @@ def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSampl
 def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
     """Time three kinds of rounds in which two ranks exchange ``count`` float32 elements.
 
+    Both ranks must call it. Each kind is repeated in one program, up to :data:`ROUNDS` times and less often for long
+    messages. The cost of a call (:func:`call_seconds`) is subtracted. Each result is at least 1e-9 per program.
+
     Args:
-        comm: a communicator of two ranks.
-        count: number of elements.
+        comm: an mpi4py communicator of two ranks.
+        count: number of elements that each rank sends.
 
     Returns:
         The seconds of a round that sends and receives input, the seconds of a round that also adds the received data,
@@ -220,12 +233,13 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
 def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
     """Time reductions or copies as emulated algorithms run them; return a sample for each size.
 
-    All ranks run them at once, because they share the memory; the time is the median over ranks.
+    All ranks must call it and run them at once, because they share the memory. The time is the median over ranks, and
+    equal on all of them. For the sizes see :func:`sample_sizes`; 0 is left out.
 
     Args:
-        comm: the communicator of all ranks.
+        comm: the mpi4py communicator of all ranks.
         largest: largest size in bytes.
-        what: "reduce" or "copy".
+        what: "reduce" for sums of float32 elements; "copy", or anything else, for copies.
     """
     samples: list[Sample] = []
     for nbytes in sample_sizes(largest)[1:]:
@@ -247,9 +261,10 @@ def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
 
 
 def call_seconds(comm: Any) -> float:
-    """Return the seconds that an emulated collective takes besides its rounds.
+    """Return the seconds that an emulated collective takes on this rank besides its rounds.
 
-    They are the seconds of a program without rounds, most of which bind its arrays.
+    They are the seconds of a program without rounds, most of which bind its arrays. No message is sent. ``comm`` is an
+    mpi4py communicator that includes this rank.
     """
     from spmdsim.worlds.mpi.messages import Messages
 
@@ -268,8 +283,12 @@ def flops_per_second() -> float:
 def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
     """Return the seconds of a call in the fastest of several loops, at least 1e-9.
 
-    The minimum is used because other work on the machine only adds time. ``nbytes`` are the bytes that a call moves;
-    they set the number of loops. No loop starts after :data:`MOST_SECONDS`, except for the first.
+    The minimum is used because other work on the machine only adds time. One call before the loops is not timed. After
+    the first loop, no loop starts if :data:`MOST_SECONDS` are over.
+
+    Args:
+        call: the call, without arguments.
+        nbytes: bytes that a call moves; they determine the numbers of loops and of calls per loop, see :func:`loops`.
     """
     repeats, calls = loops(nbytes)
     call()  # warms caches and connections up
@@ -287,10 +306,15 @@ def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
 def native_table(pace: Pace, largest: int) -> list[Measurement]:
     """Time the MPI library's own collectives over all ranks.
 
-    Sizes double from 8 bytes to ``largest``.
+    All ranks must call it. The collectives are those of :data:`NATIVE`. Sizes double from 8 bytes to ``largest``,
+    rounded to equal blocks of float32 elements. Below 8 bytes there are no sizes.
+
+    Args:
+        pace: communicator of all ranks, time limit and progress.
+        largest: largest message in bytes.
 
     Returns:
-        One measurement per collective and size; its time is the least of all passes.
+        One measurement per collective and size; its time is the least of all passes. The list is equal on all ranks.
     """
     # Small sizes may round to the same case; the table keeps one row per size.
     least: dict[tuple[str, int], float] = {}
@@ -313,13 +337,16 @@ def _native_seconds(case: MeasuredCase, comm: Any) -> float:
 def check_predictions(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]:
     """Measure whole collectives; return the predicted and the measured time of each call.
 
-    Each size is measured in several passes and has a result per pass, because changes from minute to minute are part of
-    a prediction's uncertainty.
+    All ranks must call it. The calls are the algorithms of :data:`CHECKED` and the library's own calls of
+    :data:`NATIVE`. A time is the median of batches of 5 to 20 calls in all, fewer for larger messages. Each size is
+    measured in several passes and has a result per pass, because changes from minute to minute are part of a
+    prediction's uncertainty.
 
     Args:
-        pace: time limit and progress.
+        pace: communicator of all ranks, time limit and progress.
         largest: largest message in bytes; sizes are 64 bytes, 256 bytes and so on.
-        machine: the machine that predicts. The library's own calls are checked if it has measured times of them.
+        machine: the machine that predicts. A library call is checked only if the machine has measured times of it for
+            this number of ranks.
     """
     rows: list[CalibrationCheck] = []
     comm, sizes = pace.comm, [size for size in (64 << 2 * k for k in range(20)) if size <= largest]
@@ -354,6 +381,10 @@ def operator_rates() -> tuple[Rate, ...]:
 
     Operators run forward and backward on arrays of 512 x 1024 float32 elements. Results and temporaries are new arrays
     as in programs, which cost more than the arithmetic of most operators.
+
+    Returns:
+        A rate per class: element-wise operators and lookups per byte, functions such as exp and operators with several
+        passes per flop; the other number of a rate is 0. It is the median over the class's operators.
     """
     x, row = np.linspace(0.1, 1, 1 << 19, dtype=np.float32).reshape(512, 1024), np.ones(1024, np.float32)
     ids, table = np.arange(512), np.ones((2048, 1024), np.float32)
@@ -379,9 +410,13 @@ def operator_rates() -> tuple[Rate, ...]:
 def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any]) -> tuple[float, float]:
     """Return the seconds per flop and per byte of an operator that runs forward and backward.
 
+    The two numbers are the total time divided by the flops, and by the bytes, that the roofline model counts for both
+    directions. The time is that of :func:`fastest_seconds`. An operator without gradient runs forward only, but the
+    work of its gradient is counted.
+
     Args:
         op: the operator.
-        operands: its operands, which are not split.
+        operands: its operands, whole arrays that no axis splits.
         params: its keyword arguments.
     """
     bound = op.bind([x.shape for x in operands], params)

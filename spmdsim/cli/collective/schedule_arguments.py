@@ -61,13 +61,16 @@ def build_schedule(args: argparse.Namespace, name: str, options: Iterable[str] =
     """Return the schedule of an algorithm for the rank count, root and options in the arguments.
 
     Args:
-        args: the command's arguments.
-        name: the algorithm, or ``FILE.py:FUNCTION``.
-        options: names of the algorithm's options to pass on. Options that are not set have the algorithm's default.
+        args: the command's arguments: ``collective``, ``ranks``, ``root``, ``chunks``, ``rounding`` if the command has
+            it, and the options of ``options``.
+        name: the algorithm, or ``FILE.py:FUNCTION``, whose file is run.
+        options: names of the algorithm's options to pass on. Options that are not set (None) have the algorithm's
+            default.
 
     Raises:
-        InputError: If the algorithm is unknown, or ``--root`` is set and the collective has no root.
-        ScheduleError: If the algorithm does not support the rank count or an option.
+        InputError: If the user's file or function cannot be loaded, or ``--root`` is set and the collective has no
+            root.
+        ScheduleError: If the algorithm is unknown, or does not support the rank count, the root or an option.
     """
     from spmdsim.collectives import make_schedule
 
@@ -80,7 +83,8 @@ def build_schedule(args: argparse.Namespace, name: str, options: Iterable[str] =
 def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
     """Raise InputError if ``--chunks`` is set and no name is a user's ``FILE.py:FUNCTION``.
 
-    The package's algorithms state their own number of chunks.
+    The package's algorithms state their own number of chunks. ``args`` has the command's arguments, ``names`` the
+    algorithms that will run. A name with ".py" in it is a user's.
     """
     if not any(".py" in name for name in names):
         refuse_options(
@@ -89,7 +93,10 @@ def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
 
 
 def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
-    """Raise InputError if ``--root`` is set and the algorithm's collective has no root."""
+    """Raise InputError if ``--root`` is set and the algorithm's collective has no root.
+
+    The default root counts as not set. ``args`` has the command's arguments, ``chosen`` is the algorithm.
+    """
     if not chosen.collective.rooted:
         refuse_options(
             args, "--root", f"broadcast, reduce, gather and scatter: {chosen.collective.name} has no root"
@@ -97,7 +104,12 @@ def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
 
 
 def set_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
-    """Return the options of algorithms that the user set, such as ``{"group": 4}``."""
+    """Return the options of algorithms that the user set, such as ``{"group": 4}``.
+
+    Args:
+        args: the command's arguments, with an attribute for each of ``options``.
+        options: names of options; one whose value is None is left out of the result.
+    """
     return {name: getattr(args, name) for name in options if getattr(args, name) is not None}
 
 
@@ -105,12 +117,17 @@ def checked_options(args: argparse.Namespace, collective: str, names: Iterable[s
     """Return the options that the user set, after checking that an algorithm has each of them.
 
     Args:
-        args: the arguments, with ``group`` and ``segments``.
+        args: the command's arguments; only ``group`` and ``segments`` are read.
         collective: name of the collective.
-        names: the algorithms that will run; an empty list stands for all algorithms of the collective.
+        names: the algorithms that will run; an empty list stands for all algorithms of the collective. Names that do
+            not exist are not refused here.
+
+    Returns:
+        The options by name, such as ``{"group": 4}``; {} if none is set.
 
     Raises:
         InputError: If none of these algorithms has a set option.
+        SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import algorithms
 
@@ -136,14 +153,19 @@ def find_algorithm(
 ) -> Algorithm:
     """Return an algorithm by its name, or a user's algorithm by ``FILE.py:FUNCTION``.
 
+    A user's function is not called here. Its file runs in a child process at once where ``fork`` exists, else in this
+    process.
+
     Args:
         collective: name of the collective.
         name: the algorithm. A name that contains ".py" is a user's.
-        chunks: number of chunks of a user's algorithm, such as "2*n"; by default it is derived from the rounds.
-        ports: number of messages that a rank of a user's algorithm may send per round, such as "n-1"; by default "1".
+        chunks: number of chunks of a user's algorithm, such as "2*n"; None: it is derived from the rounds.
+        ports: number of messages that a rank of a user's algorithm may send per round, such as "n-1"; None: "1".
 
     Raises:
-        InputError: If the algorithm, the file or the function does not exist, or ``name`` names no function.
+        ScheduleError: If the package has no such algorithm.
+        InputError: If the file or the function cannot be loaded, or ``name`` names no function.
+        SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import algorithm, from_function
 
@@ -160,7 +182,18 @@ def find_algorithm(
 def _isolate_function(path: Path, name: str) -> Any:
     """Return a user's generator function that runs in a child process.
 
-    Only its rounds come back, as data. On systems without ``fork`` it runs in this process.
+    Only its rounds come back, as data, so the function cannot change this process. On systems without ``fork`` it runs
+    in this process.
+
+    Args:
+        path: the user's Python file.
+        name: name of a function in the file.
+
+    Returns:
+        A function with the parameters of the user's function.
+
+    Raises:
+        InputError: If the file cannot be loaded, or has no such function.
     """
     from spmdsim.collectives.foreign import Rounds, foreign
     from spmdsim.launch.sandbox import Sandbox
@@ -173,10 +206,15 @@ def _isolate_function(path: Path, name: str) -> Any:
 def _load_function(path: Path, name: str) -> Any:
     """Run a user's Python file and return a function of it.
 
-    Modules beside the file can be imported.
+    Modules beside the file can be imported while the file runs.
+
+    Args:
+        path: the file.
+        name: name of the function; any callable is accepted.
 
     Raises:
-        InputError: If the file cannot be loaded, or has no such function.
+        InputError: If the file does not exist, raises any error or calls ``sys.exit``, or has no such function. The
+            error suggests the nearest function of the file.
     """
     require_file(path)
     spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
@@ -200,9 +238,11 @@ def _load_function(path: Path, name: str) -> Any:
 def rank_counts(text: str) -> list[int]:
     """Parse rank counts such as ``6``, ``2..16`` or ``2,4,8``; keep their order and repetitions.
 
+    A range includes both ends.
+
     Raises:
-        InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, or there are more
-            than :data:`MOST_POINTS` counts.
+        InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, a range decreases,
+            or there are more than :data:`MOST_POINTS` counts.
 
     >>> rank_counts("2..5,8")
     [2, 3, 4, 5, 8]
@@ -223,7 +263,9 @@ def rank_counts(text: str) -> list[int]:
 
 
 def parse_bytes(text: str) -> int:
-    """Convert a size such as ``64K``, ``64KiB`` or ``1M`` (powers of 1024) to bytes.
+    """Convert a size such as ``64K``, ``64KiB``, ``64KB`` or ``1M`` (powers of 1024) to bytes.
+
+    Units are K, M and G; case does not matter. ``1.5K`` is a size, too.
 
     Raises:
         InputError: If it is no whole number of bytes from 0 to :data:`MOST_BYTES`.
@@ -246,10 +288,12 @@ def parse_bytes(text: str) -> int:
 def growing_counts(text: str) -> list[int]:
     """Parse rank counts that may grow by a factor, such as ``2..1024x2``.
 
-    This text starts at 2 and doubles up to 1024. Without a factor, the text is that of :func:`rank_counts`.
+    This text starts at 2 and doubles up to 1024. For the rounding see :func:`growing_sizes`. Without a factor, the text
+    is that of :func:`rank_counts`.
 
     Raises:
-        InputError: If the text is no list of rank counts, or the factor is not above 1.
+        InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, the factor is not
+            above 1, or there are more than :data:`MOST_POINTS` counts.
 
     >>> growing_counts("2..16x2"), growing_counts("3,6")
     ([2, 4, 8, 16], [3, 6])
@@ -270,13 +314,13 @@ def growing_counts(text: str) -> list[int]:
 def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
     """Return sizes from ``begin`` to ``end``, each ``factor`` times the size before.
 
-    Each size is at least 1 more than the size before.
+    Each size is at least 1 more than the size before, and rounded down. ``end`` is included only if a step meets it.
 
     >>> growing_sizes(1, 8, 1.5)
     [1, 2, 3, 4, 6]
 
     Raises:
-        InputError: If ``begin`` is above ``end``, ``factor`` is not above 1, or there are more than
+        InputError: If ``begin`` is above ``end``, ``factor`` is not above 1 or not finite, or there are more than
             :data:`MOST_POINTS`.
     """
     if not (begin <= end and 1 < factor < math.inf):
@@ -287,7 +331,13 @@ def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
 def _growing(low: int, high: int, factor: float) -> list[int]:
     """Return ``low``, and numbers up to ``high`` that grow by ``factor``.
 
-    Each number is at least 1 more than the number before, and rounded down.
+    Each number is ``factor`` times, and at least 1 more than, the number before. It is rounded down, but the next
+    number follows from the unrounded one.
+
+    Args:
+        low: first number.
+        high: no number is larger; a relative excess of 1e-9 by rounding is allowed.
+        factor: above 1; not checked here.
 
     Raises:
         InputError: If there are more than :data:`MOST_POINTS`.

@@ -63,7 +63,15 @@ MOST_STATE_LINES = 1024
 def show(args: argparse.Namespace) -> int:
     """Print or draw an algorithm step by step; return 1 if its schedule is wrong, else 0.
 
-    Pictures replace the printed text unless ``--only`` selects what to print.
+    Pictures replace the printed text unless ``--only`` selects what to print. ``--json`` prints the facts in addition
+    to pictures. If ``--only counts`` is alone, the states are not computed, so large rank counts are possible.
+
+    Args:
+        args: the command's arguments.
+
+    Raises:
+        InputError: If an option has no effect, or the user's file or a size cannot be read.
+        ScheduleError: If the algorithm is unknown, or does not support its arguments.
     """
     from spmdsim.collectives.history import unroll
 
@@ -93,7 +101,11 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _print_counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     """Verify a schedule and print its counts; return 1 if it is wrong, else 0.
 
-    A wrong schedule has no counts: its verdict is printed.
+    A wrong schedule has no counts; its verdict with the findings is printed instead.
+
+    Args:
+        schedule: the schedule.
+        args: the command's arguments: ``bytes``, ``itemsize`` and ``ascii``.
     """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
@@ -115,9 +127,17 @@ def _print(args: argparse.Namespace, *parts: object) -> None:
 def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
     """Return the lines of the sections that ``--only`` selects.
 
-    Sections are states, messages and counts; by default all are selected. The name of the schedule and the findings
-    come first. A wrong schedule has no counts. States are left out if there are more than :data:`MOST_STATE_LINES` of
-    them, counted over ranks and rounds.
+    The name of the schedule, its description and its errors come first. A wrong schedule has no counts. States are left
+    out if there are more than :data:`MOST_STATE_LINES` of them, counted over ranks and rounds; a line tells the
+    numbers.
+
+    Args:
+        story: the executed schedule.
+        args: the command's arguments: ``only``, ``bytes`` and ``itemsize``. ``only`` is a list of "states" (the chunks
+            on each rank after each round), "messages" and "counts"; [] selects all.
+
+    Returns:
+        Texts, ``rich`` texts and tables, for :func:`~spmdsim.cli.output.say`.
     """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.figures.schedule_figures import highlight, message_lines, state_legend, state_lines
@@ -150,7 +170,16 @@ def _count_bytes(schedule: Schedule, args: argparse.Namespace) -> Counts:
 def _format_counts(facts: Facts, args: argparse.Namespace) -> list[object]:
     """Return lines of totals and bounds of a correct schedule, and the table per rank.
 
-    Counts are bytes with ``--bytes``, else multiples of the message size m.
+    Args:
+        facts: verdict, counts and lower bounds of the schedule.
+        args: the command's arguments. With ``bytes`` the counts are bytes for that message size and ``itemsize``. If
+            ``bytes`` is None, they are multiples of the message size m.
+
+    Returns:
+        Texts and a table, for :func:`~spmdsim.cli.output.say`.
+
+    Raises:
+        InputError: If ``--bytes`` is no size.
     """
     from spmdsim.figures.schedule_figures import fact_lines
 
@@ -163,9 +192,11 @@ def _format_counts(facts: Facts, args: argparse.Namespace) -> list[object]:
 def _make_rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
     """Return the table of messages and bytes per rank, with ranks of equal counts in one row.
 
+    Rows are in the order of their lowest ranks. Reduced bytes include those that a rank combines locally.
+
     Args:
-        facts: facts about the schedule.
-        counts: its counts.
+        facts: facts about the schedule; only its number of ranks is used.
+        counts: counts per rank, in bytes.
         unit: the bytes of the message size m in ``counts``; bytes are written as shares of m. If it is 0, they are
             written as bytes.
     """
@@ -202,7 +233,14 @@ def _make_rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
 def _counts_in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]:
     """Return the counts of a correct schedule in bytes with their lower bounds, for JSON.
 
-    ``--bytes`` is the message size.
+    Args:
+        schedule: the schedule.
+        args: the command's arguments: ``bytes``, the message size, and ``itemsize``.
+
+    Returns:
+        "message" (bytes), "critical_bytes" and "critical_worked_bytes" (bytes on the critical path, transferred and
+        reduced), "bound" (a dict with the lower bounds of these two), and an array of a number per rank for sent,
+        received, reduced, combined and peak bytes.
     """
     from spmdsim.collectives.facts import bound_bytes
 
@@ -220,7 +258,15 @@ def _counts_in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, 
 def _schedule_facts(story: History, args: argparse.Namespace) -> dict[str, Any]:
     """Return the facts about a schedule for JSON.
 
-    Counts, messages per round and states per round are included if ``--only`` selects them or is not set.
+    Args:
+        story: the executed schedule.
+        args: the command's arguments: ``only``, ``bytes`` and ``itemsize``. A section is included if ``only`` has its
+            name or is empty.
+
+    Returns:
+        The verdict and the counts by name. A wrong schedule has findings, and None for each count. "messages" has a
+        list of messages per round. "states" has, per round and rank, the contributors to each chunk. "in_bytes" exists
+        with ``--bytes`` and counts; it is None for a wrong schedule.
     """
     from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
@@ -251,7 +297,11 @@ def _schedule_facts(story: History, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _message_facts(message: Any) -> dict[str, object]:
-    """Return the ranks and chunks of a message for JSON, and whether its receiver reduces it."""
+    """Return the ranks and chunks of a message for JSON, and whether its receiver reduces it.
+
+    The keys are "source", "target", "chunks" (a list of chunk numbers) and "reduces". ``message`` is a
+    :class:`~spmdsim.collectives.history.RoundMessage`.
+    """
     return {
         "source": message.source,
         "target": message.target,
@@ -261,7 +311,15 @@ def _message_facts(message: Any) -> dict[str, object]:
 
 
 def _state_facts(story: History, entries: dict[Any, Any]) -> dict[str, object]:
-    """Return the contributors to each chunk that one rank owns after a round, for JSON."""
+    """Return the contributors to each chunk that one rank owns after a round, for JSON.
+
+    Args:
+        story: the executed schedule.
+        entries: the number of the value of each chunk, by the number of the chunk.
+
+    Returns:
+        The ranks whose input is part of the value, by the chunk's number as text, in order of the chunks.
+    """
     return {str(chunk): story.contributors(entry) for chunk, entry in sorted(entries.items())}
 
 
@@ -285,7 +343,14 @@ LEGEND = (
     help="all algorithms with their conditions and cost formulas",
 )
 def list_algorithms(args: argparse.Namespace) -> int:
-    """Print a table of the algorithms of ``args.collective``, or of each collective; return 0."""
+    """Print a table of the algorithms of ``args.collective``, or of each collective; return 0.
+
+    A legend of the symbols in the cost formulas follows. ``--json`` prints the facts of each algorithm instead. If a
+    picture of ``--svg`` or ``--html`` is written, no table is printed.
+
+    Raises:
+        SpmdError: If the collective is unknown.
+    """
     from spmdsim.collectives import algorithms
     from spmdsim.figures.figures import Figure
 
@@ -308,8 +373,10 @@ def list_algorithms(args: argparse.Namespace) -> int:
 def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the cells of an algorithm in the table of ``collective list``.
 
-    They are name, rank counts, three cost formulas, order of operands, and description. A formula is "-" if there is
-    none.
+    They are name, rank counts, three cost formulas, order of operands, and description. The formulas are the rounds,
+    and the factors of bytes and of reduced bytes. All three are "-" if the algorithm has none. A condition of the
+    formulas is appended to the first. The order is "yes", "no" or "-": are operands combined in rank order? Options
+    follow the description.
     """
     form = algorithm.formula
     order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
@@ -333,7 +400,13 @@ def _readable_formula(expression: str) -> str:
 
 
 def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
-    """Return the facts of an algorithm for JSON: conditions, options, costs, names elsewhere."""
+    """Return the facts of an algorithm for JSON: conditions, options, costs, names elsewhere.
+
+    Keys are "collective", "algorithm", "about", "rank_counts" (condition in words), "options" (description by name),
+    "in_order" (True, False, None if unknown), "formula" and "libraries". "formula" has the texts "rounds",
+    "beta", "gamma" and "only_if" (None without a condition); it is None without a formula. "libraries" has a list of
+    names by library.
+    """
     form = algorithm.formula
     formula = form and {
         "rounds": form.steps,
@@ -371,8 +444,15 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
 def diff(args: argparse.Namespace) -> int:
     """Print counts and messages of two algorithms side by side; return 0.
 
+    Messages are printed only if a round differs. ``--json`` prints the facts of both and the number of the first
+    different round from 0, or null. Pictures are written in addition. Each algorithm gets the options that it has.
+
+    Args:
+        args: the command's arguments.
+
     Raises:
-        InputError: If an option is set that neither algorithm has.
+        InputError: If an option is set that neither algorithm has, or a user's file cannot be loaded.
+        ScheduleError: If an algorithm is unknown, does not support its arguments, or is wrong.
     """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
@@ -416,7 +496,12 @@ def _first_different_round(first: History, second: History) -> int | None:
 
 
 def _comparison_cells(facts: Facts) -> dict[str, str]:
-    """Return the cells of one algorithm in the comparison of two, by the label of the row."""
+    """Return the cells of one algorithm in the comparison of two, by the label of the row.
+
+    ``facts`` are those of a correct schedule. Bytes are multiples of the message size m, such as "1.75 m". Answers about
+    reductions are "yes" or "no", and "-" if the collective does not reduce. The keys and their order are equal for all
+    algorithms.
+    """
     from spmdsim.collectives.facts import as_share
 
     verdict, counts = facts.verdict, facts.counts
@@ -443,7 +528,8 @@ def _comparison_cells(facts: Facts) -> dict[str, str]:
 def _print_side_by_side(stories: list[History], names: list[str]) -> None:
     """Print the messages of two algorithms side by side, under their ``names``.
 
-    If the lines have more characters than the terminal (150 in files and pipes), print one below the other.
+    If the lines have more characters than the terminal (150 in files and pipes), print one below the other. ``stories``
+    are the two executed schedules, in the order of ``names``.
     """
     from spmdsim.figures.schedule_figures import arrow_lines, highlight
 
