@@ -108,8 +108,17 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
 def main(args: argparse.Namespace) -> int:
     """Derive the layout of a tensor, an operator or a Paddle split, and print it; return 0.
 
+    The first option of ``_BESIDE`` that is set determines which of them. With ``--json`` it is printed as JSON;
+    pictures are written in addition.
+
+    Args:
+        args: the command's arguments.
+
     Raises:
-        InputError: If no option describes a layout, an option has no effect, or ``-n`` contradicts the layout.
+        InputError: If no option describes a layout, an option has no effect, a text cannot be parsed, or ``-n``
+            contradicts the layout.
+        LayoutError: If a layout does not fit its mesh or the shape.
+        RuleError: If the operator does not support its operands or the strategy.
     """
     from spmdsim.cli import layout_show
 
@@ -139,10 +148,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _nesting_remarks(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
-    """Return two lines if MindSpore's tutorial orders a tuple's axes differently, else none.
+    """Return two lines if MindSpore's tutorial orders a tuple's axes differently, else [].
 
     A tensor map such as ``(sp,dp)`` splits one dimension over two axes. This command takes the first axis as the major
     one, and the tutorial's table takes mesh order. The lines are about the first tuple that is not in mesh order.
+
+    Args:
+        args: the command's arguments. Without ``device_matrix``, or with ``tuple_order`` "mesh", there is no
+            difference.
+        layouts: the layouts of all tensors.
     """
     if not args.device_matrix or args.tuple_order == "mesh":
         return []
@@ -158,12 +172,12 @@ def _nesting_remarks(args: argparse.Namespace, layouts: Iterable[Layout]) -> lis
 
 
 def _repeat_remarks(cuts: Sequence[int], mesh: Mesh) -> list[str]:
-    """Return two lines about the axis that was added for replicas; none without such an axis.
+    """Return two lines about the axis that was added for replicas; [] without such an axis.
 
     Args:
         cuts: the numbers of blocks per dimension of ``--shard``.
         mesh: the device matrix that was derived from them. It has one more axis than ``cuts`` if there are more ranks
-            than shards.
+            than shards. If its first sizes are ``cuts``, the axis was added on the right, else on the left.
     """
     if len(mesh.shape) == len(cuts):
         return []
@@ -198,7 +212,12 @@ def _layout_option(args: argparse.Namespace) -> str | None:
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for an option that has no effect on the layout or the output."""
+    """Raise InputError for an option that has no effect on the layout or the output.
+
+    An option has no effect if it is set and ``_BESIDE`` does not list it beside the option that describes the layout.
+    The message names the options beside which it has an effect. ``args`` has the command's arguments; one option that
+    describes a layout must be set.
+    """
     source = str(_layout_option(args))
     beside = {owner: {owner, *options.split()} for owner, options in _BESIDE.items()}
     for option in sorted(set().union(*beside.values()) - beside[source]):
@@ -216,7 +235,8 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
     """Raise InputError for an option that has no effect beside ``--op``.
 
-    Operands are described by cuts (``--shard``) or by layouts (``--in-layouts``), and so is the result.
+    Operands are described by cuts (``--shard``) or by layouts (``--in-layouts``), and so is the result. Layouts make
+    cuts useless, and a mesh has an effect only with layouts. ``args`` has the command's arguments.
     """
     if args.in_layouts:
         refuse_options(args, "--shard --repeat", "cuts, not with --in-layouts")
@@ -231,7 +251,7 @@ def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
 
 
 def _parse_shape(text: str) -> Shape:
-    """Parse a shape such as "32,784".
+    """Parse a shape such as "32,784" or "(32, 784)"; "()" is the shape of a scalar.
 
     Raises:
         InputError: If the text is no shape, or a size is negative.
@@ -250,12 +270,15 @@ def _parse_shape(text: str) -> Shape:
 def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
     """Return the layout of one tensor from the options that describe it.
 
+    ``--shard`` comes first, then ``--placement``, ``--device-matrix`` and ``--mesh``.
+
     Args:
-        args: the arguments.
-        shape: the global shape, or None if it is unknown.
+        args: the command's arguments.
+        shape: the global shape, or None if it is unknown. Without it, it is not checked that the layout fits.
 
     Raises:
-        InputError: If an option is missing, or the layout does not fit the shape. Layouts of MindSpore (``--shard`` and
+        InputError: If an option is missing, or a text cannot be parsed.
+        LayoutError: If the layout does not fit its mesh or the shape. Layouts of MindSpore (``--shard`` and
             ``--device-matrix``) must split the shape evenly unless ``--allow-uneven`` is set.
     """
     from spmdsim.dialects.mindspore import check_even, from_cuts
@@ -281,8 +304,10 @@ def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
 def _parse_cuts(args: argparse.Namespace) -> tuple[int, ...]:
     """Return the numbers of blocks per dimension of ``--shard``, which describes one tensor.
 
+    ``args.shard`` is a text such as "(2,4)" -> (2, 4).
+
     Raises:
-        InputError: If ``--shard`` has the cuts of several tensors.
+        InputError: If ``--shard`` has the cuts of several tensors, or is no tuple of integers.
     """
     from spmdsim.layout.written import parse_tuples
 
@@ -297,8 +322,13 @@ def _parse_cuts(args: argparse.Namespace) -> tuple[int, ...]:
 def _parse_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     """Return the layout of OneFlow's ``--placement`` and ``--sbp``.
 
+    Args:
+        args: the command's arguments: ``placement``, ``sbp``, ``sort_ranks``.
+        shape: the global shape; None if ``--shape`` is missing, which is an error here.
+
     Raises:
-        InputError: If ``--sbp`` or ``--shape`` is missing, or OneFlow does not support the split.
+        InputError: If ``--sbp`` or ``--shape`` is missing, or a text cannot be parsed.
+        SpmdError: If OneFlow does not support the split.
     """
     from spmdsim.dialects import spelling
     from spmdsim.dialects.oneflow import check_sizes, placement
@@ -317,9 +347,14 @@ def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) 
     """Parse a layout on the mesh of the arguments.
 
     Args:
-        args: the arguments, with ``--device-matrix`` or ``--mesh``.
+        args: the command's arguments: ``device_matrix`` (with ``alias``, ``ranks_order`` and ``tuple_order``) or
+            ``mesh`` (with ``ranks_order``). Without both, the text must name its mesh.
         text: a tensor map with ``--device-matrix``, else a layout in any notation.
         ndim: number of dimensions; None if it is unknown.
+
+    Raises:
+        InputError: If the text cannot be parsed, or no mesh is known.
+        LayoutError: If the layout does not fit the mesh.
     """
     from spmdsim.layout.written import parse_mesh
 
@@ -335,10 +370,13 @@ def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) 
 def _split_parameters(args: argparse.Namespace) -> SplitLayout:
     """Return the layouts of the parameters of a Paddle split.
 
-    It has ``--partitions`` blocks, by default ``-n``, by default 1.
+    It has ``args.partitions`` blocks, by default ``-n``, by default 1. The result also has the parameters' shapes, and
+    the collective that follows the operation.
 
     Raises:
-        InputError: If ``--shape`` is missing.
+        InputError: If ``--shape`` is missing or no shape.
+        LayoutError: If Paddle does not support the split, such as an axis other than 0 and 1 or uneven blocks of a
+            linear layer.
     """
     from spmdsim.dialects.paddle import split_layout
 

@@ -83,8 +83,19 @@ class Derived(NamedTuple):
 def derive(args: argparse.Namespace) -> Derived:
     """Derive layouts and collectives of the operator ``--op`` for the strategy in ``args``.
 
+    Operators with MindSpore's own strategies, written as in MindSpore, are derived by :func:`_derive_mindspore` unless
+    ``--allow-uneven`` is set. All others have the rules of this package. With ``--device-matrix``, operands must be
+    split evenly unless ``--allow-uneven`` is set.
+
+    Args:
+        args: the command's arguments: ``op``, ``shapes``, ``attr``, ``shard``, ``in_layouts``, ``out_shard``,
+            ``out_layout``, ``repeat``, ``n``, ``ranks_order``, ``allow_uneven`` and the mesh.
+
     Raises:
-        InputError: If arguments are missing, or the operator does not support the strategy.
+        InputError: If arguments are missing, cannot be parsed or contradict each other, or the operator or an attribute
+            is unknown.
+        RuleError: If the operator does not support the shapes or the strategy.
+        LayoutError: If a layout does not fit its mesh or its tensor.
     """
     from spmdsim.dialects.mindspore import check_even
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
@@ -122,13 +133,16 @@ def derive(args: argparse.Namespace) -> Derived:
 def _derive_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
     """Derive layouts with the strategy, checks and collectives of MindSpore's operator.
 
+    Without ``--shard`` and ``--in-layouts`` the strategy is MindSpore's default for ``-n`` ranks.
+
     Args:
-        args: the arguments.
+        args: the command's arguments.
         shapes: shape of each operand.
-        attrs: the operator's attributes.
+        attrs: the operator's attributes by name.
 
     Raises:
-        InputError: If neither a strategy nor a number of ranks is set, or MindSpore does not support the strategy.
+        InputError: If neither a strategy nor a number of ranks is set, or a text cannot be parsed.
+        SpmdError: If MindSpore does not support the shapes, the attributes or the strategy.
     """
     from spmdsim.dialects.mindspore import shard
 
@@ -157,7 +171,17 @@ def _derive_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: 
 
 
 def _mindspore_facts(sharded: Any) -> dict[str, Any]:
-    """Return what MindSpore derives of an operator for JSON: matrices, tensor maps, groups."""
+    """Return what MindSpore derives of an operator for JSON: matrices, tensor maps, groups.
+
+    Args:
+        sharded: the result of :func:`spmdsim.dialects.mindspore.shard`.
+
+    Returns:
+        The facts by name. "forward" has the collectives after the operator as texts. "mirror_groups" has, per operand,
+        the groups of ranks that own replicas. "repeated_calculation" is the number of ranks that compute each shard,
+        and "virtual_div" the divisor of gradients. "mode" exists for operators with several modes, and "micro_shards"
+        if devices play several ranks.
+    """
     facts: dict[str, Any] = {
         "operator": sharded.operator,
         "device_matrix": sharded.dev_matrix,
@@ -188,7 +212,12 @@ def _operand_names(function: Any) -> list[str]:
 def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
     """Return the parameters of an operator's attributes by name.
 
-    Attributes are the parameters of the operator's rule and its local function that are no operands.
+    Attributes are the parameters of the operator's rule that are no operands. If there is no rule, they are those of
+    its local function that the public function has, too. If the rule takes ``**kwargs``, all parameters of the public
+    function that are no operands belong to them.
+
+    Args:
+        function: the public function of an operator, such as ``spmdsim.ops.matmul``.
     """
     op, declared, operands = function.op, inspect.signature(function).parameters, _operand_names(function)
     rule = inspect.signature(op.rule).parameters if callable(op.rule) else {}
@@ -207,6 +236,10 @@ def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
     """Raise InputError for an attribute that the operator does not take, or of a wrong type.
 
     Only one type is checked: an attribute with a default of True or False must not be a text.
+
+    Args:
+        function: the public function of an operator.
+        params: the values of the attributes by name.
     """
     attributes = _attribute_parameters(function)
     for name, value in params.items():
@@ -220,8 +253,11 @@ def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
 def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
     """Return the error text for an operator that raised ``error`` for its arguments.
 
+    The text names the first missing attribute without a default value; else a wrong number of operands; else all
+    attributes with ``error``.
+
     Args:
-        function: the operator's function.
+        function: the public function of the operator.
         count: number of operands that ``--shapes`` has.
         params: attributes by name.
         error: the error of the operator's rule.
@@ -239,8 +275,12 @@ def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], 
 def _find_operator(name: str) -> Any:
     """Return the operator function of a name; case and underscores do not matter.
 
+    It is a public function of :mod:`spmdsim.arrays.ops`, such as "MatMul" -> ``ops.matmul``. Its attribute ``op`` is
+    the operator.
+
     Raises:
-        InputError: If there is none, with the nearest names of this package and of MindSpore.
+        InputError: If there is none. The message has the nearest names of this package and of MindSpore, or else all
+            names of this package.
     """
     from spmdsim.arrays import ops
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
@@ -260,6 +300,8 @@ def _find_operator(name: str) -> Any:
 def _parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
     """Parse the values of all ``--attr`` options; return the attributes by name.
 
+    For the form of each of the ``texts`` see :func:`_parse_attribute`.
+
     Raises:
         InputError: If a name is given twice, or a text has no "=".
     """
@@ -274,7 +316,7 @@ def _parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
 def _parse_attribute(text: str) -> tuple[str, Any]:
     """Parse one attribute ``NAME=VALUE``; a value that is no Python literal stays text.
 
-    "true" and "false" are True and False.
+    "true" and "false" are True and False, also inside of tuples. Blanks around name and value are removed.
 
     >>> _parse_attribute("axis=(0,1)"), _parse_attribute("transpose_b=true"), _parse_attribute("mode=sum")
     (('axis', (0, 1)), ('transpose_b', True), ('mode', 'sum'))
@@ -294,8 +336,17 @@ def _parse_attribute(text: str) -> tuple[str, Any]:
 def _parse_strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> Any:
     """Return the strategy of the operands: cuts of ``--shard``, or layouts of ``--in-layouts``.
 
+    Args:
+        args: the command's arguments. ``shard`` counts if both are set.
+        shapes: the shapes of the operands.
+
+    Returns:
+        A tuple with an entry per operand: a tuple of the numbers of blocks per dimension, or a Layout. The number of
+        cuts is not checked here.
+
     Raises:
-        InputError: If neither is set, or the number of layouts is not the number of shapes.
+        InputError: If neither is set, the number of layouts is not the number of shapes, or a text cannot be parsed.
+        LayoutError: If a layout does not fit its mesh.
     """
     if args.shard:
         return parse_tuples(args.shard, "--shard")
@@ -315,10 +366,13 @@ def _parse_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layo
 
 
 def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
-    """Return the ranks of ``--ranks-order``, or None without it.
+    """Return the ranks of ``--ranks-order`` in mesh order, or None without it.
+
+    Args:
+        args: the command's arguments: ``ranks_order`` (text, or None) and ``n``.
 
     Raises:
-        InputError: If ``-n`` is another number of ranks.
+        InputError: If ``-n`` is another number of ranks, or the text has no ranks.
     """
     if not args.ranks_order:
         return None
@@ -331,13 +385,17 @@ def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
 def _select_ranks(args: argparse.Namespace, bound: Any, strategy: Any) -> int | list[int]:
     """Return the number of ranks of a strategy, or for cuts the order of ``--ranks-order``.
 
+    For cuts without both ``--ranks-order`` and ``-n``, it is the number of shards. It is checked that cuts divide the
+    shapes evenly, unless ``--allow-uneven`` is set.
+
     Args:
         args: the command's arguments.
         bound: the operator's rule, bound to the shapes.
-        strategy: cuts or layouts of the operands.
+        strategy: cuts or layouts of the operands, as :func:`_parse_strategy` returns them.
 
     Raises:
-        InputError: If ``-n`` contradicts the strategy or the order, or cuts do not divide a shape.
+        InputError: If ``-n`` contradicts the layouts or the order.
+        RuleError: If cuts contradict each other or ``-n``, or do not divide a shape.
     """
     from spmdsim.dialects.mindspore import check_cuts
 
@@ -359,12 +417,13 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
     It is that of ``--out-layout`` or ``--out-shard``, by default ``computed`` without pending reductions.
 
     Args:
-        args: the command's arguments.
+        args: the command's arguments. ``out_layout`` counts if both are set.
         computed: the layout after the local function.
         shape: global shape of the result.
 
     Raises:
-        InputError: If ``--out-shard`` has the cuts of several results.
+        InputError: If ``--out-shard`` has the cuts of several results, or a text cannot be parsed.
+        RuleError: If the cuts do not follow from ``computed``.
     """
     if args.out_layout:
         return _parse_layout(args, args.out_layout, len(shape))
@@ -377,9 +436,18 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
 
 
 def _list_collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective]:
-    """Return the collectives between two layouts of a result; empty if the layouts are equal.
+    """Return the collectives between two layouts of a result; [] if the layouts are equal.
 
-    A step without axes runs in one group of all ranks.
+    They are the steps of the plan with the fewest bytes for float32 elements, local slices included. A step without
+    axes runs in one group of all ranks.
+
+    Args:
+        src: the layout after the local function.
+        dst: the layout of the result.
+        shape: global shape of the result.
+
+    Raises:
+        PlanError: If there is no plan.
     """
     from spmdsim.redistribution import plan
 

@@ -45,10 +45,20 @@ MOST_JSON_RANKS = 5_000_000
 def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """Return a layout and the shards of every rank, or of ``ranks``, as plain values.
 
-    Slices and local shapes are None if ``shape`` is None.
+    Args:
+        layout: the layout.
+        shape: the global shape; None if it is unknown. Then "shape", and the slices and local shapes of shards, are
+            None.
+        ranks: the ranks to list; None for all ranks of the mesh.
+
+    Returns:
+        A dict with "device_matrix" (sizes of the axes), "alias_name" (their names), "tensor_map", "rank_list", "shape",
+        "placements" (texts per axis) and "ranks" (a dict per rank, see :func:`_rank_json`). "pending" exists if a
+        reduction is pending; "devices" and "micro_shards" if MindSpore's devices play several ranks.
 
     Raises:
         InputError: If the lists of replicas would have more than :data:`MOST_JSON_RANKS` numbers.
+        LayoutError: If a rank is not in the mesh.
     """
     mesh = layout.mesh
     if ranks is None:
@@ -92,7 +102,11 @@ def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) 
     Args:
         row: the shard.
         sized: False if the tensor's shape is unknown; slice and local shape are None then.
-        reduction: the pending reduction, which adds the number of the rank's addend; None without one.
+        reduction: the pending reduction, which adds "addend", the number of the rank's addend; None without one.
+
+    Returns:
+        A dict with "rank", "coords" (position in the mesh), "shard_number", "slice" ([start, stop] per dimension),
+        "local_shape" and "replicas" (ranks that own equal shards).
     """
     return {
         "rank": row.rank,
@@ -108,7 +122,17 @@ def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) 
 def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """Return the layouts and collectives of an operator as plain values.
 
-    Shards are those of ``ranks``, by default of all ranks.
+    Args:
+        derived: the layouts and collectives.
+        ranks: the ranks whose shards are listed; None for all.
+
+    Returns:
+        A dict with "inputs" and "outputs" (a dict per tensor, see :func:`layout_json`; outputs are after the
+        collectives) and "collectives" (name, axes and groups of ranks). "mindspore" exists if MindSpore's further facts
+        do.
+
+    Raises:
+        InputError: If there are too many numbers of replicas.
     """
     facts: dict[str, Any] = {
         "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.inputs],
@@ -126,7 +150,14 @@ def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[
 def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """Return a Paddle split as plain values: parameters, its collective, and blocks per rank.
 
-    ``ranks`` are the ranks to list, by default all.
+    Args:
+        split: the split.
+        ranks: the ranks to list; None for all.
+
+    Returns:
+        A dict with "inputs" (the parameters, see :func:`layout_json` and :func:`_list_parameters`), "outputs" ([]),
+        "collectives" ([] or one over the axis "mp") and "split". The latter has, per rank, the range of rows or
+        columns, the shapes of weight and bias, and the row of zeros; None without it.
     """
     collective = {"collective": split.collective, "axes": ["mp"], "groups": split.mesh.groups("mp")}
     return {
@@ -151,9 +182,10 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
 
 
 def _list_parameters(split: SplitLayout) -> list[Named]:
-    """Return name, layout and shape of each parameter of a Paddle split.
+    """Return name, layout and global shape of each parameter of a Paddle split.
 
-    The weight is left out if it is not split evenly, and the bias if there is none.
+    The names are "weight" and "bias", in this order. The weight is left out if the blocks are uneven, which only an
+    embedding's can be. The bias is left out if there is none.
     """
     even = split.size[split.axis] % split.num_partitions == 0
     parameters: list[Named] = [("weight", split.weight, split.size)] if even else []
@@ -173,11 +205,17 @@ def show_layout(
 ) -> int:
     """Print a layout, or its JSON, and write its pictures if requested; return 0.
 
+    Printed are the layout, its derivation step by step, the slices, and a picture of characters.
+
     Args:
         layout: the layout.
-        shape: the global shape, or None if it is unknown.
-        args: the command's arguments.
+        shape: the global shape, or None if it is unknown. Then no slices are printed.
+        args: the command's arguments: ``rank``, ``all``, ``json``, ``svg`` and ``html``.
         remark: lines that are printed above the derivation.
+
+    Raises:
+        LayoutError: If a rank of ``--rank`` is not in the mesh.
+        InputError: If the JSON document would be too large.
     """
     ranks = _selected_ranks(layout, args)
     _write_pictures(args, [("", layout, shape)])
@@ -206,7 +244,17 @@ def show_layout(
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
     """Print the layouts and derivations of an operator, or its JSON; return 0.
 
-    Pictures are written if requested. The lines of ``remark`` are printed above the table of tensors.
+    Pictures are written if requested. The derivations are those of the operands; the first one has the numbering of the
+    device matrix for all.
+
+    Args:
+        derived: the layouts and collectives of the operator; all layouts have one mesh.
+        args: the command's arguments: ``rank``, ``all``, ``json``, ``svg`` and ``html``.
+        remark: lines that are printed above the table of tensors.
+
+    Raises:
+        LayoutError: If a rank of ``--rank`` is not in the mesh.
+        InputError: If the JSON document would be too large.
     """
     tensors = [*derived.inputs, *derived.outputs]
     first = tensors[0][1]
@@ -242,7 +290,17 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
 def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     """Print the blocks of a Paddle split's parameters, or its JSON; return 0.
 
-    Pictures are written if requested.
+    Pictures are written if requested. The table has a row per rank: its range of ids, rows or columns, the shapes of
+    its weight and bias, and the row of zeros of an embedding ("-" without).
+
+    Args:
+        split: the split.
+        args: the command's arguments: ``rank``, ``json``, ``svg`` and ``html``. All ranks are listed without ``rank``,
+            however many.
+
+    Raises:
+        LayoutError: If a rank of ``--rank`` is not in the mesh.
+        InputError: If pictures are requested, and no parameter is split evenly.
     """
     ranks = _selected_ranks(split, args)
     _write_pictures(args, _list_parameters(split))
@@ -286,6 +344,11 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
     """Print a table of slices with one row per rank, for the tensors whose shape is known.
 
     The table of a single tensor also lists replicas. Without a known shape nothing is printed.
+
+    Args:
+        tensors: name, layout and global shape of each tensor; all layouts have one mesh. The shape is None if it is
+            unknown.
+        ranks: the ranks that get a row.
     """
     shaped = [(name, layout, shape) for name, layout, shape in tensors if shape is not None]
     if not shaped:
@@ -305,7 +368,10 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
 
 
 def _show_collectives(derived: Derived) -> None:
-    """Print the table of an operator's collectives and groups, or that there are none."""
+    """Print the table of an operator's collectives and groups, or that there are none.
+
+    The table has at most eight groups of a collective, and the number of all. ``derived`` has the collectives.
+    """
     if not derived.collectives:
         say("no collective follows")
         return
@@ -327,7 +393,12 @@ def _show_pictures(layout: Layout, shape: Shape | None) -> None:
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
-    """Write the pictures of tensors (name, layout and shape), if ``--svg`` or ``--html`` is set.
+    """Write the pictures of tensors, if ``--svg`` or ``--html`` is set; else do nothing.
+
+    Args:
+        args: the command's arguments: ``svg`` and ``html``.
+        tensors: name, layout and global shape of each tensor. A name "" is not part of the title. The shape is None if
+            it is unknown.
 
     Raises:
         InputError: If pictures are requested and ``tensors`` is empty.
@@ -344,10 +415,14 @@ def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layou
 
 
 def _selected_ranks(layout: Layout | SplitLayout, args: argparse.Namespace) -> tuple[int, ...] | None:
-    """Return the ranks of ``--rank``; None for all ranks.
+    """Return the ranks of ``--rank`` in the order of the command line; None for all ranks.
+
+    Args:
+        layout: the layout or split whose mesh has the ranks.
+        args: the command's arguments; ``rank`` is a list, [] if not set.
 
     Raises:
-        InputError: If a rank is not in the mesh.
+        LayoutError: If a rank is not in the mesh.
     """
     if not args.rank:
         return None
@@ -362,7 +437,13 @@ def _choose_rows(
     """Return the ranks that get a row in tables, and lines about ranks that are left out.
 
     They are ``ranks`` if it is not None, else all ranks if there are at most :data:`MOST_RANKS` or ``show_all`` is
-    True. Otherwise they are the first ranks and the last two. The list of lines is empty if no rank is left out.
+    True. Otherwise they are the first :data:`MOST_RANKS` - 2 ranks of the mesh and the last two. The list of lines is
+    empty if no rank is left out, or ``ranks`` chooses; else it has one line.
+
+    Args:
+        layout: the layout whose mesh has the ranks.
+        ranks: the chosen ranks; None if the user has not chosen.
+        show_all: True to list all ranks, however many.
     """
     mesh = layout.mesh
     if ranks is not None or show_all or mesh.size <= MOST_RANKS:

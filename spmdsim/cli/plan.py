@@ -50,8 +50,17 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 def main(args: argparse.Namespace) -> int:
     """Plan a redistribution and print steps, bytes, lower bound and price; return 0.
 
+    With ``--style`` the plan of another system is printed before this package's. ``--rank`` adds the transfers of one
+    rank. Pictures, of this package's plan only, are written in addition.
+
+    Args:
+        args: the command's arguments.
+
     Raises:
-        InputError: If an option has no effect, or the rank of ``--rank`` is in neither mesh.
+        InputError: If an option has no effect, an argument cannot be parsed, or the rank of ``--rank`` is in neither
+            mesh.
+        LayoutError: If a layout does not fit its mesh or the shape.
+        PlanError: If there is no plan.
     """
     from spmdsim.cost.machine_file import load_cost_model
     from spmdsim.layout.written import parse_ints
@@ -84,13 +93,17 @@ def main(args: argparse.Namespace) -> int:
 def _parse_layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
     """Return the layouts of ``--src`` (with ``--partial``) and ``--dst``.
 
+    Without a mesh of its own, the target has the source's mesh. Axes of ``--partial`` are added to the pending
+    reductions that ``--src`` names; the operation is "sum" if none is named.
+
     Args:
-        args: the arguments.
+        args: the command's arguments.
         ndim: number of dimensions before the redistribution.
         to_ndim: number of dimensions after it, which differs for a reshape.
 
     Raises:
-        InputError: If a mesh is given for layouts that name their own.
+        InputError: If a mesh is given for layouts that name their own, or a text cannot be parsed.
+        LayoutError: If a layout does not fit its mesh.
     """
     from spmdsim.core import Layout
 
@@ -130,8 +143,11 @@ def _rank_facts(ours: Plan, only: int | None) -> dict[str, Any]:
 
     Args:
         ours: the plan.
-        only: the rank to list; None for all ranks. If the mesh has more than 4096 ranks, None lists no rank and the
-            dict is empty.
+        only: the rank to list; None for all ranks of the target's mesh. If this mesh has more than 4096 ranks, None
+            lists no rank and the dict is empty.
+
+    Returns:
+        {"ranks": a list with a dict per rank: "rank", "nbytes" and "lower_bound"}, in order of ranks.
     """
     if only is None and ours.dst.mesh.size > 4096:
         return {}
@@ -145,7 +161,13 @@ def _rank_facts(ours: Plan, only: int | None) -> dict[str, Any]:
 def _print_rank(plan: Plan, rank: int) -> None:
     """Print the bytes that a rank receives, its lower bound, and each transfer.
 
-    Transfers are listed only if no reduction takes place and the shape stays.
+    A transfer has the sender and the global indices; blocks that the rank keeps are listed, too. At most 64 are
+    printed, and only if no reduction takes place and the shape stays. With a reduction, the bound is the rank's share
+    of what must be received.
+
+    Args:
+        plan: the plan.
+        rank: a rank of one of its meshes.
     """
     from spmdsim.figures.plan_figures import transfers_list
 
