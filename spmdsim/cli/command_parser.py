@@ -31,7 +31,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         """Return a paragraph in lines of at most ``width`` characters; unchanged if all lines fit.
 
         Indented lines are commands, which users copy, so they are never wrapped. The explanation of a command (the text
-        after two blanks) moves to a line below it.
+        after two blanks) moves to a line below it. Other lines that follow each other are joined and wrapped between
+        words; a longer word keeps its line.
         """
         if max(map(len, lines)) <= width:
             return "\n".join(lines)
@@ -78,9 +79,14 @@ class Parser(argparse.ArgumentParser):
         return list({id(match[0]): match for match in super()._get_option_tuples(option_string)}.values())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; exit with an error if one is unknown.
+        """Parse arguments; exit with code 2 if an argument is wrong or unknown.
 
-        argparse would report it by the main parser, whose help does not list the options of the command.
+        Rank 0 prints the error in one line to stderr. argparse would report an unknown argument by the main parser,
+        whose help does not list the options of the command.
+
+        Args:
+            args: the words; None: those of the command line.
+            namespace: the object that gets the values as attributes; None: a new one.
 
         Returns:
             The namespace, and an empty list of unknown arguments.
@@ -105,6 +111,8 @@ class Parser(argparse.ArgumentParser):
         """Return the error text for missing arguments: their names, and the usage of the command.
 
         ``message`` is argparse's message. It is returned unchanged if a missing argument is an option or a subcommand.
+        Arguments that take all remaining words are not named, because they may be empty. An example is "FILE must be
+        given: spmdsim calls FILE".
         """
         remainders = [str(a.metavar or a.dest) for a in self._actions if a.nargs == argparse.REMAINDER]
         names = [name for name in message.partition(": ")[2].split(", ") if name not in remainders]
@@ -123,7 +131,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line that names the mistake and the help, and exit with code 2.
 
-        If an argument is missing and an option is misspelled, the line reports the misspelled option.
+        Only rank 0 prints; every rank exits. If an argument is missing and an option is misspelled, the line reports
+        the misspelled option.
+
+        Args:
+            message: the mistake, without a full stop.
         """
         if message.startswith("the following arguments are required"):
             options = [word for word in self._words if word.startswith("--") and word != "--"]

@@ -40,12 +40,15 @@ def _number_type(
 ) -> Callable[[str], N]:
     """Return a function that parses a number and checks a rule, as the type of an argument.
 
-    It raises ArgumentTypeError for a text that is no such number.
+    The function raises ArgumentTypeError for a text that is no such number.
 
     Args:
-        convert: int or float.
+        convert: int or float; converts the text.
         rule: the rule for error messages, such as "a whole number".
-        holds: returns True if a number follows the rule.
+        holds: returns True if a number follows the rule; by default every number does.
+
+    >>> _number_type(int, "even", lambda number: number % 2 == 0)("4")
+    4
     """
 
     def parse(text: str) -> N:
@@ -183,9 +186,12 @@ def declare_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Ar
     """Add arguments to a parser or group; groups of equal titles become one group.
 
     Args:
-        parser: the parser or group.
-        arguments: each is the flags and options of an argument, the name of an argument that several commands share, or
-            a group of arguments.
+        parser: the parser or group; changed in place.
+        arguments: each is the flags and options of an argument (a :data:`Row`), the last flag of an argument in
+            :data:`SHARED`, or a group of arguments.
+
+    Raises:
+        KeyError: If a string is not in :data:`SHARED`.
     """
     for argument in arguments:
         if isinstance(argument, ArgumentGroup):
@@ -205,9 +211,11 @@ def declare_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Ar
 def add_limits(add: Callable[..., object], seconds: float) -> None:
     """Add the options ``--time-limit``, ``--memory-limit`` and ``--output-limit``.
 
+    Their values are numbers of at least 0: seconds of processor time, MiB and MiB.
+
     Args:
         add: the method ``add_argument`` of a parser.
-        seconds: default time limit.
+        seconds: default time limit. Memory and output have defaults of their own, which the help states.
     """
     from spmdsim.launch.limits import LOADING, MEMORY_MIB, OUTPUT_MIB, WALL
 
@@ -224,7 +232,16 @@ def add_limits(add: Callable[..., object], seconds: float) -> None:
 def run_command_limited(args: argparse.Namespace, body: Callable[[], int], reads: bool = False) -> int:
     """Run a command's body within the limits of its arguments, and return its exit code.
 
-    ``reads`` is True if the body reads stdin; see ``run_limited`` of ``spmdsim.launch.limits``.
+    The body runs in a child process with limits; see ``run_limited`` of ``spmdsim.launch.limits``.
+
+    Args:
+        args: the command's arguments: ``time_limit`` (s), ``memory_limit`` (MiB) and ``output_limit`` (MiB); 0 is no
+            limit.
+        body: the function to run; returns the exit code.
+        reads: True if the body reads stdin.
+
+    Raises:
+        InputError: If the body reaches a limit, or its process ends before the body does.
     """
     from spmdsim.launch.limits import MIB, Limits, run_limited
 
@@ -257,7 +274,11 @@ class Command:
     judges: tuple[str, ...] = ()
 
     def add_to(self, subparsers: Subparsers, name: str) -> None:
-        """Add a parser with the arguments of this command to ``subparsers``, under ``name``."""
+        """Add a parser with the arguments of this command to ``subparsers``, under ``name``.
+
+        Commands with ``limits`` also get the options for limits. The parsed arguments have ``run`` (a function of them
+        that returns the exit code) and ``parser``. A command without ``help`` has no line in the list of subcommands.
+        """
         listed: dict[str, Any] = {"help": self.help} if self.help else {}
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples, **listed)
         declare_arguments(parser, self.arguments)
@@ -266,7 +287,14 @@ class Command:
         parser.set_defaults(run=self._run, parser=parser)
 
     def _run(self, args: argparse.Namespace) -> int:
-        """Run the command, within limits if it runs a user's program; return its exit code."""
+        """Run the command, within limits if it runs a user's program; return its exit code.
+
+        Before a user's program, the modules of ``judges`` are imported. Errors of files that could not be written are
+        printed at the end; the code is then 2.
+
+        Args:
+            args: the command's arguments, which the parser of :meth:`add_to` parsed.
+        """
         if not self.program(args):
             return run_and_report_unwritten(self.run, args)
         for module in self.judges:
@@ -392,7 +420,10 @@ class _Version(argparse.Action):
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """Return a parser with all command names, and with the arguments of ``command`` only.
 
-    If ``command`` is None, no command has arguments.
+    If ``command`` is None, no command has arguments. Only the module of ``command`` is imported.
+
+    Args:
+        command: a name of :data:`COMMANDS`, or None.
     """
     parser = Parser(
         prog="spmdsim",
@@ -422,6 +453,8 @@ def chosen_command(argv: Sequence[str]) -> str | None:
 def command_words(argv: Sequence[str]) -> list[str]:
     """Return the command and its subcommand, as far as the first words name them.
 
+    ``argv`` are the words after the program's name. The module of the command is imported.
+
     >>> command_words(["collective", "show", "all_reduce"]), command_words(["plan", "--help"]), command_words(["paln"])
     (['collective', 'show'], ['plan'], [])
     """
@@ -442,8 +475,11 @@ def _load_declaration(command: str) -> Command | CommandGroup:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The code is 0 for success, 1 if a verdict does not hold, and 2 for a wrong argument or input. ``argv`` are the words
-    after the program's name, by default those of the command line.
+    The code is 0 for success, 1 if a verdict does not hold, and 2 for a wrong argument or input; commands can have
+    other codes, which their help states. Errors are printed in one line, not raised. In a job, all ranks call it.
+
+    Args:
+        argv: the words after the program's name; None: those of the command line.
     """
     print_anywhere()
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -464,13 +500,16 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
 
     Args:
         command: the command, or None if the first word is no command.
-        argv: the words of the command line.
+        argv: the words of the command line after the program's name.
         rank: the rank of this process in a job, or None outside of jobs.
 
     Raises:
-        InputError: If the user's program calls ``sys.exit(0)`` before the command is done, or memory runs out outside
-            of a job.
+        InputError: If the user's program calls ``sys.exit(0)`` before the command is done, printing fails, or memory
+            runs out outside of a job.
         SpmdError: If the command raises it. The help is added to the message of a misspelled word.
+        SystemExit: If the parser exits, such as after ``--help`` (code 0) or a wrong argument (code 2), or the user's
+            program exits with another code than 0.
+        MemoryError: If memory runs out in a job.
     """
     args: Any = None
     try:

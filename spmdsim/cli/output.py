@@ -73,8 +73,9 @@ def to_encoding(text: str, encoding: str | None) -> str:
 def print_anywhere() -> None:
     """Let stdout and stderr write similar characters for those that their encoding lacks.
 
-    Closed standard streams (``>&-``) are opened as the null device. Otherwise writes to them would fail, or a file that
-    is opened later would get their number.
+    Closed standard streams (``>&-``), which Python has as None, are opened as the null device. Otherwise writes to them
+    would fail, or a file that is opened later would get their number. A stream whose error handler the user has chosen
+    keeps it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -91,7 +92,8 @@ def print_anywhere() -> None:
 def report_print_errors() -> Iterator[None]:
     """Raise InputError with one line if printing in the body of ``with`` fails.
 
-    Other errors pass unchanged, also that of a reader who closed the pipe.
+    The value of the context is None. stdout is flushed at the end of the body. Other errors pass unchanged, also that
+    of a reader who closed the pipe. If the disk is full, the remaining output goes to the null device.
 
     Raises:
         InputError: If the disk is full or broken, a file name is too long, or the working folder was deleted.
@@ -124,8 +126,9 @@ def is_printing_rank() -> bool:
 def console() -> Console:
     """Return a rich console for stdout, which prints on rank 0 and on ranks with a log.
 
-    It has colours only on a terminal. Its width is the variable COLUMNS; else the terminal's width; else
-    :data:`NO_TERMINAL_WIDTH`. If the reader closes the pipe, printing exits with :data:`READER_LEFT`.
+    On other ranks it prints nothing. It has colours only on a terminal. Its width is the variable COLUMNS; else the
+    terminal's width; else :data:`NO_TERMINAL_WIDTH`. If the reader closes the pipe, printing raises SystemExit with
+    :data:`READER_LEFT`.
     """
     from rich.console import Console
 
@@ -155,12 +158,16 @@ def console() -> Console:
 
 
 def say(*lines: object, encoding: str | None = None) -> None:
-    """Print lines on rank 0 and on ranks with a log; each line is written with one call.
+    """Print lines to stdout on rank 0 and on ranks with a log; other ranks print nothing.
+
+    Each line is written with one call, and stdout is flushed at the end.
 
     Args:
-        lines: texts, tables, or ``rich`` texts, which have colours on terminals. On a narrow terminal lines are broken
-            between words, and tables between columns. In files and pipes nothing is broken.
-        encoding: the encoding of the text, if it is not the stream's.
+        lines: texts, tables, or ``rich`` texts, which have colours on terminals. Other objects are printed as ``str``
+            has them. On a narrow terminal lines are broken between words, and tables between columns. In files and
+            pipes nothing is broken.
+        encoding: the encoding whose characters are allowed, such as "ascii"; None: the stream's. Similar characters
+            replace others.
     """
     if not is_printing_rank():
         return
@@ -201,7 +208,8 @@ def fold_lines(text: str, width: int | None) -> str:
 def _fold_line(line: str, width: int) -> str:
     """Break one line between words into lines of ``width`` characters.
 
-    Further lines are indented by four more blanks than the first. A word is never broken, so a line can be longer.
+    Further lines are indented by four more blanks than the first. A word is never broken, so a line can be longer. A
+    line that fits is returned unchanged.
     """
     if len(line) <= width:
         return line
@@ -226,8 +234,12 @@ def remark(*lines: object) -> None:
 def to_plain(value: Any) -> Any:
     """Convert a value to the types of JSON.
 
-    NumPy numbers and arrays, sets and objects with ``to_dict`` are converted. Floats that JSON lacks become None.
-    Other objects become their text.
+    Dicts, lists and tuples are converted with their entries; keys stay as they are. Sets become sorted lists. NumPy
+    numbers and arrays become numbers and lists; objects with ``to_dict`` become what it returns. NaN and infinities
+    become None. Other objects become their text.
+
+    Args:
+        value: any object; it is not changed.
 
     >>> to_plain({"losses": (1.5, float("nan"), float("inf")), "ranks": {2, 1}})
     {'losses': [1.5, None, None], 'ranks': [1, 2]}
@@ -249,14 +261,22 @@ def to_plain(value: Any) -> Any:
 
 
 def emit_json(value: object) -> None:
-    """Print one JSON document."""
+    """Print ``value`` as one JSON document, converted by :func:`to_plain`.
+
+    It is printed as by :func:`say`, indented by two blanks.
+    """
     say(json.dumps(to_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def write_file(path: str | Path, content: str | bytes) -> bool:
-    """Write a file on rank 0; return False if that failed. Other ranks return True.
+    """Write a file on rank 0; return False if that failed, else True.
 
-    The error is not raised: :func:`run_and_report_unwritten` prints it after the results.
+    Other ranks write nothing and return True. An existing file is replaced. An OSError is not raised:
+    :func:`run_and_report_unwritten` prints it after the results, and the command exits with code 2.
+
+    Args:
+        path: the file.
+        content: its bytes, or a text that is written as UTF-8.
     """
     errors_before = len(unwritten)
     if is_root():
@@ -273,14 +293,17 @@ def wants_pictures(args: argparse.Namespace) -> bool:
 def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -> bool:
     """Write the files of ``--svg`` and ``--html`` on rank 0.
 
+    The SVG has all pictures below each other; the page has one after the other. A line on stderr names each written
+    file. A file that cannot be written is reported at the end of the command, as by :func:`write_file`.
+
     Args:
-        args: the command's arguments.
-        values: objects of the package that have pictures, or figures.
-        title: title of a page; the title of the first figure if empty.
+        args: the command's arguments: ``svg`` and ``html``, each a path or None.
+        values: objects of the package that have pictures, or figures; at least one if files are requested.
+        title: title of the page and of an SVG with several pictures; if empty, the title of the first figure.
 
     Returns:
         True if at least one file was written, so the command need not print its result. Other ranks return True if
-        files were requested.
+        files were requested. False if no file was requested, or none could be written.
     """
     if not wants_pictures(args) or not is_root():
         return wants_pictures(args)
@@ -301,6 +324,8 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 def writable(text: str) -> str:
     """Return the text if it names a file that can be written; used as the type of an argument.
 
+    For the conditions see :func:`require_writable`. The file is neither opened nor created.
+
     Raises:
         ArgumentTypeError: If the file cannot be written.
     """
@@ -314,10 +339,10 @@ def writable(text: str) -> str:
 
 
 def require_writable(text: str) -> None:
-    """Raise InputError if a file cannot be written.
+    """Raise InputError if the file with the path ``text`` cannot be written.
 
-    It is called before the work starts. The file need not exist, but its folder. Ranks that do not share rank 0's file
-    system check nothing.
+    It is called before the work starts. The file need not exist, but its folder must. A folder is refused. Nothing is
+    written. Ranks that do not share rank 0's file system raise nothing.
     """
     path = Path(text)
     target = path if path.exists() else path.parent
@@ -332,7 +357,8 @@ def require_writable(text: str) -> None:
 def require_folder(folder: Path) -> None:
     """Raise InputError if a folder can be neither written to nor created.
 
-    It is called before the work starts. Ranks that do not share rank 0's file system check nothing.
+    It is called before the work starts, and creates nothing. The nearest existing parent decides about a folder that
+    does not exist. Ranks that do not share rank 0's file system raise nothing.
     """
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     wrong = 0
@@ -359,8 +385,18 @@ def collect_write_error(path: str | Path) -> Iterator[None]:
 def run_and_report_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
     """Run a command, then print the errors of files that could not be written.
 
+    The errors go to stderr, one line each. Errors that the command raises are not caught, and then no such line is
+    printed.
+
+    Args:
+        run: gets ``args`` and returns the exit code.
+        args: the command's arguments; ``parser`` has the program's name for the messages.
+
     Returns:
         The command's exit code, or 2 if there were errors.
+
+    Raises:
+        InputError: If printing fails because the disk is full.
     """
     unwritten.clear()
     with report_print_errors():  # This function may run in a child process, which has no other handler.
@@ -370,7 +406,14 @@ def run_and_report_unwritten(run: Callable[[argparse.Namespace], int], args: arg
 
 
 def changed_options(args: argparse.Namespace, flags: str) -> list[str]:
-    """Return those of ``flags`` (separated by blanks) whose values are not their defaults."""
+    """Return those of ``flags`` (separated by blanks) whose values are not their defaults.
+
+    They have the order of ``flags``. An option that is set to its default counts as not set. ``args`` has the command's
+    arguments, with the ``parser`` that defines the options.
+
+    Raises:
+        KeyError: If the command does not have one of ``flags``.
+    """
     options = args.parser._option_string_actions
     return [flag for flag in flags.split() if getattr(args, options[flag].dest) != options[flag].default]
 
@@ -379,8 +422,9 @@ def refuse_options(args: argparse.Namespace, flags: str, others: str) -> None:
     """Raise InputError if one of ``flags`` is set; the error names what it goes with.
 
     Args:
-        args: the command's arguments.
-        flags: the options that have no effect here, separated by blanks.
+        args: the command's arguments, with the ``parser`` that defines the options.
+        flags: the options that have no effect here, separated by blanks. The error is about the first one that is not
+            its default.
         others: the text after "goes with", such as the option that is missing.
 
     >>> from spmdsim.cli.main import build_parser

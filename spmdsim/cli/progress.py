@@ -21,11 +21,13 @@ class Progress(Protocol):
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
     """Return a context whose value counts finished items; the count is shown on stderr.
 
-    It is shown only if rank 0 has a terminal. Ranks do not communicate.
+    The value is a function. Each call counts one item and rewrites the line, such as "cases 1/2 matmul". The line is
+    erased at the end of the context, also after an error. The line is shown only on rank 0 or outside of a job, and
+    only if stderr is a terminal. Ranks do not communicate.
 
     Args:
-        what: name of the counted items.
-        total: the number of items; None if it is not known.
+        what: name of the counted items, the first word of the line.
+        total: the number of items; None if it is not known. More items than ``total`` are no error.
 
     >>> with progress("cases", 2) as step:
     ...     step("matmul")
