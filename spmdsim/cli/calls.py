@@ -27,7 +27,12 @@ The first call that ranks made differently is marked with ">".
 def main(args: argparse.Namespace) -> int:
     """Print a table of the last calls that each rank made, or write it as pictures; return 0.
 
-    The calls come from the files of ``launch --record``. If ``--svg`` or ``--html`` is given, nothing is printed.
+    The calls come from ``args.files``, which ``launch --record`` wrote. Calls of different files are put into one table
+    per group of ranks. If a picture of ``--svg`` or ``--html`` is written, nothing is printed. If no picture can be
+    written, the table is printed.
+
+    Raises:
+        InputError: If a file does not exist, or has other contents.
     """
     from spmdsim.figures.figures import Figure
     from spmdsim.tables import Table

@@ -28,7 +28,16 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Examine MPI, BLAS and this machine, and print findings; return 1 if one is broken, else 0."""
+    """Examine MPI, BLAS and this machine, and print findings; return 1 if one is broken, else 0.
+
+    The table has a row per finding: subject, state ("ok", "warning" or "broken") and observation. Advice follows in
+    lines below the table. If a picture of ``--svg`` or ``--html`` is written, no table is printed; with ``--json`` no
+    picture is written.
+
+    Args:
+        args: the command's arguments. ``clean`` first removes files of killed jobs. Without ``no_trial``, MPI is tried
+            in this job, or else in a new job of two ranks.
+    """
     from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 

@@ -44,7 +44,14 @@ SECONDS = 120
     program=lambda args: args.algorithm,
 )
 def main(args: argparse.Namespace) -> int:
-    """Write the interactive HTML page to ``args.output``, by default explore.html, and return 0."""
+    """Write the interactive HTML page to ``args.output``, by default explore.html, and return 0.
+
+    A line on stderr has its name and size. If the write fails, the error is reported at the end of the command.
+
+    Raises:
+        InputError: If an option has no effect without ``--algorithm``, the file cannot be written, or a choice cannot
+            be parsed.
+    """
     from spmdsim.figures.explore import page
 
     if not args.algorithm:
@@ -61,7 +68,15 @@ def build_offer(args: argparse.Namespace) -> Offer:
     """Return the choices that the page offers, such as meshes, shapes and algorithms.
 
     Choices that the user did not set keep the defaults of the page. The meshes of ``--layout`` come before those of
-    ``--mesh``.
+    ``--mesh``. A choice that occurs twice is offered once.
+
+    Args:
+        args: the command's arguments. ``mesh``, ``shape``, ``layout``, ``algorithm`` and ``program`` are lists of
+            texts, [] if not set. ``ranks`` has rank counts as text; ``dtype`` names the element type. Without
+            ``collective``, the user's algorithms must be all_reduces.
+
+    Raises:
+        SpmdError: If a choice cannot be parsed, or a user's algorithm cannot be loaded. Programs are not checked here.
     """
     from spmdsim.figures.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh

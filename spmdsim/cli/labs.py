@@ -37,7 +37,10 @@ exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 
 @command("Say which labs there are.", None, help="the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
-    """Print number, title, time and points of each lab, and a line with its tasks; return 0."""
+    """Print number, title, time and points of each lab, and a line with its tasks; return 0.
+
+    ``args`` is not used: commands have it.
+    """
     from spmdsim.labs import lab, lab_numbers
 
     for current in map(lab, lab_numbers()):
@@ -62,8 +65,15 @@ def list_labs(args: argparse.Namespace) -> int:
 def copy(args: argparse.Namespace) -> int:
     """Write the files of students into a folder, or with ``--teacher`` those of teachers.
 
+    Return 0. Only rank 0 writes. Folders are made as needed. A line on stderr has the number of files.
+
+    Args:
+        args: the command's arguments: ``folder``, ``teacher``, ``replace``, and ``source``, the source tree with the
+            files of teachers. If ``source`` is None, the source tree of an editable installation is used.
+
     Raises:
-        InputError: If a file exists and ``--replace`` is not set, or the folder cannot be written to.
+        InputError: If a file exists and ``--replace`` is not set, ``--source`` is set without ``--teacher``, the source
+            tree lacks files, or the folder cannot be written to.
     """
     from spmdsim.labs.forms import student_files, teacher_files
 
@@ -109,8 +119,15 @@ def copy(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """Grade an answer and print the report; return 0 if all points are reached, else 1.
 
-    With ``--task`` and ``--hint``, print the hints of the task and grade nothing. With ``--hint`` alone, print hints of
-    the first task that lacks points.
+    With ``--task`` and ``--hint``, print the hints of the task, grade nothing and return 0. With ``--hint`` alone, also
+    print hints of the first task that lacks points. ``--json`` prints the points of each task as JSON.
+
+    Args:
+        args: the command's arguments. ``number`` is the lab. ``file`` is the answer; see :func:`_find_answer_file` for
+            None. ``hint`` is the highest level of hints, 1 to 3, or None.
+
+    Raises:
+        InputError: If the lab, the task or the answer file does not exist.
     """
     from spmdsim.labs import lab
     from spmdsim.labs.grading import hints, report
@@ -136,7 +153,21 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
-    """Run and grade ``args.task``, or all tasks of a lab, each in a process with limits."""
+    """Run and grade ``args.task``, or all tasks of a lab, each in a process with limits.
+
+    The answer file is compiled once and run once per task.
+
+    Args:
+        current: the lab.
+        args: the command's arguments: ``task`` (None for all), ``file`` and the three limits.
+
+    Returns:
+        A score per task, in the order of the lab. A program that fails or reaches a limit has no points, and its score
+        has the reason.
+
+    Raises:
+        InputError: If the task or the answer file does not exist.
+    """
     from spmdsim.labs.grading import compile_program, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
@@ -149,6 +180,9 @@ def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
 
 def _find_answer_file(current: Lab, name: str | None) -> Path:
     """Return the answer file: ``name``, or the newer one of lab<N>.py and lab<N>.ipynb here.
+
+    The newer file was changed last. A file of the given ``name`` need not exist. ``current`` is the lab; its number is
+    N.
 
     Raises:
         InputError: If ``name`` is None and neither file exists.

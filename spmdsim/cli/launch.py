@@ -76,7 +76,17 @@ OTHERS = group(
     value("args", "", "its arguments", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:
-    """Start the ranks, wait for them, and return the exit code of the job."""
+    """Start the ranks, wait for them, and return the exit code of the job.
+
+    The code is 0 if all ranks end well, else that of the rank that failed first.
+
+    Args:
+        args: the command's arguments. ``n`` and ``blocks`` are changed by :func:`_complete_options`.
+
+    Raises:
+        InputError: If the script does not exist, or options contradict each other or have no effect.
+        WorldError: If no usable MPI is installed, or this process is a rank itself.
+    """
     from spmdsim.launch import start
 
     variables = _complete_options(args)
@@ -104,13 +114,20 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
     """Check the options; set ``args.n``, and ``args.blocks`` for programs of other launchers.
 
     ``args.n`` is set from ``-n``, ``--nproc_per_node``, or :func:`default_ranks`. In lock step the default is 1,
-    because the program's own world states the number of ranks.
+    because the program's own world states the number of ranks. ``args.blocks`` is set to True with
+    ``--nproc_per_node``.
+
+    Args:
+        args: the command's arguments; changed in place.
 
     Returns:
-        The environment variables that the ranks get. For ``--nproc_per_node`` they are those of other launchers.
+        The environment variables that the ranks get, by name. For ``--nproc_per_node`` they are those of other
+        launchers. In lock step without a number of ranks it is the variable of the default number, as in this process
+        or "". Otherwise {}.
 
     Raises:
-        InputError: If options contradict each other or ask for a starter on each node.
+        InputError: If options contradict each other, have no effect, are not supported, or ask for a starter on each
+            node; or if the number of ranks comes after the script.
     """
     nproc = args.nproc_per_node
     if args.world == "lockstep":
@@ -143,7 +160,8 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
 def _refuse_rank_count_after_script(args: argparse.Namespace) -> None:
     """Raise InputError if the script's own arguments have ``-n`` (or ``-np`` …) and a number.
 
-    The user probably meant the number of ranks.
+    The user probably meant the number of ranks. It is called only if no number of ranks is set. ``args.args`` are the
+    script's arguments; a number in the same word as the option (``-n=8``) is not noticed.
     """
     for flag_, number in zip(args.args, args.args[1:]):
         if flag_ in ("-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node") and number.isdecimal():
@@ -174,7 +192,14 @@ def read_hosts(args: argparse.Namespace) -> list[Host]:
 def default_ranks(args: argparse.Namespace) -> int:
     """Return the number of ranks for a job without ``-n``; print it to stderr with its source.
 
-    It is the number of slots of ``--hosts`` or ``--hostfile``, the number of tasks of the batch job, or one per core.
+    It is the number of slots of ``--hosts`` or ``--hostfile``. Without hosts it is the number of tasks of the batch
+    job, from an environment variable. Outside of a batch job it is one per core.
+
+    Args:
+        args: the command's arguments: ``hosts`` and ``hostfile``, which are None if not set.
+
+    Raises:
+        InputError: If the hosts cannot be read.
     """
     from spmdsim.launch.hosts import count_slots, find_task_variable, read_task_count
     from spmdsim.launch.mpi import count_cores
@@ -191,6 +216,11 @@ def default_ranks(args: argparse.Namespace) -> int:
 
 def _record_variables(args: argparse.Namespace) -> dict[str, str]:
     """Return the environment variable for ``--record``; an empty dict without ``--record``.
+
+    The value of the variable is the absolute path of the file.
+
+    Args:
+        args: the command's arguments: ``record`` (the file, or None) and ``world``.
 
     Raises:
         InputError: If ranks record no calls: in lock step, or with the agreement check turned off.
@@ -211,14 +241,22 @@ def start_ranks(
 ) -> int | None:
     """Start this command again on ranks of MPI, if it is to run on them; return their exit code.
 
+    The ranks run the words of this process's command line. This function waits for them.
+
     Args:
-        args: the arguments, with ``n`` and ``world``.
+        args: the command's arguments, with ``n`` (None: see :func:`default_ranks`) and ``world`` (None, "mpi" or
+            "lockstep").
         log_dir: the folder for one log per rank, or None.
-        check: called with the number of ranks before they start; an error that it raises prevents the start.
+        check: called with the number of ranks before they start; an error that it raises prevents the start. None
+            checks nothing.
 
     Returns:
         None if the command runs in this process: in lock step, in a process that a launcher started, or if neither
         ``-n``, ``--hosts``, ``--hostfile`` nor ``--world mpi`` is set.
+
+    Raises:
+        InputError: If the number of ranks is less than 1 or too large, or the hosts cannot be read.
+        WorldError: If no usable MPI is installed.
     """
     from spmdsim.launch import launched, start_self
     from spmdsim.launch.job_starter import require_startable
@@ -239,7 +277,14 @@ def start_ranks(
 def create_world(args: argparse.Namespace) -> World:
     """Return the world of ``--world`` and ``-n``.
 
-    It is a :class:`~spmdsim.worlds.LockStep` with 8 ranks by default, or the world of this process's ranks.
+    In lock step it is a new :class:`~spmdsim.worlds.LockStep` with 8 ranks by default. Otherwise it is the world of
+    this process: all ranks that the launcher started, or without a launcher a LockStep. All ranks must call it.
+
+    Args:
+        args: the command's arguments: ``world`` and ``n``. If ``n`` is None, any number of ranks is accepted.
+
+    Raises:
+        WorldError: If the launcher started another number of ranks than ``n``, or MPI cannot be used.
     """
     from spmdsim.worlds import LockStep, world
 

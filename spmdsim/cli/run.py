@@ -105,8 +105,16 @@ arguments or files, 3 if a fault that changes a result is MISSED
 def main(args: argparse.Namespace) -> int:
     """Run the cases; return 0 if all verdicts hold, 1 if not, 3 if an injected fault is missed.
 
-    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job. With ``--inject list``,
-    print the kinds of faults.
+    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job. In a job, all ranks
+    call it. With ``--inject list``, print the kinds of faults and return 0. The world is closed at the end.
+
+    Args:
+        args: the command's arguments.
+
+    Raises:
+        InputError: If an argument is wrong or has no effect, or a file cannot be read.
+        LayoutError: If a layout or strategy does not fit the mesh or the shapes.
+        WorldError: If MPI is needed and cannot be used.
     """
     from spmdsim.cases.injection import fault
 
@@ -132,7 +140,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect on the selected cases or on the output."""
+    """Raise InputError for options that have no effect on the selected cases or on the output.
+
+    For example, ``--text`` has no effect if ``--only`` does not name embedding. ``--layout`` and ``--strategy`` select
+    matmul. ``args`` has the command's arguments.
+    """
     only = {word for item in args.only for word in item.split(",")}
     if args.layout or args.strategy:
         refuse_options(args, "--every", "strategies of the catalogue, not with --layout or --strategy")
@@ -148,8 +160,18 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _prepare_cases(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
     """Return the cases for ``size`` ranks and their inputs; read the files that they use.
 
+    Files of operators that ``--only`` leaves out are not opened.
+
+    Args:
+        args: the command's arguments.
+        size: number of ranks.
+
+    Returns:
+        The cases in the order of the table, and the inputs of all cases.
+
     Raises:
-        InputError: If an argument or a file is wrong.
+        InputError: If an argument or a file is wrong, or the shapes of the operands do not match.
+        LayoutError: If a layout does not fit the mesh.
     """
     inputs = _parse_inputs(args)
     cases = _select_cases(args, size, inputs)
@@ -162,7 +184,10 @@ def _prepare_cases(args: argparse.Namespace, size: int) -> tuple[list[Case], Inp
 
 
 def _list_faults(as_json: bool) -> int:
-    """Print name and description of each kind of fault for ``--inject``; return 0."""
+    """Print name and description of each kind of fault for ``--inject``; return 0.
+
+    They are printed as a table, or as a JSON object if ``as_json`` is True.
+    """
     from spmdsim.cases.injection import FAULTS
 
     if as_json:
@@ -176,9 +201,13 @@ def _list_faults(as_json: bool) -> int:
 def _parse_inputs(args: argparse.Namespace) -> Inputs:
     """Return the inputs of the cases from the arguments, without reading files.
 
+    Args:
+        args: the command's arguments: ``shape`` (such as "64,40,24"), ``x`` or ``data``, ``w``, ``text`` and ``dtype``;
+            None for the defaults of :class:`~spmdsim.cases.inputs.Inputs`.
+
     Raises:
-        InputError: If ``--shape`` is not three sizes, a matrix would have more than :data:`MOST_ELEMENTS` elements, or
-            both ``--x`` and ``--data`` name the left operand.
+        InputError: If ``--shape`` is not three sizes of at least 0, a matrix would have more than :data:`MOST_ELEMENTS`
+            elements, both ``--x`` and ``--data`` name the left operand, or the element type is unknown.
     """
     from spmdsim.cases.inputs import Inputs
 
@@ -202,8 +231,14 @@ def _parse_inputs(args: argparse.Namespace) -> Inputs:
 def _parse_mesh(text: str, size: int) -> Mesh:
     """Parse ``--mesh``, such as "dp=2,tp=4"; sizes alone get the catalogue's axis names.
 
+    More than three sizes get the names axis0, axis1 and so on.
+
+    Args:
+        text: the mesh.
+        size: the number of ranks of the job.
+
     Raises:
-        InputError: If the mesh does not have ``size`` ranks.
+        InputError: If the text is no mesh, or the mesh does not have ``size`` ranks.
     """
     from spmdsim.cases.catalogue import AXES
     from spmdsim.core import Mesh
@@ -225,13 +260,20 @@ def _parse_mesh(text: str, size: int) -> Mesh:
 def _select_cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     """Return the cases that the arguments select, for ``size`` ranks.
 
-    ``--layout`` or ``--strategy`` selects one matrix product, on ``--mesh`` or else on the first default mesh that fits;
-    ``--every`` is ignored then. Without both, the catalogue of cases is filtered by ``--only`` and ``--every``, on
-    ``--mesh`` or else on all default meshes.
+    ``--layout`` or ``--strategy`` selects one matrix product, on ``--mesh`` or else on the first default mesh that
+    fits; ``--every`` is ignored then. Without both, the catalogue of cases is filtered by ``--only`` and ``--every``,
+    on ``--mesh`` or else on all default meshes.
+
+    Args:
+        args: the command's arguments: ``layout``, ``strategy``, ``mesh``, ``only`` (list of names, which can have
+            commas) and ``every``.
+        size: number of ranks.
+        inputs: the data of the cases; files are opened only as needed for shapes.
 
     Raises:
         InputError: If options contradict each other, an operator of ``--only`` is unknown, a mesh, layout or strategy
             cannot be parsed, or the catalogue is asked for a mesh of more than 3 axes.
+        LayoutError: If a layout or strategy does not fit ``--mesh``, or a layout does not fit its matrix.
     """
     from spmdsim.cases.catalogue import OPERATORS, catalogue, layout_case, matmul_case, meshes, parse_strategy
 
@@ -268,8 +310,13 @@ def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]
 
     ``parse`` fails on a mesh without the axes that the user's text names.
 
+    Args:
+        candidates: the meshes in the order of trials, at least one.
+        parse: a function of a mesh.
+
     Raises:
-        InputError: If ``parse`` fails on all meshes; the message is that of the last one.
+        InputError: If ``parse`` fails on several meshes, and on all of them; the message is that of the last one.
+        SpmdError: The error of ``parse``, if it fails on the only mesh.
     """
     for mesh in candidates[:-1]:
         try:
@@ -285,7 +332,16 @@ def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]
 
 
 def _run_cases(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
-    """Run all cases with a progress line and return their outcomes."""
+    """Run all cases with a progress line and return their outcomes.
+
+    All ranks must call it with equal cases.
+
+    Args:
+        cases: the cases, which run one after the other.
+        world: the ranks.
+        args: the command's arguments: ``verbose`` (outcomes have the slices of all ranks) and ``inject`` (kind of
+            fault, or None).
+    """
     from spmdsim.cases.case import run_case
 
     outcomes = []
@@ -299,14 +355,17 @@ def _run_cases(cases: list[Case], world: World, args: argparse.Namespace) -> lis
 def _report_outcomes(
     outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, text_note: str
 ) -> None:
-    """Print the outcomes as a table or JSON on rank 0, and write pictures. All ranks call it.
+    """Print the outcomes as a table or JSON on rank 0, and write pictures.
+
+    All ranks must call it, because they compare how busy their cores are. With ``--inject`` the table is that of
+    faults.
 
     Args:
         outcomes: the outcomes.
         world: the ranks.
         args: the command's arguments.
-        ok: True if all verdicts hold.
-        text_note: a remark about the token ids, printed if an embedding ran.
+        ok: True if all verdicts hold; it is part of the JSON.
+        text_note: a remark about the token ids, printed if an embedding ran; "" for none.
     """
     noise = ""
     if (args.wide or args.verbose) and launched() and args.world != "lockstep":
@@ -328,9 +387,18 @@ def _report_outcomes(
 
 
 def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namespace, text_note: str) -> None:
-    """Print a row per case (with more than :data:`MOST_ROWS` cases, per operator and mesh) and remarks.
+    """Print a table with a row per case, and remarks below it.
 
-    ``text_note`` is a remark about the token ids, printed if an embedding ran.
+    With more than :data:`MOST_ROWS` cases it has a row per operator and mesh, unless ``--all``, ``--wide`` or
+    ``--verbose`` is set. The table has the columns of :data:`SHORT`; with ``--wide`` or ``--verbose``, and in the
+    summary, all columns. A line for each case whose verdict is not "ok" has details. ``--verbose`` adds the slices of
+    each case.
+
+    Args:
+        outcomes: the outcomes.
+        world: the ranks.
+        args: the command's arguments: ``all``, ``wide`` and ``verbose``.
+        text_note: a remark about the token ids, printed if an embedding ran; "" for none.
     """
     rows, columns = [_row_cells(outcome) for outcome in outcomes], SHORT
     all_columns = args.wide or args.verbose
@@ -365,7 +433,15 @@ def _count_text(outcomes: list[Outcome], world: World) -> str:
 
 
 def _write_pictures(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
-    """Write the table of outcomes as a picture, if ``--svg`` or ``--html`` is set."""
+    """Write the table of outcomes as a picture, if ``--svg`` or ``--html`` is set.
+
+    The picture has all columns, and at most 1000 rows.
+
+    Args:
+        outcomes: the outcomes.
+        world: the ranks, for the title.
+        args: the command's arguments: ``svg`` and ``html``.
+    """
     from spmdsim.figures.figures import Figure
 
     rows = [_row_cells(outcome) for outcome in outcomes]
@@ -378,7 +454,12 @@ def _write_pictures(outcomes: list[Outcome], world: World, args: argparse.Namesp
 def _report_faults(outcomes: list[Outcome], world: World) -> None:
     """Print the table of injected faults, and how many effective ones were noticed.
 
-    A fault is effective if it changes a result.
+    A fault is effective if it changes a result. The table has a row per case: the broken value, the checks that failed
+    ("-" if none), the element with the error, and the verdict.
+
+    Args:
+        outcomes: the outcomes of cases with a fault.
+        world: the ranks, for the last line.
     """
     columns = ("operator", "mesh", "strategy", "what was broken", "noticed on", "which element", "verdict")
     rows = [
@@ -402,7 +483,9 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
 def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
     """Return the cells of one row per operator and mesh, by the head of the column.
 
-    A row has the number of cases, their collectives, the most received bytes and the first verdict that does not hold.
+    A row has the number of cases, the names of their collectives in alphabetical order, the most bytes that a rank
+    received in a case, and the first verdict that does not hold ("ok" if all hold). Rows are in the order of the first
+    cases of ``outcomes``.
     """
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -424,7 +507,14 @@ def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
 
 
 def _row_cells(outcome: Outcome) -> dict[str, str]:
-    """Return the cells of a case by the heads of all columns."""
+    """Return the cells of a case by the heads of all columns.
+
+    Bytes are those of the busiest rank, and local shapes those of rank 0. The predicted bytes are "equal" if each rank
+    received as many as predicted. The time is that of the slowest rank.
+
+    Args:
+        outcome: the case with its result.
+    """
     case, verdict = outcome.case, outcome.verdict
     layouts = f"{' , '.join(x.placement_text() for x in outcome.inputs)} -> {outcome.output.placement_text()}"
     return {
@@ -454,7 +544,11 @@ def _collective_text(event: CollectiveEvent) -> str:
 
 
 def _show_slices(outcome: Outcome) -> None:
-    """Print the slices of a case's operands and result on every rank."""
+    """Print the slices of a case's operands and result on every rank.
+
+    Args:
+        outcome: an outcome of a run with ``verbose``, whose ``slices`` are not empty.
+    """
     from spmdsim.figures.layout_picture import box_text
 
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]

@@ -107,7 +107,18 @@ _SEARCHED = "--method --memory --axes"
 def main(args: argparse.Namespace) -> int:
     """Search for strategies and print them; return 1 if a run differs from them, else 0.
 
-    The run is that of ``--run``.
+    The run is that of ``--run``, in which all ranks of a job take part. With ``--load`` strategies are read instead of
+    searched. With ``--pareto`` all trade-offs of time and memory are printed, and nothing else. ``--save`` and pictures
+    are written by rank 0.
+
+    Args:
+        args: the command's arguments.
+
+    Raises:
+        InputError: If an option has no effect, options contradict each other, or a program, machine, file or text
+            cannot be read.
+        DoesNotFitError: If no strategies fit into ``--memory``.
+        RuleError: If an operator does not support a strategy of ``--why``.
     """
     _refuse_unused_options(args)
     from dataclasses import replace
@@ -142,13 +153,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
-    """Search for strategies and show the progress.
+    """Search for strategies and show the progress on stderr.
 
     Args:
-        args: the arguments.
-        graph: the program.
+        args: the command's arguments: ``method``, ``memory`` (text such as "24MiB", or None) and ``axes``.
+        graph: the program as a graph of operators.
         mesh: a mesh, or the number of ranks of all meshes to search.
-        settings: the machine and other settings of the search.
+        settings: the machine and other settings of the cost model.
+
+    Raises:
+        InputError: If the method or ``--memory`` is wrong, or no operator can use the ranks.
+        DoesNotFitError: If no strategies fit into ``--memory``.
     """
     from spmdsim.auto_parallel.search import search
 
@@ -165,10 +180,17 @@ def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: An
 
 
 def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
-    """Return the result that the strategies of the file ``--load`` give. For the arguments see `_search`.
+    """Return the result that the strategies of the file ``--load`` give, without a search.
+
+    Args:
+        args: the command's arguments: ``load``, ``mesh`` and ``ranks``.
+        graph: the program as a graph of operators.
+        mesh: the mesh of ``--mesh``; otherwise not used.
+        settings: the machine and other settings of the cost model.
 
     Raises:
-        InputError: If ``--mesh`` or ``-n`` is another mesh than that of the file.
+        InputError: If the file cannot be read or is for another program, or ``--mesh`` or ``-n`` is another mesh than
+            that of the file. The default of ``-n`` counts as not set.
     """
     from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 
@@ -180,7 +202,11 @@ def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, setting
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect on the result."""
+    """Raise InputError for options that have no effect on the result.
+
+    It is also raised if both a program file and ``--program`` are set, or neither. ``args`` has the command's
+    arguments. Options that need the recorded program or the method are checked elsewhere.
+    """
     if (args.file is None) == (args.program is None):
         raise InputError("search takes a program file or --program NAME, one of them")
     if not args.file:
@@ -198,8 +224,11 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
     """Return the mesh of ``--mesh``, or without it the number of ranks ``-n``.
 
+    Args:
+        args: the command's arguments: ``mesh`` (text, or "" or None) and ``ranks``.
+
     Raises:
-        InputError: If ``-n`` is neither its default nor the size of the mesh.
+        InputError: If ``-n`` is neither its default nor the size of the mesh, or ``--mesh`` is no mesh.
     """
     if not args.mesh:
         ranks: int = args.ranks
@@ -215,10 +244,19 @@ def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
 def _run_and_compare(args: argparse.Namespace, result: SearchResult) -> Proof:
     """Run the program file with the strategies; compare values and bytes with the prediction.
 
-    It runs on MPI ranks if a launcher started this process, else in lock step.
+    It runs on MPI ranks if a launcher started this process, and then all ranks must call it. Otherwise it runs in lock
+    step, with as many ranks as the mesh has. Inputs and parameters are generated from the shapes in the file.
+
+    Args:
+        args: the command's arguments: ``file``.
+        result: the strategies.
+
+    Returns:
+        The comparison; its ``holds`` is True if values and bytes agree.
 
     Raises:
-        InputError: If there is no program file.
+        InputError: If there is no program file, or it cannot be run.
+        WorldError: If the job has another number of ranks than the mesh.
     """
     from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
@@ -238,7 +276,11 @@ def _print_result(
 ) -> None:
     """Print the result, the answers to ``--why`` and the comparison of a run; or all as JSON.
 
-    ``proof`` is the comparison, or None without ``--run``.
+    Args:
+        args: the command's arguments: ``json``.
+        result: the strategies with their price.
+        answers: the answers to ``--why``, in the order of the command line.
+        proof: the comparison of a run; None without ``--run``.
     """
     from spmdsim.auto_parallel.search_report import report_parts
     from spmdsim.figures.figures import figure
@@ -254,7 +296,19 @@ def _print_result(
 
 
 def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
-    """Return the result, the answers to ``--why`` and the comparison of a run for JSON."""
+    """Return the result, the answers to ``--why`` and the comparison of a run for JSON.
+
+    Args:
+        result: the strategies with their price.
+        answers: the answers to ``--why``; "why" has an entry for each.
+        proof: the comparison of a run; None without ``--run``, and then there is no "run".
+
+    Returns:
+        The result's own dict with further keys. "comparison" has the price of other searches by name. "configured" has
+        the operators whose strategy the program fixes, and "not_possible" the searches that are not possible, with
+        reasons. "redistributions" has the seconds and the bytes on the mesh's first rank of each redistribution. Times
+        are in seconds.
+    """
     facts = result.to_dict()
     facts["comparison"] = {
         name: {"seconds": rival.seconds, "nbytes": rival.nbytes, "peak_memory": rival.memory.peak}
@@ -290,16 +344,18 @@ def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | No
 def _graph_arguments(args: argparse.Namespace, mesh: Mesh | int) -> tuple[Any, Any, dict[str, Any]]:
     """Return the arguments of ``as_graph`` as `(program, mesh, sizes)`.
 
+    A program file is run to read its definitions.
+
     Args:
-        args: the arguments.
-        mesh: a mesh or a number of ranks.
+        args: the command's arguments: ``program`` or ``file``, and the sizes of :data:`SIZES`; None if not set.
+        mesh: a mesh or a number of ranks, which is returned.
 
     Returns:
-        The name of the built-in program or the function of the program file; ``mesh``; and the sizes that are set, or
-        the shapes of the program file as ``inputs`` and ``parameters``.
+        The name of the built-in program or the function of the program file; ``mesh``; and the sizes that are set, by
+        name, or the shapes of the program file as ``inputs`` and ``parameters``.
 
     Raises:
-        InputError: If sizes are set for a program file.
+        InputError: If sizes are set for a program file, or the file cannot be run.
     """
     sizes = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
     if args.program:
@@ -315,6 +371,8 @@ def _graph_arguments(args: argparse.Namespace, mesh: Mesh | int) -> tuple[Any, A
 def _parse_strategy(text: str) -> Any:
     """Parse a strategy that is written as a Python literal, such as ``((2,4),(4,1))``.
 
+    The value can be any literal: cuts per operand, or a dict of axes by factor. It is not checked here.
+
     Raises:
         InputError: If the text is no literal.
     """
@@ -329,7 +387,7 @@ def _parse_strategy(text: str) -> Any:
 def parse_memory(text: str) -> float:
     """Convert a positive number of bytes with an optional unit to a number.
 
-    KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024.
+    KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024. Units must be written like that; B is bytes.
 
     Raises:
         InputError: If the text is no size, or not above 0.
@@ -352,11 +410,13 @@ def parse_memory(text: str) -> float:
 def _print_frontier(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> int:
     """Print all trade-offs of time and memory for ``--pareto``, and write pictures; return 0.
 
+    The fastest comes first. Times are in seconds and memory in bytes in JSON.
+
     Args:
-        args: the arguments.
-        graph: the program.
-        mesh: a mesh or a number of ranks.
-        settings: the machine and other settings of the search.
+        args: the command's arguments: ``json``, ``svg`` and ``html``.
+        graph: the program as a graph of operators.
+        mesh: a mesh; or a number of ranks, for which meshes of up to two axes are searched.
+        settings: the machine and other settings of the cost model.
     """
     from spmdsim.auto_parallel.frontier import frontier, frontier_table
 

@@ -70,7 +70,14 @@ def _option_parser() -> argparse.ArgumentParser:
 def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the words after the script into options of the command and the script's own.
 
-    Options end at ``--`` or at the first word that is no option.
+    Options end at ``--``, which is dropped, or at the first word that is no option. An option must have its full name;
+    its value is the next word, or follows after ``=``.
+
+    Args:
+        words: the words after the script's name.
+
+    Returns:
+        The words of the options with their values, and all other words.
 
     >>> split_rest(["-n", "64", "--strict", "input.txt", "-n", "3"])
     (['-n', '64', '--strict'], ['input.txt', '-n', '3'])
@@ -97,7 +104,14 @@ def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
     limits=SECONDS,
 )
 def main(args: argparse.Namespace) -> int:
-    """Run the script on virtual ranks; return its exit code, or the code of the findings."""
+    """Run the script on virtual ranks; return its exit code, or the code of the findings.
+
+    Options after the script are parsed first, and replace those before it in ``args``. The script runs in a child
+    process with limits.
+
+    Raises:
+        InputError: If the script cannot be read, the rank of ``--only`` does not exist, or the script reaches a limit.
+    """
     own_options, arguments = split_rest(args.rest)
     if own_options:
         _option_parser().parse_args(own_options, namespace=args)
@@ -107,12 +121,17 @@ def main(args: argparse.Namespace) -> int:
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     """Run the script on virtual ranks; print findings; return the report's exit code.
 
-    ``--json`` prints the report as JSON instead of the ranks' lines and the findings; ``--quiet`` prints no findings.
-    ``--trace`` and the options for pictures write files.
+    The lines that the ranks print go to stdout at once, the findings to stderr at the end. ``--json`` prints the report
+    as JSON instead of both; ``--quiet`` prints no findings. ``--trace`` and the options for pictures write files.
 
     Args:
-        args: the options of the command.
+        args: the options of the command. ``ranks`` is 4 if None. ``only`` is a rank, or None for the lines of all
+            ranks.
         arguments: the script's own arguments.
+
+    Returns:
+        0 if nothing is wrong, 1 if the report has an error (with ``--strict`` also a warning), or the script's own exit
+        code.
 
     Raises:
         InputError: If the rank of ``--only`` does not exist.
@@ -150,7 +169,13 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _print_findings(report: Any) -> None:
-    """Print the findings to stderr, so that stdout has only the program's output."""
+    """Print the findings to stderr, so that stdout has only the program's output.
+
+    Each finding has one line, and its details are indented below it. The last line is the report's summary.
+
+    Args:
+        report: the report of :func:`spmdsim.simulation.simulate`.
+    """
     for problem in report.problems:
         print(problem, file=sys.stderr)
         for line in problem.details:

@@ -83,7 +83,15 @@ examples:
 def main(args: argparse.Namespace) -> int:
     """Train; return 0, or 1 if a comparison fails or the loss is no longer finite.
 
-    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job.
+    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job. In a job, all ranks
+    call it.
+
+    Args:
+        args: the command's arguments.
+
+    Raises:
+        InputError: If an option has no effect, or the machine, the images or the batch is wrong.
+        WorldError: If MPI is needed and cannot be used.
     """
     from spmdsim.launch.logs import open_rank_log
 
@@ -100,8 +108,16 @@ def main(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network]:
     """Return the images and the network for ``rank_count`` ranks.
 
+    The weights are not created here. With ``--perfetto`` the machine is read, only to raise its errors before the
+    training.
+
+    Args:
+        args: the command's arguments: ``data``, ``batch``, ``strategies``, ``dtype``, ``perfetto`` and ``machine``.
+        rank_count: number of ranks.
+
     Raises:
-        InputError: If the machine or the images cannot be read, or a batch is larger than the number of images.
+        InputError: If the machine or the images cannot be read, or a batch is larger than the number of images or
+            smaller than the number of ranks.
     """
     from spmdsim.cases.network import Network, load
 
@@ -119,6 +135,15 @@ def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network
 
 def _train_and_report(args: argparse.Namespace, world: World, images: Images, network: Network) -> int:
     """Train the network, and print losses and verdicts.
+
+    The weights are created first, from the seed. ``--json`` prints only the JSON document of :func:`_train`. If the
+    loss is not finite, a remark follows on stderr. All ranks must call it.
+
+    Args:
+        args: the command's arguments.
+        world: the ranks.
+        images: the training data.
+        network: the network, without weights; they are created in place.
 
     Returns:
         0, or 1 if a comparison fails or the loss is no longer finite.
@@ -140,7 +165,17 @@ def _train_and_report(args: argparse.Namespace, world: World, images: Images, ne
 
 
 def _print_setup(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
-    """Print the data, the mesh, and the slices of the input and the weights on each rank."""
+    """Print the data, the mesh, and the slices of the input and the weights on each rank.
+
+    The first line has the images, the batch, the learning rate and the strategies. The second says how the strategies
+    differ from the tutorial's, if they do. The table has a row per rank.
+
+    Args:
+        args: the command's arguments: ``batch``, ``rate`` and ``strategies``.
+        world: the ranks.
+        images: the training data.
+        network: the network with its layouts.
+    """
     from spmdsim.figures.layout_picture import box_text
 
     output.say(
@@ -163,7 +198,21 @@ def _print_setup(args: argparse.Namespace, world: World, images: Images, network
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
     """Train for ``--epochs`` or until ``--steps``; return losses and verdicts as plain values.
 
-    The training stops when the loss is not finite. The result has "diverged", the number of that step, only then.
+    The training stops when the loss is not finite. Images that do not fill a batch are left out. Without ``--json``,
+    the loss is printed at every ``--every``-th step of an epoch. With ``--compare`` each step is also calculated in one
+    process, from the network's weights. All ranks must call it.
+
+    Args:
+        args: the command's arguments.
+        world: the ranks.
+        images: the training data.
+        network: the network; its weights are changed in place.
+
+    Returns:
+        A dict with "ranks", "strategies", "losses" (of each step) and "ok" (False if a verdict fails or the loss is not
+        finite). With ``--compare`` also "differences" (of each loss) and the entries of
+        :func:`_compare_with_reference`. The dict has "diverged", the number of the step, only if the loss is not
+        finite.
     """
     import numpy as np
 
@@ -207,14 +256,24 @@ def _has_diverged(losses: list[float]) -> bool:
 
 
 def _read_weights(network: Network) -> list[Any]:
-    """Return the global arrays of all parameters."""
+    """Return the global arrays of all parameters, in the network's order.
+
+    All ranks must call it, because it gathers the shards.
+    """
     return [parameter.value.full() for parameter in network.parameters()]
 
 
 def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: list[float]) -> None:
     """Write the last step as a timeline (``--perfetto``) and as pictures, if requested.
 
-    ``trace`` is the record of the step on this process's ranks.
+    If ``--perfetto`` is set, all ranks must call it, because rank 0 gathers their records. The timeline has the
+    measured step and its prediction. The picture has the losses of all steps above the step.
+
+    Args:
+        args: the command's arguments: ``perfetto``, ``machine``, ``svg`` and ``html``.
+        world: the ranks.
+        trace: the record of the step on this process's ranks.
+        losses: the loss of each step.
     """
     from spmdsim.cost import load_machine
 
@@ -235,7 +294,19 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
 def _run_step(
     args: argparse.Namespace, world: World, images: Images, network: Network, rows: slice, dtype: Any
 ) -> float:
-    """Run one training step on the images of ``rows``; return its loss."""
+    """Run one training step on the images of ``rows``; return its loss.
+
+    The step computes gradients and updates the weights by SGD. Each rank reads only its slice of the images. The loss
+    is the mean cross entropy before the update, equal on all ranks. All ranks must call it.
+
+    Args:
+        args: the command's arguments: ``batch`` and ``rate``.
+        world: the ranks.
+        images: the training data.
+        network: the network; its weights and gradients are changed in place.
+        rows: the images of the batch, ``batch`` of them.
+        dtype: element type of the input.
+    """
     from spmdsim import nn
     from spmdsim.arrays import Tensor, ops
     from spmdsim.core import Mesh
@@ -263,17 +334,20 @@ def _run_step(
 def _compare_with_reference(
     args: argparse.Namespace, network: Network, reference: StepwiseReference, losses: list[float]
 ) -> dict[str, Any]:
-    """Compare losses and weights with those of one process; print and return the verdicts.
+    """Compare losses and weights with those of one process; return the verdicts.
+
+    Without ``--json`` the verdicts are printed, too. The tolerance follows from the rounding errors that the reference
+    measures. All ranks must call it.
 
     Args:
-        args: the arguments.
+        args: the command's arguments: ``json``.
         network: the trained network.
         reference: the training in one process.
         losses: the loss of each step.
 
     Returns:
-        The largest difference of losses, its tolerance, "ok" (True if all verdicts hold), and the texts of the
-        verdicts.
+        A dict with "max_loss_difference", "tolerance" (of the losses), "ok" (True if all verdicts hold), and
+        "verdicts", a text for "losses" and for each parameter by its name.
     """
     import numpy as np
 

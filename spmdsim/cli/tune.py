@@ -47,8 +47,14 @@ What is in the file stays where nothing new was found: it can hold several machi
 def main(args: argparse.Namespace) -> int:
     """Try implementations on ranks, or merge files; return the exit code.
 
+    With ``-n``, ranks are started and measure. Otherwise ``script`` and ``args`` are files to merge. ``--show`` prints
+    the file afterwards, also without either.
+
+    Args:
+        args: the command's arguments. ``n`` is a list of rank counts, [] if not set.
+
     Raises:
-        InputError: If there is nothing to do, or an option has no effect.
+        InputError: If there is nothing to do, an option has no effect, or a file cannot be read or written.
     """
     path = Path(args.output).resolve()
     if args.n or args.script:
@@ -70,8 +76,17 @@ def main(args: argparse.Namespace) -> int:
 def _run_trials(args: argparse.Namespace, path: Path) -> int:
     """Try implementations on each number of ranks; return the first failing exit code, or 0.
 
-    The numbers are those of ``-n``. The ranks run the user's script, or without one redistributions of square matrices.
-    They add to the file ``path``.
+    The ranks run the user's script, or without one redistributions of square matrices. They add to the file ``path``.
+    After a failure, further numbers of ranks are not tried.
+
+    Args:
+        args: the command's arguments: ``n`` (list of rank counts), ``script`` and ``args`` (its arguments), ``sizes``
+            (numbers of rows).
+        path: the tuning file.
+
+    Raises:
+        InputError: If the script does not exist, or a number of ranks cannot be started.
+        WorldError: If no usable MPI is installed.
     """
     from spmdsim.launch import start
 
@@ -86,12 +101,13 @@ def _run_trials(args: argparse.Namespace, path: Path) -> int:
 
 
 def _merge_files(files: list[str], path: Path) -> int:
-    """Add the choices of files to the file ``path``, and print a summary of it; return 0.
+    """Add the choices of ``files`` to the file ``path``, and print a summary of it; return 0.
 
-    If two files have a choice for one step, the later file counts.
+    If two files have a choice for one step, the later file counts. Choices for other steps stay in ``path``, which is
+    created if it does not exist. The summary goes to stderr and has a line per MPI library of the ``files``.
 
     Raises:
-        InputError: If the files have no choices.
+        InputError: If a file cannot be read, or the files have no choices.
     """
     from spmdsim.redistribution.implementations.tuning import save_tuning
 
@@ -114,7 +130,14 @@ def _merge_files(files: list[str], path: Path) -> int:
 
 
 def _print_choices(path: Path) -> None:
-    """Print the choice for each step in a file, with the times of all implementations."""
+    """Print the choice for each step in a file, with the times of all implementations.
+
+    Steps are grouped by machine. Times are in microseconds, the fastest first. If the file ``path`` has no choices, a
+    line states it.
+
+    Raises:
+        InputError: If the file does not exist, or cannot be read as a tuning file.
+    """
     require_file(str(path))
     records_by_library = [records for _, _, records in _read_records(path)]
     if not any(records.machines for records in records_by_library):
@@ -131,7 +154,11 @@ def _print_choices(path: Path) -> None:
 def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
     """Yield `(vendor, data, records)` for each MPI library in a tuning file.
 
-    ``vendor`` is the name of the library, ``data`` its JSON entry, and ``records`` the parsed choices.
+    ``vendor`` is the name of the library, ``data`` its JSON entry, and ``records`` the parsed choices. A library
+    without choices has empty records.
+
+    Raises:
+        InputError: If the file ``path`` cannot be read as a tuning file.
     """
     from spmdsim.reading import readable
     from spmdsim.redistribution.implementations.tuning import TrialRecords, load_tuning
@@ -148,7 +175,12 @@ def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], Trial
 def _run_redistributions(world: World, sizes: list[int]) -> None:
     """Run each redistribution of one collective between layouts of square matrices on all ranks.
 
-    Each runs often enough that the world tries three implementations. ``sizes`` are the numbers of rows.
+    All ranks must call it. The layouts are rows, columns, replicated and partial (a pending sum) over all ranks.
+    Elements are float32. Each redistribution runs often enough that the world tries three implementations.
+
+    Args:
+        world: the world, whose processes have one rank each.
+        sizes: the numbers of rows.
     """
     import numpy as np
 
@@ -173,8 +205,11 @@ def _run_redistributions(world: World, sizes: list[int]) -> None:
 def _try_steps(path: str, what: list[str]) -> None:
     """Run a program or redistributions on each rank, then store the measurements in a file.
 
+    All ranks of an MPI job must call it. Rank 0 adds to the file, and prints the number of measured steps. The program
+    runs as ``__main__``, and ``sys.argv`` is replaced by its words.
+
     Args:
-        path: the file to write.
+        path: the file to write; its other choices stay.
         what: ``[script, args…]``, or ``["--sizes", rows…]`` for redistributions.
     """
     from spmdsim.worlds import world
