@@ -9,19 +9,19 @@ from spmdsim.cli.output import say, write_pictures
 
 EXAMPLES = """\
 examples:
-  spmdsim launch -n 8 --record calls.json script.py     written on a stop, the deadline, SIGTERM or SIGUSR1
-  spmdsim calls calls.json                              as a table; ui.perfetto.dev opens the same file
-  spmdsim calls calls.rank*.json                        of worlds of some of the ranks, which write a file each
+  spmdsim launch -n 8 --record calls.json script.py     write the calls if the job stops, or on SIGTERM or SIGUSR1
+  spmdsim calls calls.json                              print a table; ui.perfetto.dev opens the file, too
+  spmdsim calls calls.rank*.json                        worlds with only some of the ranks write a file each
 
-A letter stands for a call and its line; "..." follows where the rank is in it still, "-" stands where it did not come.
-The first call that ranks made differently is marked with ">".
+A letter is a call with its line in the program. "..." marks a call that the rank has not finished, and "-" a call that
+the rank did not make. ">" marks the first call that differs between ranks.
 """
 
 
 @command(
-    "Show what every rank called last, side by side.",
+    "Show the last calls of all ranks side by side.",
     EXAMPLES,
-    value("files", "FILE", "what launch --record FILE.json wrote", nargs="+"),
+    value("files", "FILE", "a file that launch --record FILE.json wrote", nargs="+"),
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:

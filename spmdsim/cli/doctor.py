@@ -1,4 +1,4 @@
-"""``spmdsim doctor``: is this machine set up well for runs on many ranks?"""
+"""``spmdsim doctor``: examine MPI, BLAS and this machine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from spmdsim.tables import Table
 EXAMPLES = """\
 examples:
   spmdsim doctor               this process, and a trial run on 2 ranks
-  mpirun -n 8 spmdsim doctor   inside a job: what its ranks see
+  mpirun -n 8 spmdsim doctor   inside a job: examine its ranks
   spmdsim doctor --json
-  spmdsim doctor --clean       remove what jobs that were killed left in memory and in temporary files
+  spmdsim doctor --clean       remove shared memory and temporary files of killed jobs
 
 exit code 0 if runs are possible, 1 if something is broken; a warning does not count.
 """
 
 
 @command(
-    "Look at MPI, BLAS and this machine, and say what is wrong and how to mend it.",
+    "Examine MPI, BLAS and this machine; report problems and how to solve them.",
     EXAMPLES,
     "--json",
     flag("--no-trial", "do not start ranks to try MPI"),
-    flag("--clean", "first remove what your jobs left that were killed: shared memory, files of launchers"),
+    flag("--clean", "first remove leftovers of your killed jobs: shared memory, files of launchers"),
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:

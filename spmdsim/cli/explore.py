@@ -19,8 +19,8 @@ examples:
   spmdsim explore --layout "a=2,b=1,c=2,d=2,e=1: b,d,e,c,a" --shape 1,2,1,2,2        a device matrix as in a textbook
   spmdsim explore --algorithm my.py:my_ring -n 4       your own all_reduce, round by round, beside all others
 
-The file needs no server and no network: send it, put it on a course page, open it from disk. What it shows was computed
-when it was written; its address (behind the #) keeps what was chosen.
+The file needs no server and no network. It shows results that were computed when it was written. Its address (after
+the #) has the choices that were made.
 """
 
 #: Default limit on the processor time of a user's algorithm, in seconds.
@@ -28,17 +28,17 @@ SECONDS = 120
 
 
 @command(
-    "Write one HTML file to play with: where a tensor lives, how it is redistributed, every collective algorithm "
-    "round by round, a product with its partial sums, a search with its reasons.",
+    "Write an interactive HTML file: layouts of tensors, their redistributions, every collective algorithm round by "
+    "round, a product with its partial sums, and a search with explanations.",
     EXAMPLES,
     value("-o --output", "FILE", "the file (explore.html)", writable),
-    several("--mesh", "MESH", "a mesh to choose, such as dp=2,tp=4 (repeatable)"),
-    several("--shape", "N,M", "a global shape to choose (repeatable)"),
-    several("--layout", "LAYOUT", "a layout with its mesh to begin with (repeatable)"),
+    several("--mesh", "MESH", "a mesh to offer, such as dp=2,tp=4 (repeatable)"),
+    several("--shape", "N,M", "a global shape to offer (repeatable)"),
+    several("--layout", "LAYOUT", "a layout to start with, including its mesh (repeatable)"),
     "--dtype",
     value("-n --ranks", "N", "rank counts of the collectives: 4, 2..8 or 2,4,8 (2..8)", default="2..8"),
     several("--algorithm", "FILE.py:FUNCTION", "your own algorithm (repeatable)"),
-    value("--collective", "", "what --algorithm must do (all_reduce)"),
+    value("--collective", "", "collective that --algorithm implements (all_reduce)"),
     several("--program", "NAME", "a built-in program to search (mlp and tutorial)"),
     limits=SECONDS,
     program=lambda args: args.algorithm,

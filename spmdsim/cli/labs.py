@@ -26,16 +26,17 @@ examples:
 """
 
 LIMITS = """\
-Each task runs in a process of its own with limits; a program that leaves (sys.exit(0)) or ends its process earns nothing
-for it, and all processes that it starts end with it. The judge is another process, and reads results as plain data: operators on
-tensors are recorded and run again on numbers that the program does not know, and each rank of lab 9 is a process whose
-messages the judge delivers. On real ranks (mpirun) functions are judged where they run: for practice, not for marks.
-By the clock a task may take 2 S, or 2 S + 5 while it works; besides, up to 8 S that it waits for a processor.
-exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
+Each task runs in a child process with limits. A program that calls sys.exit(0) or terminates its process scores 0 for the
+task, and the processes that it started are terminated with it. Another process grades, and reads results as plain data:
+operators on tensors are recorded and run again on numbers that the program does not know, and each rank of lab 9 is a
+process whose messages the grader delivers. On real ranks (mpirun) functions are graded in their own processes: for
+practice, not for marks. With --time-limit S a task may take 2 S of wall-clock time, or 2 S + 5 while it works, and up to
+8 S more in which it waits for a processor.
+exit code: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
 
-@command("Say which labs there are.", None, help="the labs and their tasks")
+@command("List the labs and their tasks.", None, help="list the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
     """Print number, title, time and points of each lab, and a line with its tasks; return 0.
 
@@ -50,17 +51,17 @@ def list_labs(args: argparse.Namespace) -> int:
 
 
 @command(
-    "Write the labs into a folder; files that are there stay as they are.",
+    "Write the labs into a folder. Without --replace, an existing file is an error.",
     None,
-    value("folder", "DIR", "where to; made if it is not there"),
-    flag("--teacher", "guide, slides, solutions and nbgrader's form instead"),
+    value("folder", "DIR", "the folder; it is created if it does not exist"),
+    flag("--teacher", "write the guide, slides, solutions and nbgrader's form instead"),
     value(
         "--source",
         "DIR",
-        "the source tree, which has what teachers get; found by itself in an editable installation",
+        "the source tree, which has the files of teachers (default: that of an editable installation)",
     ),
-    flag("--replace", "write over files that are there"),
-    help="write the labs, or what teachers get, into a folder",
+    flag("--replace", "replace existing files"),
+    help="write the labs, or the files of teachers, into a folder",
 )
 def copy(args: argparse.Namespace) -> int:
     """Write the files of students into a folder, or with ``--teacher`` those of teachers.
@@ -104,7 +105,7 @@ def copy(args: argparse.Namespace) -> int:
     LIMITS,
     value("number", "N", "the lab", positive),
     value("file", "FILE", "the script or notebook (labN.py or labN.ipynb)", nargs="?"),
-    value("--task", "NAME", "only this one"),
+    value("--task", "NAME", "grade only this task"),
     value(
         "--hint",
         "",

@@ -27,24 +27,24 @@ examples:
   spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
   spmdsim launch -n 8 --world lockstep script.py         all ranks in one process, without MPI
   spmdsim launch --hosts node1:4,node2:4 script.py       8 ranks on two hosts, by ssh; --hostfile FILE
-  spmdsim launch -n 8 --record calls.json script.py      if it stops: what all ranks called last
+  spmdsim launch -n 8 --record calls.json script.py      if it stops: the last calls of all ranks
 
-The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
-root); BLAS threads are set so that ranks do not fight for cores. When one rank fails, the job ends within seconds,
-the rank is named, its traceback is shown once, and its exit code is returned.
+The command uses the launcher of the installed MPI, with the flags that this machine needs (more ranks than cores,
+root). It limits BLAS threads, so that ranks do not compete for cores. If a rank fails, the job stops within seconds. The
+command reports the rank, prints its traceback once, and returns its exit code.
 """
 
 
 #: Options of ``python -m oneflow.distributed.launch``, which are PyTorch's. With them, programs also find
 #: ``WORLD_SIZE``, ``RANK``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment.
 OTHERS = group(
-    "words of other launchers",
-    value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", whole_number),
+    "options of other launchers",
+    value("--nproc_per_node --nproc-per-node", "N", "equal to -n with --blocks", whole_number),
     value("--nnodes", "N", "only 1; see --hosts", default="1"),
     value("--node_rank --node-rank", "K", "only 0", default="0"),
-    value("--master_addr --master-addr", "HOST", "for programs that ask for it", default="127.0.0.1"),
-    value("--master_port --master-port", "PORT", "the same", default="29500"),
-    value("--logdir --log_dir", "DIR", "the same as --log-dir", dest="log_dir"),
+    value("--master_addr --master-addr", "HOST", "MASTER_ADDR of the ranks", default="127.0.0.1"),
+    value("--master_port --master-port", "PORT", "MASTER_PORT of the ranks", default="29500"),
+    value("--logdir --log_dir", "DIR", "equal to --log-dir", dest="log_dir"),
     flag("--redirect_stdout_and_stderr", "logs only; needs --logdir"),
     flag("--no_python", argparse.SUPPRESS),
 )
@@ -56,12 +56,12 @@ OTHERS = group(
     value(
         "-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", whole_number
     ),
-    value("--log-dir", "DIR", "write worker_N.log per rank there; rank 0 is shown here too"),
-    flag("--blocks", "do not mix the lines of one print with other ranks' lines"),
+    value("--log-dir", "DIR", "write a file worker_N.log per rank; the output of rank 0 is also shown here"),
+    flag("--blocks", "do not mix the lines of one print with lines of other ranks"),
     value(
         "--record",
         "FILE",
-        "on a stop, the deadline, SIGTERM or SIGUSR1 write there what all ranks called last; see spmdsim calls",
+        "write the last calls of all ranks if the job stops, at the deadline, on SIGTERM or SIGUSR1; see spmdsim calls",
         writable,
     ),
     varied(

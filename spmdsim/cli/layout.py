@@ -42,19 +42,19 @@ examples:
   OneFlow       spmdsim layout --placement "[[0,1],[2,3]]" --sbp "(B,S(0))" --shape 4,8
 
 The derivation has three steps: number the device matrix, adjust the columns by the tensor map, compute the
-strides and every rank's shard number (`.shard` needs no adjusting). Then come the slices, and pictures.
+strides and every rank's shard number (`.shard` needs no adjusting). Slices and pictures follow.
 A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or --dims=-,dp.
 """
 
 
 @command(
-    "Derive and explain where a tensor lives: steps, slices, replicas, pictures.",
+    "Derive and explain the layout of a tensor: steps, slices, replicas, pictures.",
     EXAMPLES,
-    group("the tensor", value("--shape", "N,M", "its global shape; of --split, that of the weight")),
+    group("the tensor", value("--shape", "N,M", "global shape; with --split, the shape of the weight")),
     group(
         "MindSpore",
         value("--device-matrix", "N,M", "sizes of the axes"),
-        value("--alias", "A,B", "their names"),
+        value("--alias", "A,B", "names of the axes"),
         value("--tensor-map", "MAP", "per dim an alias, (several), None; or numbers from the right"),
         value("--ranks-order", "R,R", "the rank at each position of the device matrix"),
         choice(
@@ -68,39 +68,39 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
     group(
         "OneFlow",
         value("--placement", "RANKS", "ranks as nested lists: [[0,1],[2,3]]"),
-        value("--sbp", "SBP", "one per mesh axis: (B,S(0))"),
+        value("--sbp", "SBP", "one entry per mesh axis: (B,S(0))"),
         flag("--sort-ranks", "sort the ranks, as OneFlow does"),
     ),
     group(
         "any mesh",
-        value("--mesh", "MESH", "dp=2,tp=4"),
+        value("--mesh", "MESH", "axes and their sizes: dp=2,tp=4"),
         value("--dims", "DIMS", "axes per dim, an sbp, DTensor placements or a PartitionSpec"),
     ),
     group(
         "an operator",
         value("--op", "NAME", "matmul, add, relu, ...; or MindSpore's: MatMul, ReduceSum, ..."),
-        value("--shapes", "SHAPES", "of its operands: (32,784),(784,512)"),
+        value("--shapes", "SHAPES", "shapes of the operands: (32,784),(784,512)"),
         value("--shard", "CUTS", "cuts per operand: ((2,4),(4,1)); without --op, of one tensor"),
         value("--out-shard", "CUTS", "cuts of the result"),
         value("--in-layouts", "DIMS", "a layout per operand, instead of cuts", nargs="+"),
         value("--out-layout", "DIMS", "layout of the result"),
-        value("-n", "N", "number of ranks (by default as many as pieces)", positive),
-        choice("--repeat", ("right", "left"), "side of the repeated axis (by default right)"),
-        several("--attr", "K=V", "e.g. transpose_b=True"),
+        value("-n", "N", "number of ranks (default: the number of shards)", positive),
+        choice("--repeat", ("right", "left"), "side of the axis for replicas (default: right)"),
+        several("--attr", "K=V", "an attribute, such as transpose_b=True (repeatable)"),
     ),
     group(
         "Paddle split",
         choice("--split", ("linear", "embedding"), "the operation whose parameters are split"),
         renamed("--size", "--shape"),
-        value("--axis", "", "the weight dim that is split", whole_number, default=0),
-        value("--partitions --num-partitions", "P", "number of parts (by default -n)", positive),
-        flag("--padding-row", "tables end in a row of zeros for foreign ids"),
+        value("--axis", "", "the dim of the weight that is split (0)", whole_number, default=0),
+        value("--partitions --num-partitions", "P", "number of blocks (default: -n)", positive),
+        flag("--padding-row", "tables end with a row of zeros for ids of other ranks"),
         flag("--no-gather-out", "leave the result distributed"),
     ),
     group(
         "output",
         several("--rank", "R", "only this rank (repeatable)", whole_number),
-        flag("--all", "every rank, however many there are"),
+        flag("--all", "list all ranks, however many"),
     ),
     *PICTURES,
     group("output", "--json"),

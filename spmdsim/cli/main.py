@@ -155,20 +155,20 @@ SHARED: dict[str, dict[str, Any]] = {
     flags[-1]: options
     for flags, options in (
         value("collective", "", "such as all_reduce"),
-        value("algorithm", "", "its name (see list), or FILE.py:FUNCTION"),
-        value("--algorithms", "A,B", "only these; native is the library's", default=""),
+        value("algorithm", "", "name of the algorithm (see list), or FILE.py:FUNCTION"),
+        value("--algorithms", "A,B", "only these algorithms; native is the library's own call", default=""),
         value("--dtype", "", "element type (float32)", default="float32"),
-        value("--factor", "", "from size to size (4)", finite, default=4),
+        value("--factor", "", "factor between sizes (4)", finite, default=4),
         value("--group", "G", "ranks per group, for two-level algorithms", whole_number),
-        value("--hostfile", "FILE", "the same in a file with lines such as node1 slots=2"),
+        value("--hostfile", "FILE", "file with the hosts, in lines such as node1 slots=2"),
         value(
             "--hosts",
             "HOSTS",
             "start the ranks on these hosts, such as node1:2,node2:2 (ranks of each), by ssh",
         ),
-        value("--html", "FILE", "write the picture as a page that needs no other file", writable),
-        value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
-        flag("--json", "for programs"),
+        value("--html", "FILE", "write the picture as a self-contained HTML page", writable),
+        value("--itemsize", "B", "bytes per element; elements are not divided (1)", positive, default=1),
+        flag("--json", "print JSON"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
         value("--ranks", "N", "start N ranks, outside mpirun", positive),
         value("--segments", "S", "segments, for algorithms that have them", whole_number),
@@ -219,11 +219,11 @@ def add_limits(add: Callable[..., object], seconds: float) -> None:
     """
     from spmdsim.launch.limits import LOADING, MEMORY_MIB, OUTPUT_MIB, WALL
 
-    often = f"seconds of processor time ({seconds:g}), by the clock {WALL} S + {LOADING}; 0: no limit"
+    often = f"seconds of processor time ({seconds:g}); wall-clock limit {WALL} S + {LOADING}; 0: no limit"
     texts = (
         ("--time-limit", seconds, "S", often),
         ("--memory-limit", MEMORY_MIB, "MIB", f"memory of the program ({MEMORY_MIB})"),
-        ("--output-limit", OUTPUT_MIB, "MIB", f"what it prints ({OUTPUT_MIB})"),
+        ("--output-limit", OUTPUT_MIB, "MIB", f"output of the program ({OUTPUT_MIB})"),
     )
     for name, default, unit, text in texts:
         add(name, type=amount, default=float(default), metavar=unit, help=text)
@@ -372,18 +372,18 @@ COMMANDS: Registry[str] = Registry(
     "command",
     {
         "run": "run distributed operators on real ranks and check every shard",
-        "layout": "derive and explain where a tensor lives",
-        "plan": "from one layout to another: the collectives and their bytes",
-        "train": "train a network laid out over the ranks",
+        "layout": "derive and explain the layout of a tensor",
+        "plan": "plan a redistribution: its collectives and their bytes",
+        "train": "train a network that is distributed over the ranks",
         "launch": "start any script on N ranks",
-        "calls": "show what every rank called last, side by side",
+        "calls": "show the last calls of all ranks side by side",
         "collective": "see, verify, price and run collective algorithms",
         "simulate": "run an mpi4py script on virtual ranks and name its mistakes",
         "search": "find the best layouts for a network",
-        "explore": "write a page to play with: layouts, redistributions, collectives, a search",
+        "explore": "write an interactive page: layouts, redistributions, collectives, a search",
         "labs": "labs that grade themselves: list them, copy them, check an answer",
-        "tune": "try the ways in which steps run on this machine, and keep what was found",
-        "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
+        "tune": "measure implementations of steps on this machine, and store the best",
+        "doctor": "examine MPI, BLAS and this machine, and report problems",
     },
 )
 """Help line of each command. The variable ``main`` of the module ``spmdsim.cli.<command>`` declares the command."""
@@ -396,7 +396,7 @@ examples:
   spmdsim run -n 8                   check distributed operators on 8 ranks
   spmdsim run --world lockstep -n 8  the same without MPI
   spmdsim launch -n 8 script.py      start your own script
-  spmdsim doctor                     is this machine set up well?
+  spmdsim doctor                     examine this machine
   spmdsim plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 8,8
 
 `spmdsim COMMAND --help` explains a command.
@@ -431,7 +431,9 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         epilog=EXAMPLES,
     )
     parser.set_defaults(run=lambda _: parser.print_help())
-    parser.add_argument("--version", action=_Version, help="versions of everything that matters")
+    parser.add_argument(
+        "--version", action=_Version, help="print the versions of this package, MPI and the libraries"
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, help_line in COMMANDS.items():
         if name == command:

@@ -22,29 +22,30 @@ examples:
   MindSpore     spmdsim plan --device-matrix 4,2 --src 1,0 --dst 0,1 --shape 64,64 --style mindspore
   a reshape     spmdsim plan --mesh dp=2,tp=4 --src dp,tp --shape 8,16 --to-shape 128 --dst "(dp,tp)"
 
-The busiest rank's bytes are set against the exact lower bound. Without --machine the fewest bytes win.
+The bytes of the busiest rank are compared with the exact lower bound. Without --machine, the plan with the fewest bytes
+is chosen.
 """
 
 
 @command(
-    "Plan how a tensor goes from one layout to another, and what that costs.",
+    "Plan the redistribution of a tensor from one layout to another, and report its cost.",
     EXAMPLES,
     value("--shape", "N,M", "global shape of the tensor", required=True),
-    value("--src", "LAYOUT", "where it lives", required=True),
-    value("--dst", "LAYOUT", "where it is to live", required=True),
-    value("--mesh", "MESH", "dp=2,tp=4, if the layouts do not name theirs"),
-    value("--dst-mesh", "MESH", "the target's mesh, if it is another one"),
+    value("--src", "LAYOUT", "the source layout", required=True),
+    value("--dst", "LAYOUT", "the target layout", required=True),
+    value("--mesh", "MESH", "mesh of layouts that do not name one, such as dp=2,tp=4"),
+    value("--dst-mesh", "MESH", "mesh of the target, if it differs"),
     value("--device-matrix", "N,M", "MindSpore's mesh: the layouts are tensor maps"),
-    value("--dst-device-matrix", "N,M", "the target's, if it is another one"),
+    value("--dst-device-matrix", "N,M", "device matrix of the target, if it differs"),
     value("--alias", "A,B", "names of the axes of --device-matrix"),
     value("--dst-alias", "A,B", "names of the axes of --dst-device-matrix"),
-    several("--partial", "AXIS[:OP]", "an axis the source is pending over"),
-    value("--to-shape", "N,M", "reshape to this on the way"),
+    several("--partial", "AXIS[:OP]", "an axis with a pending reduction of the source (repeatable)"),
+    value("--to-shape", "N,M", "reshape the tensor to this shape"),
     "--dtype",
     value("--machine", "NAME|FILE", "price plans on laptop, cluster, ... or a file"),
-    choice("--style", tuple(IMITATIONS["plan"]), "what another system would do, beside ours"),
+    choice("--style", tuple(IMITATIONS["plan"]), "also show the plan of another system"),
     *PICTURES,
-    value("--rank", "R", "list what this rank receives", whole_number),
+    value("--rank", "R", "list the transfers to this rank", whole_number),
     "--json",
 )
 def main(args: argparse.Namespace) -> int:

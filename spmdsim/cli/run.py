@@ -61,7 +61,7 @@ examples:
   spmdsim run -n 8                               every operator under every kind of strategy
   spmdsim run --world lockstep -n 8              the same without MPI, all ranks in this process
   spmdsim run -n 8 --only matmul --shape 4096,4096,4096 --mesh dp=2,tp=4 --strategy "m:dp k:tp >m"
-  spmdsim run -n 4 --world lockstep --only matmul --mesh 2,2 --inject drop   is a lost contribution noticed?
+  spmdsim run -n 4 --world lockstep --only matmul --mesh 2,2 --inject drop   is a lost addend detected?
 
 exit code: 0 if every verdict holds, 1 if one is WRONG (with --inject: as it should be), 2 for a mistake in the
 arguments or files, 3 if a fault that changes a result is MISSED
@@ -93,14 +93,14 @@ arguments or files, 3 if a fault that changes a result is MISSED
     value(
         "--inject",
         "KIND",
-        "break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
-        "explains them",
+        "inject a fault into every case, and show the check that detects it: drop, double, root, swap, shift, ulp; "
+        "'list' explains the faults",
     ),
-    flag("--all", f"a row for each case; without it more than {MOST_ROWS} are summed up"),
+    flag("--all", f"a row for each case; without it, more than {MOST_ROWS} cases are summarised"),
     flag("--wide", "all columns: layouts, local shapes, bytes, times, errors"),
-    flag("--verbose", "all columns, and every rank's slices"),
+    flag("--verbose", "all columns, and the slices of all ranks"),
     *PICTURES,
-    varied("--json", help="verdicts for programs"),
+    varied("--json", help="print the verdicts as JSON"),
 )
 def main(args: argparse.Namespace) -> int:
     """Run the cases; return 0 if all verdicts hold, 1 if not, 3 if an injected fault is missed.

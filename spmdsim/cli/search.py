@@ -34,10 +34,10 @@ examples:
   spmdsim search --program gpt --layers 96 --hidden 12288 --batch 8192 --seq 2048 -n 65536 --machine accelerators
   spmdsim search --program mlp --layers 2 -n 8 --why fc1 "((2,4),(4,1))"
   spmdsim search --program mlp --hidden 1024 -n 8 --memory 24MiB
-  spmdsim search model.py -n 8 --run                 run a program of yours, and compare its bytes with the prediction
+  spmdsim search model.py -n 8 --run                 run your program, and compare its bytes with the prediction
 
 A program file defines `program(...)`, a function of global tensors, and the dicts `inputs` and `parameters` with the
-shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
+shapes of its arguments, such as inputs = {"x": (32, 784)}. It needs no annotations; operators with .shard keep
 their strategy.
 
 Default sizes of the built-in programs:
@@ -63,7 +63,7 @@ _SEARCHED = "--method --memory --axes"
 
 
 @command(
-    "Find a strategy for every operator of a program, and say what it costs.",
+    "Find a strategy for every operator of a program, and report the cost.",
     EXAMPLES,
     value("file", "", "a Python file with `program` and `inputs`", nargs="?"),
     value("--program", "", "a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"),
@@ -76,22 +76,22 @@ _SEARCHED = "--method --memory --axes"
         default="auto",
     ),
     value("--machine", "", "laptop, cluster, accelerators, or a machine file", default="laptop"),
-    value("--memory", "", "bytes a rank may use, such as 512MiB"),
+    value("--memory", "", "memory limit of a rank, such as 512MiB"),
     flag("--recompute", "compute activations again in the backward pass"),
     flag("--forward-only", "no gradients"),
     several(
         "--why",
         ("OPERATOR", "CUTS"),
-        "what the total would be with this strategy for an operator, and where the difference comes from",
+        "compare the total time with that of this strategy for an operator, and explain the difference",
         nargs=2,
     ),
     flag("--pareto", "all trade-offs of time and memory"),
-    flag("--run", "run the program file, too", dest="carry_out"),
-    value("--load", "FILE", "strategies saved before, instead of a search"),
+    flag("--run", "also run the program file, and compare it with the prediction", dest="carry_out"),
+    value("--load", "FILE", "use the strategies of a file of --save instead of a search"),
     value(
         "--axes",
         "",
-        "axes of the device matrices that are searched (2, or 3 where that is quick)",
+        "most axes of the device matrices that are searched (2, or 3 if that is quick)",
         whole_number,
     ),
     value("--save", "FILE", "write the strategies to a JSON file", writable),

@@ -25,16 +25,16 @@ from spmdsim.errors import InputError
 
 DESCRIPTION = """\
 Run an ordinary mpi4py program on N virtual ranks in one process: no MPI and no mpi4py needed.
-Deadlocks, lost messages, mismatched collectives, wrong types and sends that only work because the
-library buffers are reported in one sentence each, with ranks and lines.
+It reports deadlocks, lost messages, mismatched collectives, wrong types, and sends that work only
+because the library buffers, in one sentence each, with ranks and lines.
 """
 EPILOG = """\
-Options stand before the script or right after it; everything else is the script's own (`--` ends ours).
+Options stand before the script or right after it; everything else is an argument of the script (`--` ends the options).
 
 exit status: 0 nothing wrong, 1 something is wrong (with --strict also a warning),
-2 wrong arguments or a limit that was reached, or the program's own status if it leaves with one.
-The program runs inside of the simulator: this finds mistakes, but a program that wants to can change what it reports.
-`spmdsim collective check` judges algorithms that cannot.
+2 wrong arguments or a limit that was reached, or the program's own exit status.
+The program runs inside the simulator: it reports mistakes, but a program can falsify the report on purpose.
+`spmdsim collective check` verifies algorithms that cannot.
 
 examples:
   spmdsim simulate ring.py -n 64
@@ -50,11 +50,11 @@ OPTIONS: tuple[str | Row, ...] = (
     varied("--json", help="print the findings and the output as JSON"),
     flag("--prefix", "print each line after its rank, as [3] ..."),
     value("--only", "RANK", "print the lines of one rank only", whole_number),
-    value("--seed", "", "another legal order of the ranks and wildcards", whole_number),
+    value("--seed", "", "choose another legal order of ranks and wildcard receives", whole_number),
     value("--machine", "FILE", "machine name or file, for modelled time"),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
-    varied("--html", help="write it as a page that needs no other file"),
+    varied("--html", help="write it as a self-contained HTML page"),
     flag("--quiet", "no findings and no summary, only the exit status"),
 )
 

@@ -57,18 +57,20 @@ examples:
     choice(
         "--strategies",
         ("simple", "advanced", "data"),
-        "of the products: the tutorial's simple or advanced cuts, or data parallel (simple)",
+        "strategies of the products: the tutorial's simple or advanced cuts, or data parallel (simple)",
         "simple",
     ),
     value("--data", "FOLDER", "folder with MNIST's IDX files"),
-    value("--epochs", "", "times that all samples are seen (1)", positive, default=1),
-    value("--steps", "", "stop after so many steps", positive),
-    value("--batch", "", "samples of a step, over all ranks (32)", positive, default=32),
+    value("--epochs", "", "passes through all samples (1)", positive, default=1),
+    value("--steps", "", "number of steps after which the training stops", positive),
+    value("--batch", "", "samples of a step, for all ranks together (32)", positive, default=32),
     value("--rate", "", "learning rate (0.01)", amount, default=1e-2),
-    value("--seed", "", "of the first weights and the order of samples (1)", whole_number, default=1),
+    value(
+        "--seed", "", "seed of the initial weights and of the order of samples (1)", whole_number, default=1
+    ),
     choice("--dtype", ("float32", "float64"), "element type (float32)", "float32"),
-    value("--every", "STEPS", "print every so many steps (10)", positive, default=10),
-    flag("--compare", "train in one process beside it and compare"),
+    value("--every", "STEPS", "steps between printed losses (10)", positive, default=10),
+    flag("--compare", "also train in one process, and compare losses and weights"),
     value("--log-dir", "DIR", "one log per rank: DIR/worker_N.log"),
     *PICTURES,
     value(
@@ -77,8 +79,8 @@ examples:
         "write the last step, predicted and measured side by side, as a timeline for ui.perfetto.dev",
         output.writable,
     ),
-    value("--machine", "NAME|FILE", "whose prices the prediction has (laptop)", default="laptop"),
-    varied("--json", help="losses and verdict for programs"),
+    value("--machine", "NAME|FILE", "machine of the prediction (laptop)", default="laptop"),
+    varied("--json", help="print losses and verdicts as JSON"),
 )
 def main(args: argparse.Namespace) -> int:
     """Train; return 0, or 1 if a comparison fails or the loss is no longer finite.

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   spmdsim tune -n 2 -n 4 -o here.json                     redistributions of square matrices, on 2 ranks and on 4
-  spmdsim tune -n 4 -o here.json script.py --epochs 1     the steps that your own program makes
-  spmdsim tune -o here.json one.json another.json         files together; the last one counts
-  SPMDSIM_TUNE=here.json spmdsim launch -n 4 script.py    start with what was found
+  spmdsim tune -n 4 -o here.json script.py --epochs 1     the steps of your own program
+  spmdsim tune -o here.json one.json another.json         merge files; later files take precedence
+  SPMDSIM_TUNE=here.json spmdsim launch -n 4 script.py    use the stored choices
 
-What is in the file stays where nothing new was found: it can hold several machines and MPI libraries.
+Choices for other steps stay in the file. It can have choices for several machines and MPI libraries.
 """
 
 
 @command(
     "Measure the implementations of steps on this machine and store the best ones in a file.",
     EXAMPLES,
-    several("-n", "N", "number of ranks; may be given several times", positive),
+    several("-n", "N", "number of ranks (repeatable)", positive),
     value("-o --output", "FILE", "the file to write, or to add to", required=True),
     value("--sizes", "N", "rows of the matrices", positive, nargs="+", default=[64, 256, 1024]),
-    flag("--show", "print what stands in the file in the end"),
-    value("script", "", "a program whose steps are tried; or files to put together", nargs="?"),
+    flag("--show", "print the choices in the file at the end"),
+    value("script", "", "a program whose steps are measured; or files to merge", nargs="?"),
     value("args", "", "its arguments, or more files", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from spmdsim.cli.main import Command, CommandGroup
 
 EXAMPLES = """\
 examples:
-  spmdsim collective show all_reduce ring -n 6         step by step, counted, against the lower bound
+  spmdsim collective show all_reduce ring -n 6         step by step, with counts and lower bounds
   spmdsim collective check my.py:my_ring -n 2..16      verify your own generator of (rank, size)
   spmdsim collective predict all_reduce -n 2..1024x2   times on a machine, over sizes or rank counts
   spmdsim collective calibrate                         measure this machine for the predictions

@@ -44,7 +44,7 @@ examples:
   spmdsim collective bench all_reduce --ranks 2 -b 1K -e 16M -f 4     starts two ranks itself
   mpirun -n 4 spmdsim collective bench all_gather --algorithms native,ring,bruck --machine lab.json
 
-As nccl-tests has it: size is in bytes, time the mean over ranks, algbw = size / time, busbw = algbw times the
+As in nccl-tests, size is in bytes, time the mean over ranks, algbw = size / time, busbw = algbw times the
 collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter,
 1 otherwise), GB = 1e9. Every result is checked on every rank; #wrong counts wrong elements of all of them.
 """
@@ -56,9 +56,9 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     varied("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)"),
     value("-b --minbytes", "", "smallest size (8)", default="8"),
     value("-e --maxbytes", "", "largest size (64M)", default="64M"),
-    value("-f --stepfactor", "", "from size to size (2)", finite, default=2),
+    value("-f --stepfactor", "", "factor between sizes (2)", finite, default=2),
     value("-n --iters", "", "timed calls (20)", positive, default=20),
-    value("-w --warmup-iters", "", "calls before (5)", natural, default=5),
+    value("-w --warmup-iters", "", "calls before the measurement (5)", natural, default=5),
     value("-d --datatype", "", "element type (float32)", default="float32"),
     "--ranks",
     *HOSTS,

@@ -38,15 +38,15 @@ STAGES = 3
 EXAMPLES = """\
 examples:
   spmdsim collective calibrate -o lab.json               starts two ranks, measures, fits, writes
-  mpirun -n 2 spmdsim collective calibrate -o lab.json   the same under your own launcher
-  mpirun -n 64 spmdsim collective calibrate -o lab.json  over nodes: also the links between nodes
+  mpirun -n 2 spmdsim collective calibrate -o lab.json   two ranks of your own launcher
+  mpirun -n 64 spmdsim collective calibrate -o lab.json  several nodes: also the links between them
   spmdsim collective predict all_reduce -n 2 --machine lab.json
 """
 
 
 @command(
     "Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
-    "machine to them, and say how well it fits.",
+    "machine to them, and report the errors of the fit.",
     EXAMPLES,
     value("-o --output", "FILE", "machine file to write", writable),
     varied("--ranks", default=2, help="ranks to start outside mpirun (2)"),

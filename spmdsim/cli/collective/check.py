@@ -37,24 +37,24 @@ The score is 0 for a wrong algorithm; else half of it is for the number of round
 critical path, each in full when the lower bound for one port is reached, averaged over the rank counts. Exit code: 0 correct,
 1 wrong, 2 cannot be checked, or a limit was reached.
 
-Your code runs in a process of its own, which hands over its rounds and nothing else: what it changes there, prints or leaves
-with is no verdict. Give it a user who may not write to this package, as all who let others judge themselves should.
+Your code runs in a child process, which returns only its rounds. Its output, its exit code and its changes to that process
+have no effect on the verdict. If you grade programs of others, run them as a user who cannot write to this package.
 """
 
 
 @command(
-    "Verify an algorithm for many rank counts: what is wrong, in which round, on which rank.",
+    "Verify an algorithm for many rank counts, and report the round and the rank of each error.",
     EXAMPLES,
     varied("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package"),
     value("-n --ranks", "N", "rank counts: 6, 2..16 or 2,4,8 (2..16)", default="2..16"),
-    value("--collective", "", "what it must do (all_reduce)", default="all_reduce"),
-    value("--root", "R", "only this root; by default every root", whole_number),
-    value("--chunks", "EXPR", "chunk count, such as n or 2*n; by default found out"),
+    value("--collective", "", "collective that it implements (all_reduce)", default="all_reduce"),
+    value("--root", "R", "only this root (default: every root)", whole_number),
+    value("--chunks", "EXPR", "number of chunks, such as n or 2*n (default: derived from the rounds)"),
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
     flag("--all", "all findings, not only the first of each rank count"),
     "--json",
     *PICTURES,
-    help="verify your own algorithm, exactly, and score it",
+    help="verify your own algorithm and score it",
     **JUDGED,
 )
 def main(args: argparse.Namespace) -> int:

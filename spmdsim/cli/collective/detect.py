@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  mpirun -n 3 spmdsim collective detect all_reduce      tables of this library, proven by the bits
+  mpirun -n 3 spmdsim collective detect all_reduce      tables of this library, confirmed by the bits
   spmdsim collective detect all_reduce --ranks 6        starts six ranks itself
-  spmdsim collective detect all_reduce --table -n 16    only what the tables of MPICH and Open MPI say, no MPI
+  spmdsim collective detect all_reduce --table -n 16    only the tables of MPICH and Open MPI, without MPI
 
 How: floating-point addition rounds, so the order of additions shows in the last bits. The result of the library's
 call on data of widely different sizes is compared, bit for bit, with the sum in each algorithm's order. Algorithms
-that add in the same order cannot be told apart: their rows name all of them.
+that add in one order cannot be distinguished; their rows name all of them.
 """
 
 #: Collectives that add, so that the bits of results depend on the algorithm.
@@ -65,7 +65,7 @@ class DetectedAlgorithm:
 
 
 @command(
-    "Find out which algorithm the MPI library uses for a collective.",
+    "Detect the algorithm that the MPI library uses for a collective.",
     EXAMPLES,
     varied("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)"),
     "--ranks",
@@ -74,10 +74,10 @@ class DetectedAlgorithm:
     value("-e --end", "", "largest size (256K)", default="256K"),
     varied("-f --factor"),
     choice("-d --datatype", ("float32", "float64"), "type", "float32"),
-    flag("--table", "only print what the tables say; needs no MPI"),
+    flag("--table", "print only the choices of the tables; needs no MPI"),
     value("-n", "N", "ranks for --table (8)", whole_number, default=8),
     "--json",
-    help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
+    help="detect the MPI library's algorithm by its tables and the bits of its sums",
 )
 def main(args: argparse.Namespace) -> int:
     """Detect the algorithm of each message size; return 1 if bits refute a table, else 0.

@@ -30,7 +30,7 @@ from spmdsim.reading import read_text, readable
     "--itemsize",
     value("--reduce-time", "T", "calc time per reduced byte (0: none)", amount, default=0.0),
     value("-o --output", "FILE", "write here instead of printing"),
-    help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML",
+    help="write a schedule for other tools: GOAL (LogGOPSim), MSCCL XML",
     **JUDGED,
 )
 def export(args: argparse.Namespace) -> int:
@@ -77,13 +77,13 @@ PARAMETERS = {
     "g": "gap between messages",
     "G": "time per byte",
     "O": "cpu time per byte",
-    "S": "longest message sent without waiting for its receiver",
+    "S": "longest message that is sent without waiting for its receiver",
 }
 
 
 @command(
-    "Simulate a GOAL file in LogGOPS time: when each rank ends, in ns. Defaults are LogGOPSim's."
-    " A deadlock or a message that nobody receives is reported.",
+    "Simulate a GOAL file in the LogGOPS model, and print the end of each rank in ns. Defaults are"
+    " LogGOPSim's. Deadlocks and messages that are not received are reported.",
     None,
     value("file", "", "a GOAL text file"),
     *(value(f"-{name}", "T", words, amount) for name, words in PARAMETERS.items()),

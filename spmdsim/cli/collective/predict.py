@@ -50,9 +50,9 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 
 
 @command(
-    "Predict times of collective algorithms. The best of each row is marked *, the bound is what "
-    "no algorithm can beat whose messages take what the machine says, on a flat network; native, the library's own "
-    "call, was measured and may use other means; (plans) is what plans and searches count.",
+    "Predict times of collective algorithms. * marks the fastest algorithm. The bound holds for all algorithms on a "
+    "flat network whose messages take the machine's times. native is the library's own call, with measured times. "
+    "(plans) is the price that plans and searches use.",
     EXAMPLES,
     "collective",
     value("-n --ranks", "", "rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)", default="8"),
@@ -61,14 +61,16 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
     varied("-f --factor"),
     "--algorithms",
     value("--machine", "", "name or machine file (laptop)", default="laptop"),
-    value("--topology", "TEXT", "network whose links are shared", default=""),
+    value("--topology", "TEXT", "network whose links messages share", default=""),
     choice(
         "--model",
         ("rounds", "loggops"),
         "synchronous rounds, or events in the LogGOPS model (rounds)",
         "rounds",
     ),
-    value("--loggops", "L=2e-6,o=1e-6,..", "its parameters, in seconds and bytes", default=""),
+    value(
+        "--loggops", "L=2e-6,o=1e-6,..", "parameters of the LogGOPS model, in seconds and bytes", default=""
+    ),
     "--group",
     "--segments",
     varied("--itemsize", metavar=None),

@@ -49,10 +49,10 @@ SCHEDULE = (
     "--group",
     value("--radix", "K", "radix of a k-nomial tree", whole_number),
     choice("--index", ("mpich", "openmpi"), "index rule of the ring"),
-    value("--chunks", "EXPR", "chunk count of your own algorithm, such as n or 2*n"),
+    value("--chunks", "EXPR", "number of chunks of your own algorithm, such as n or 2*n"),
 )
 #: Argument of commands that count bytes of a schedule.
-ROUNDING = choice("--rounding", ("balanced", "ceiling"), "how a vector is cut that does not divide evenly")
+ROUNDING = choice("--rounding", ("balanced", "ceiling"), "division of a vector into chunks of unequal sizes")
 #: Names of the options that only some algorithms have.
 OPTIONS = ("segments", "group", "radix", "index")
 

@@ -44,8 +44,8 @@ MOST_STATE_LINES = 1024
 
 
 @command(
-    "Show an algorithm: who holds what after each round (new entries in brackets), the messages as"
-    " arrows, and counts per rank against the lower bounds, in multiples of the message size m.",
+    "Show an algorithm: the chunks that each rank owns after each round (new ones in brackets), the messages"
+    " as arrows, and counts per rank beside the lower bounds, in multiples of the message size m.",
     None,
     "collective",
     "algorithm",
@@ -53,11 +53,11 @@ MOST_STATE_LINES = 1024
     ROUNDING,
     value("-b --bytes", "SIZE", "counts in bytes for this message size, such as 1M"),
     "--itemsize",
-    several("--only", "", "only this part (repeatable)", choices=SECTIONS),
+    several("--only", "", "only this section (repeatable)", choices=SECTIONS),
     *PICTURES,
     flag("--ascii", "no characters beyond ASCII"),
     "--json",
-    help="an algorithm step by step: who holds what, messages, counts against the lower bound",
+    help="show an algorithm step by step: chunks per rank, messages, counts, lower bounds",
     **JUDGED,
 )
 def show(args: argparse.Namespace) -> int:
@@ -340,7 +340,7 @@ LEGEND = (
     varied("collective", nargs="?", help="such as all_reduce; all if left out"),
     "--json",
     *PICTURES,
-    help="all algorithms with their conditions and cost formulas",
+    help="list all algorithms with their conditions and cost formulas",
 )
 def list_algorithms(args: argparse.Namespace) -> int:
     """Print a table of the algorithms of ``args.collective``, or of each collective; return 0.
@@ -430,15 +430,15 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
 
 
 @command(
-    "Put two algorithms of a collective side by side: counts, tree, and their messages round by round.",
+    "Compare two algorithms of a collective: counts, reduction tree, and messages round by round.",
     None,
     "collective",
     value("first", "", "an algorithm, or FILE.py:FUNCTION"),
-    value("second", "", "the other"),
+    value("second", "", "another algorithm, or FILE.py:FUNCTION"),
     *SCHEDULE,
     *PICTURES,
     "--json",
-    help="two algorithms side by side",
+    help="compare two algorithms side by side",
     **JUDGED,
 )
 def diff(args: argparse.Namespace) -> int:
