@@ -165,7 +165,7 @@ def _refuse_rank_count_after_script(args: argparse.Namespace) -> None:
     """
     for flag_, number in zip(args.args, args.args[1:]):
         if flag_ in ("-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node") and number.isdecimal():
-            script = f"{'-m ' * args.module}{args.script}"
+            script = f"-m {args.script}" if args.module else args.script
             raise InputError(
                 f"{flag_} {number} must stand before {args.script}, whose own argument it is there: "
                 f"spmdsim launch -n {number} {script}"

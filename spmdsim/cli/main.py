@@ -532,4 +532,7 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
     except MemoryError as error:
         if rank is not None:  # The traceback is more useful than one line, because it names the place.
             raise
-        raise InputError(f"there is not enough memory{': ' * bool(str(error))}{one_line(error)}") from None
+        reason = one_line(error)
+        raise InputError(
+            f"there is not enough memory: {reason}" if reason else "there is not enough memory"
+        ) from None

@@ -347,11 +347,13 @@ def require_writable(text: str) -> None:
     path = Path(text)
     target = path if path.exists() else path.parent
     if path.is_dir():
-        wrong = "it is a folder, not a file"
+        reason = "it is a folder, not a file"
+    elif os.access(target, os.W_OK):
+        return
     else:
-        wrong = "" if os.access(target, os.W_OK) else os.strerror(EACCES if target.exists() else ENOENT)
-    if wrong and beside_root():
-        raise InputError(f"cannot write {text!r}: {wrong}")
+        reason = os.strerror(EACCES if target.exists() else ENOENT)
+    if beside_root():
+        raise InputError(f"cannot write {text!r}: {reason}")
 
 
 def require_folder(folder: Path) -> None:
@@ -361,13 +363,14 @@ def require_folder(folder: Path) -> None:
     does not exist. Ranks that do not share rank 0's file system raise nothing.
     """
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    wrong = 0
     if not nearest.is_dir():
-        wrong = ENOTDIR
+        error_number = ENOTDIR
     elif not os.access(nearest, os.W_OK):
-        wrong = EACCES
-    if wrong and beside_root():
-        raise InputError(f"cannot write to {folder}: {os.strerror(wrong)}")
+        error_number = EACCES
+    else:
+        return
+    if beside_root():
+        raise InputError(f"cannot write to {folder}: {os.strerror(error_number)}")
 
 
 @contextmanager

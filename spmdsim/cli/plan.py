@@ -119,10 +119,9 @@ def _parse_layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[L
         src = written_layout(args.src, _parse_mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
         dst = written_layout(args.dst, src.mesh if mesh is None else _parse_mesh(mesh), to_ndim)
-        if _parse_mesh(args.mesh) not in (None, src.mesh, dst.mesh) or _parse_mesh(args.dst_mesh) not in (
-            None,
-            dst.mesh,
-        ):
+        mesh_is_unused = _parse_mesh(args.mesh) not in (None, src.mesh, dst.mesh)
+        target_mesh_is_unused = _parse_mesh(args.dst_mesh) not in (None, dst.mesh)
+        if mesh_is_unused or target_mesh_is_unused:
             refuse_options(args, "--mesh --dst-mesh", "layouts that do not name a mesh of their own")
     partial = dict(src.partial)
     for item in args.partial:

@@ -135,7 +135,8 @@ def main(args: argparse.Namespace) -> int:
             "--run keeps its activations, so --recompute can only be priced; leave one of them out"
         )
     mesh = _mesh_or_ranks(args)
-    graph = as_graph(*_graph_arguments(args, mesh))
+    program, sizes = _read_program(args)
+    graph = as_graph(program, mesh, sizes)
     if args.forward_only:
         graph = replace(graph, training=False)
     settings = Settings(machine=load_machine(args.machine), partial=True, recompute=args.recompute)
@@ -341,31 +342,30 @@ def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | No
     return facts
 
 
-def _graph_arguments(args: argparse.Namespace, mesh: Mesh | int) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the arguments of ``as_graph`` as `(program, mesh, sizes)`.
+def _read_program(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return the program and its sizes as `(program, sizes)`, the arguments of ``as_graph``.
 
     A program file is run to read its definitions.
 
     Args:
         args: the command's arguments: ``program`` or ``file``, and the sizes of :data:`SIZES`; None if not set.
-        mesh: a mesh or a number of ranks, which is returned.
 
     Returns:
-        The name of the built-in program or the function of the program file; ``mesh``; and the sizes that are set, by
-        name, or the shapes of the program file as ``inputs`` and ``parameters``.
+        The name of the built-in program or the function of the program file; and the sizes that are set, by name,
+        or the shapes of the program file as ``inputs`` and ``parameters``.
 
     Raises:
         InputError: If sizes are set for a program file, or the file cannot be run.
     """
     sizes = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
     if args.program:
-        return args.program, mesh, sizes
+        return args.program, sizes
     if sizes:
         raise InputError(f"a program file has its own sizes; --{next(iter(sizes))} is for built-in programs")
     from spmdsim.auto_parallel.programs.record_program import load_program
 
     program, inputs, parameters = load_program(args.file)
-    return program, mesh, {"inputs": inputs, "parameters": parameters}
+    return program, {"inputs": inputs, "parameters": parameters}
 
 
 def _parse_strategy(text: str) -> Any:

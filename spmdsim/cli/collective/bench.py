@@ -221,7 +221,6 @@ def _measure_rows(
         measure_call,
     )
     from spmdsim.cost import load_machine
-    from spmdsim.cost.closed_forms import bus_factor
 
     machine = load_machine(args.machine) if args.machine else None
     counts = list(dict.fromkeys(fit_case(name, comm, nbytes, dtype).count for nbytes in sizes))
@@ -235,22 +234,49 @@ def _measure_rows(
                 call = bind_emulated_call(schedule, case, comm, result)
             seconds = measure_call(call, comm, args.warmup_iters, args.iters)
             wrong = sum(comm.allgather(case.wrong(result)))
-            algbw = case.nbytes / seconds / 1e9
-            predicted = _predict_seconds(machine, schedule, name, case) if machine else None
-            yield BenchRow(
-                label,
-                case.nbytes,
-                case.count,
-                dtype.name,
-                "sum" if case.promise.reduces else "none",
-                0 if case.promise.rooted else -1,
-                seconds,
-                algbw,
-                algbw * bus_factor(name, case.size),
-                wrong,
-                predicted,
-                machine.between(predicted) if machine and predicted is not None else None,
-            )
+            predicted: float | None = None
+            interval: tuple[float, float] | None = None
+            if machine is not None:
+                predicted = _predict_seconds(machine, schedule, name, case)
+                interval = None if predicted is None else machine.between(predicted)
+            yield _make_row(label, case, seconds, wrong, predicted, interval)
+
+
+def _make_row(
+    label: str,
+    case: MeasuredCase,
+    seconds: float,
+    wrong: int,
+    predicted: float | None,
+    interval: tuple[float, float] | None,
+) -> BenchRow:
+    """Return the row of a measured case, with its bandwidths in GB/s (1e9 bytes per second).
+
+    Args:
+        label: the algorithm; "native" for the library's own call.
+        case: the collective, its size and its element type.
+        seconds: the measured seconds of a call.
+        wrong: number of wrong elements on all ranks.
+        predicted: the predicted seconds; None without a prediction.
+        interval: the lowest and highest predicted seconds; None without an interval.
+    """
+    from spmdsim.cost.closed_forms import bus_factor
+
+    algbw = case.nbytes / seconds / 1e9
+    return BenchRow(
+        algorithm=label,
+        nbytes=case.nbytes,
+        count=case.count,
+        dtype=case.dtype.name,
+        redop="sum" if case.promise.reduces else "none",
+        root=0 if case.promise.rooted else -1,
+        seconds=seconds,
+        algbw=algbw,
+        busbw=algbw * bus_factor(case.collective, case.size),
+        wrong=wrong,
+        predicted=predicted,
+        interval=interval,
+    )
 
 
 def _predict_seconds(

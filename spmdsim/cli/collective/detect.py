@@ -268,11 +268,18 @@ def _print_findings(
             f"{finding.table} ({finding.library_name})" if finding.table else "no table",
             finding.why,
             ", ".join(finding.bits) or "none",
-            finding.verdict + "; bits differ by rank!" * (not finding.same_on_all and name == "all_reduce"),
+            _verdict_text(finding, name),
         )
         for finding in findings
     ]
     say("", Table(columns, rows, right=(0,)))
+
+
+def _verdict_text(finding: DetectedAlgorithm, name: str) -> str:
+    """Return the verdict for the table; that of an all_reduce states if bits differ by rank."""
+    if name == "all_reduce" and not finding.same_on_all:
+        return f"{finding.verdict}; bits differ by rank!"
+    return finding.verdict
 
 
 def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:

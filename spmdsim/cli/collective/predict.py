@@ -289,7 +289,10 @@ def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
         InputError: If a size cannot be parsed, or the sizes do not grow.
     """
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
-    end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
+    if args.end:
+        end = parse_bytes(args.end)
+    else:
+        end = begin if many_ranks else max(begin, parse_bytes("64M"))
     return growing_sizes(begin, end, args.factor)
 
 

@@ -87,9 +87,8 @@ def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
     algorithms that will run. A name with ".py" in it is a user's.
     """
     if not any(".py" in name for name in names):
-        refuse_options(
-            args, "--chunks", f"FILE.py:FUNCTION: {' and '.join(names)} say{'s' * (len(names) == 1)} which"
-        )
+        verb = "says" if len(names) == 1 else "say"
+        refuse_options(args, "--chunks", f"FILE.py:FUNCTION: {' and '.join(names)} {verb} which")
 
 
 def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
