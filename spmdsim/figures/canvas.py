@@ -87,7 +87,10 @@ def number(value: float) -> str:
 
 
 def width_of(text: str, size: float = FONT) -> float:
-    """Return the width of a text in pixels; ``size`` is the font size."""
+    """Return the width of a text in pixels; ``size`` is the font size in pixels.
+
+    All letters of the monospaced font count as equally wide.
+    """
     return len(text) * LETTER * size / FONT
 
 
@@ -125,14 +128,16 @@ class Canvas:
     ) -> None:
         """Draw words with their base line at ``y``.
 
+        Words are escaped for SVG. The drawing is extended so that it includes them, but not to the left or above.
+
         Args:
             x: horizontal position, in pixels.
-            y: base line.
-            words: the text.
-            kind: CSS class: "title", "faint" or "bad"; "" for plain words.
+            y: base line, in pixels; y increases downwards.
+            words: one line of text.
+            kind: CSS class: "title" (large and bold), "faint" or "bad" (red); "" for plain words.
             anchor: "start", "middle" or "end": the point of the text that is at ``x``.
             colour: colour of the letters; "" for that of the class.
-            title: text that a pointer or a screen reader shows.
+            title: text that a pointer or a screen reader shows; "" for none.
         """
         text_width = width_of(words, 14 if kind == "title" else FONT)
         self.reach(x + {"start": text_width, "middle": text_width / 2, "end": 0}[anchor], y + 4)
@@ -155,18 +160,21 @@ class Canvas:
         shade: float = 0.0,
         hatched: bool = False,
     ) -> None:
-        """Draw a box with lines of words in its middle; stripes and hatching do not cross the words.
+        """Draw a box with lines of words in its middle.
+
+        Stripes and hatching do not cross the words. Words that are too wide are drawn beyond the box.
 
         Args:
             x: left edge, in pixels.
             y: upper edge.
             width: width of the box.
             height: height of the box.
-            words: lines of text.
-            index: number of the fill; None for no fill. Boxes beyond the number of colours are striped.
-            title: text that a pointer or a screen reader shows.
-            shade: opacity of grey over a box without a fill, 0 to 1.
-            hatched: True if the box is an addend, not a replica.
+            words: lines of text, 14 pixels apart; [] for none.
+            index: number of the fill, 0 and up; None for no fill. The number of colours is 8. Numbers from 8 on have
+                the colours again with stripes of three kinds. From 32 on, boxes look like those of smaller numbers.
+            title: text that a pointer or a screen reader shows; "" for none.
+            shade: opacity of grey over the box, 0 to 1; only used if ``index`` is None.
+            hatched: True for close slanted lines, which mark an addend.
         """
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
@@ -194,7 +202,14 @@ class Canvas:
     def plate(self, x: float, y: float, words: str, fill: str) -> None:
         """Draw a box of the colour ``fill`` behind words, so that stripes do not cross them.
 
-        The words are centred at ``x``, and their base line is at ``y``.
+        The words themselves are not drawn. They will be centred at ``x``, and their base line will be at ``y``
+        (pixels).
+
+        Args:
+            x: the middle of the box.
+            y: base line of the words; the box begins 11 pixels above it and is 14 high.
+            words: the text, for the width.
+            fill: colour of the box.
         """
         plate_width = width_of(words) + 4
         self.parts.append(
@@ -210,8 +225,8 @@ class Canvas:
             y: upper edge.
             width: width of the box; at least half a pixel is drawn.
             height: height of the box.
-            fill: its colour.
-            title: text that a pointer or a screen reader shows.
+            fill: its colour, such as "#56b4e9".
+            title: text that a pointer or a screen reader shows; "" for none.
         """
         self.reach(x + width, y + height)
         self.parts.append(
@@ -232,6 +247,8 @@ class Canvas:
     ) -> None:
         """Draw a straight line, or a curve if ``bend`` is not 0.
 
+        The size of the drawing includes both ends, but not the bulge of a curve.
+
         Args:
             x1: start, in pixels.
             y1: start.
@@ -239,8 +256,9 @@ class Canvas:
             y2: end.
             kind: CSS class: "line" for a faint line, "edge" for a dark one.
             extra: further SVG attributes as text that begins with a blank, such as a colour or dashes.
-            title: text that a pointer or a screen reader shows.
-            bend: distance of the middle of the curve from the straight line.
+            title: text that a pointer or a screen reader shows; "" for none.
+            bend: distance in pixels of the middle of the curve from the straight line. A positive number bends a line
+                from left to right downwards.
         """
         self.reach(max(x1, x2), max(y1, y2))
         command = "L"
@@ -263,11 +281,11 @@ class Canvas:
         """Draw one side of a three-dimensional box as a filled parallelogram.
 
         Args:
-            corners: its four corners, in order around it.
-            index: number of its fill.
+            corners: its four corners ``(x, y)`` in pixels, in order around it.
+            index: number of its fill, as in :meth:`cell`, but without stripes.
             shade: opacity of black over the fill, 0 to 1.
-            title: text that a pointer or a screen reader shows.
-            hatched: True if the box is an addend, not a replica.
+            title: text that a pointer or a screen reader shows; "" for none.
+            hatched: True for close slanted lines, which mark an addend.
         """
         self.reach(max(x for x, _ in corners), max(y for _, y in corners))
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
@@ -279,7 +297,15 @@ class Canvas:
             self.parts.append(_hatching(corners, fill_of(index)[1]))
 
     def table(self, table: Table, y: float) -> None:
-        """Draw a table at the left edge, with its title and notes; its upper edge is at ``y``."""
+        """Draw a table at the left edge, with its title and notes.
+
+        Columns are as wide as their longest cell and two letters. All rows are drawn; :meth:`Table.shorten` limits
+        them.
+
+        Args:
+            table: the table.
+            y: its upper edge, in pixels.
+        """
         head, *rows = table.cells
         widths = [(max(map(len, column)) + 2) * LETTER for column in zip(head, *rows)]
         starts = [sum(widths[:k]) for k in range(len(widths) + 1)]
@@ -315,9 +341,9 @@ class Canvas:
             x2: end, where the head is.
             y2: end.
             colour: colour of line and head; "" for that of words.
-            title: text that a pointer or a screen reader shows.
+            title: text that a pointer or a screen reader shows; "" for none.
             dashed: True for a dashed line.
-            wide: width of the line.
+            wide: width of the line, in pixels.
         """
         self.reach(max(x1, x2), max(y1, y2))
         length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
@@ -351,10 +377,10 @@ HATCH_OPACITY = 0.45
 def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
     """Return the SVG path of close lines over a parallelogram, which mark an addend.
 
-    The lines rise to the right.
+    The lines rise to the right, and are 6 pixels apart along the sides.
 
     Args:
-        corners: the four corners, in order around it.
+        corners: the four corners ``(x, y)`` in pixels, in order around it, the upper left one first.
         letters: colour of the lines; "" for that of words.
     """
     (x0, y0), (x1, y1), _, (x3, y3) = corners
@@ -376,7 +402,8 @@ def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
 def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
     """Return the SVG path of wide white lines over a box, to distinguish boxes of one fill.
 
-    It is no SVG pattern, because patterns of two pictures on a page could have the same name.
+    The lines are 9 pixels apart. They are no SVG pattern, because patterns of two pictures on a page could have one
+    name.
 
     Args:
         x: left edge, in pixels.
@@ -402,11 +429,14 @@ def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
 def svg(canvas: Canvas, title: str, margin: float = 12, description: str = "") -> str:
     """Return a drawing as one SVG image with its style, which needs no other file.
 
+    The text is a complete ``<svg>`` element with a background, and ends with a newline. Its size is that of the drawing
+    and the margins, rounded up to pixels.
+
     Args:
         canvas: the drawing.
         title: title of the image.
         margin: margin on all sides, in pixels.
-        description: text that screen readers read after the title.
+        description: text that screen readers read after the title; "" for none.
     """
     desc = f"<desc>{escape(description)}</desc>" if description else ""
     width, height = ceil(canvas.width + 2 * margin), ceil(canvas.height + 2 * margin)

@@ -59,7 +59,10 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
 
     If the prediction has one size, the only table has a column per rank count. Otherwise each rank count has a table
     with a column per size. The last rows are the lower bound and the price that plans use. "*" marks the fastest
-    algorithm.
+    algorithm of a column, and "-" an algorithm without a price.
+
+    Args:
+        prediction: the prediction, with at least one point (a rank count with a size).
     """
     over_ranks = len({point.nbytes for point in prediction.points}) == 1
     blocks: dict[int, list[PredictedPoint]] = {}
@@ -80,21 +83,31 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
 
 
 def _time_cell(point: PredictedPoint, name: str) -> str:
+    """Return the microseconds of an algorithm at a point, such as "12.3*" for the fastest one.
+
+    Other times end with a blank, so that digits are aligned. Return "- " if the algorithm has no price at the point.
+    """
     if name not in point.seconds:
         return "- "
     return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
 
 
 def crossover_words(crossover: Crossover) -> str:
-    """Return a sentence about the size from which another algorithm is fastest."""
+    """Return a sentence about the size from which another algorithm is fastest.
+
+    An example is "on 8 ranks: ring is faster than recursive_doubling from 29.64 KiB on".
+    """
     return f"on {many(crossover.ranks, 'rank')}: {crossover.after} is faster than {crossover.before} from {bytes_text(crossover.nbytes)} on"
 
 
 def measured_words(prediction: Prediction) -> list[str]:
     """Return a list with one remark if the library's call is predicted beyond measured sizes.
 
-    Otherwise the list is empty. A machine file has measured times of calls up to some size; times beyond it are a
-    guess.
+    Otherwise the list is empty, also if nothing was measured. A machine file has measured times of calls up to some
+    size; times beyond it are a guess. The largest size that was measured on any of the rank counts counts.
+
+    Args:
+        prediction: the prediction, whose points may have the library's own call as "native".
     """
     native_points = [point for point in prediction.points if "native" in point.seconds]
     ranks = {point.ranks for point in native_points}
@@ -114,12 +127,13 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     """Return a plot of predicted times with a line per algorithm.
 
     The horizontal axis has rank counts if the prediction has several, else sizes. With several of both, each algorithm
-    has a line per size.
+    has a line per size. Points at size 0 or without a time are left out. Vertical lines mark crossovers, if the axis
+    has sizes.
 
     Args:
         prediction: the prediction.
         most: largest number of lines, of the fastest algorithms; None for all. If more algorithms are fastest at some
-            point, all of these are drawn.
+            point, all of these are drawn. The plot has the names of the others.
     """
     over_ranks = len({point.ranks for point in prediction.points}) > 1
     has_sizes = over_ranks and len({point.nbytes for point in prediction.points}) > 1
@@ -149,8 +163,10 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
 def _choose_lines(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
     """Return the names of the lines to draw, with those that are fastest at some point first.
 
+    Both groups are ordered by their least seconds at any point.
+
     Args:
-        lines: the points ``(x, seconds)`` of each line.
+        lines: the points ``(x, seconds)`` of each line, by name.
         most: largest number of names, unless more lines are fastest at some point; None for all names.
     """
     least: dict[float, tuple[float, str]] = {}
@@ -166,7 +182,14 @@ SIZES = tuple(4.0**k for k in range(2, 13))
 
 
 def machine_figure(machine: Machine) -> Figure:
-    """Draw times of a machine's messages and collectives over sizes, and a table of its numbers."""
+    """Draw times of a machine's messages and collectives over sizes, and a table of its numbers.
+
+    The plot has one message, and all_reduce, all_gather and all_to_all on 8 ranks, for 16 bytes to 16 MiB. A note has
+    the certainty of the machine's predictions.
+
+    Args:
+        machine: the machine.
+    """
     lines = [Line("one message", tuple((size, machine.message_seconds(size)) for size in SIZES))]
     for name in ("all_reduce", "all_gather", "all_to_all"):
         points = tuple((size, machine.seconds(name, 8, int(size))) for size in SIZES)
@@ -193,7 +216,8 @@ def machine_figure(machine: Machine) -> Figure:
 def prediction_figure(prediction: Prediction) -> Figure:
     """Draw a prediction: at most 8 lines of times over sizes or rank counts, and tables.
 
-    A single point has no plot. The tables have the first :data:`MOST_COLUMNS` points.
+    If more algorithms are fastest at some point, all of these are drawn. A single point has no plot. The tables have
+    the first :data:`MOST_COLUMNS` points. Notes name what is not drawn, and the algorithms without a price.
     """
     plot = prediction_plot(prediction, 8)
     drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
@@ -223,8 +247,8 @@ Point = tuple[float, float]
 def topology_figure(topology: Topology) -> Figure:
     """Draw the ranks, switches and links of a topology, and a table of distances.
 
-    Links are drawn for at most :data:`MOST_RANKS` ranks. The distance of two ranks is their number of links, for the
-    first :data:`MOST_PAIRS` ranks.
+    Links are drawn for at most :data:`MOST_RANKS` ranks, and for tori of at most three dimensions. The distance of two
+    ranks is their number of links, for the first :data:`MOST_PAIRS` ranks.
     """
     distances, most = _draw_distances(topology)
     rows = (
@@ -246,7 +270,8 @@ def topology_figure(topology: Topology) -> Figure:
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
     """Return the positions of ranks and switches in pixels, all at least 0.
 
-    Return None for a torus of more than three dimensions, which cannot be drawn.
+    A position is a pair ``(x, y)``, y downwards, for the centre of a rank or switch. Keys are places: tier 0 has the
+    ranks, higher tiers have switches. Return None for a torus of more than three dimensions, which cannot be drawn.
 
     >>> from spmdsim.cost.topology import Flat
     >>> list(positions(Flat(2, 1e9)).values())
@@ -267,7 +292,8 @@ def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
 def _place_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
     """Return the positions of a torus's ranks in pixels; None for more than three dimensions.
 
-    One dimension is a circle, two are a grid, and three are grids behind each other.
+    One dimension is a circle, two are a grid, and three are grids behind each other. Coordinates can be negative. Keys
+    are ``TopologyPlace(0, rank)``.
     """
     if len(torus.dims) == 1:
         count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
@@ -321,7 +347,8 @@ def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
 def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
     """Return positions in pixels with ranks at the bottom and each tier of switches above.
 
-    Each tier is as wide as the ranks.
+    Each tier is as wide as the ranks. Only places at the end of a link of ``topology`` have a position. Tiers are 80
+    pixels apart, ranks 34.
     """
     all_places = {location for link in range(len(topology.capacity)) for location in topology.ends(link)}
     tiers = Counter(location.tier for location in all_places)
@@ -336,7 +363,12 @@ def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
     """Draw links as lines, ranks as filled boxes with numbers, and switches as open boxes.
 
-    Links between the same two places are one line. Faster links are wider.
+    Links between the same two places are one line, with the colour and width of the first of them. The fastest links
+    are twice as wide as slow ones. A pointer shows the names of the links and their bytes per second.
+
+    Args:
+        topology: the topology, of whose links both ends are in ``places`` or the link is not drawn.
+        places: the centre of each rank and switch, in pixels.
     """
     out = Canvas()
     margin, top = 30.0, 24.0
@@ -366,10 +398,10 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
 
 
 def _link_colour(topology: Topology, link: int) -> str:
-    """Return the colour of a link.
+    """Return the colour of a link, as CSS.
 
     It depends on the dimension in a torus, and on the kind (local or global) in a dragonfly. Other links, also those
-    from ranks to routers, are faint.
+    from ranks to routers, are faint. ``link`` is the link's number in ``topology``.
     """
     if isinstance(topology, Torus):
         return ink_of(link // (2 * topology.ranks))
@@ -381,7 +413,12 @@ def _link_colour(topology: Topology, link: int) -> str:
 def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
     """Return True if a link connects the two ends of a row or column of a torus, to be bent.
 
-    Return False for a torus of one dimension, which is drawn as a circle.
+    Return False for a torus of one dimension, which is drawn as a circle, and for dimensions of size 2.
+
+    Args:
+        torus: the torus.
+        a: the rank at one end of the link.
+        b: the rank at the other end.
     """
     if len(torus.dims) == 1:
         return False
@@ -393,6 +430,9 @@ def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
 
 def _draw_distances(topology: Topology) -> tuple[Canvas, int]:
     """Draw a table of the number of links between each two of the first ranks.
+
+    The first :data:`MOST_PAIRS` ranks of ``topology`` are in it. Larger numbers have darker cells; a rank and itself
+    have "·".
 
     Returns:
         The drawing, and the largest number of links in it (at least 1).

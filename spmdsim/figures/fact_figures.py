@@ -24,7 +24,11 @@ def _draw_terms(rule: Rule) -> Canvas:
     """Draw the terms of a rule: a row per operand and result, and a cell per dimension.
 
     Cells of equal colour have the same factor, the letter of a dimension in the rule. A dimension of several factors
-    has the colour of the first.
+    has the colour of the first; one of no factor (size 1) has no colour. A pointer shows if the first factor may be
+    split.
+
+    Args:
+        rule: the rule, such as that of ``"m k, k n -> m n"``.
     """
     results = [f"result {k}" if len(rule.outputs) > 1 else "result" for k in range(len(rule.outputs))]
     terms = [(f"operand {k}", term) for k, term in enumerate(rule.inputs)] + list(zip(results, rule.outputs))
@@ -50,7 +54,8 @@ def _draw_terms(rule: Rule) -> Canvas:
 def rule_figure(rule: Rule) -> Figure:
     """Draw the rule of an operator, and a table of its other fields.
 
-    Cells of one colour are one factor.
+    Cells of one colour are one factor (a letter of the rule). Empty fields are not in the table; without fields there
+    is no table.
     """
     facts = facts_of(rule).items()
     rows = [
@@ -61,7 +66,13 @@ def rule_figure(rule: Rule) -> Figure:
 
 
 def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
-    """Draw an operator: its rule, if it does not depend on the operands, and its other fields."""
+    """Draw an operator: its rule, if it does not depend on the operands, and its other fields.
+
+    The note is the first line of the operator's docstring. Empty fields are left out.
+
+    Args:
+        operator: the operator, or the public function that calls it.
+    """
     op = getattr(operator, "_op", operator)
     facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
     rule = facts.pop("rule", None)
@@ -73,7 +84,11 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
 
 
 def bound_figure(bound: BoundRule) -> Figure:
-    """Draw a rule that is bound to shapes: its terms, and a table of the sizes of factors."""
+    """Draw a rule that is bound to shapes: its terms, and a table of the sizes of factors.
+
+    The title of the table has the floating-point operations of the whole operator. A column states if a factor may be
+    split.
+    """
     unsplit, columns = bound.rule.whole, ("factor", "size", "may be split")
     rows = tuple(
         (name, f"{size:,}", "no" if name in unsplit else "yes") for name, size in bound.sizes.items()
@@ -85,7 +100,11 @@ def bound_figure(bound: BoundRule) -> Figure:
 def strategy_figure(strategy: Strategy) -> Figure:
     """Draw a cell per mesh axis with the factor that it splits.
 
-    A cell without a factor says "repeats", or which reduction is pending.
+    A cell without a factor says "repeats" (its ranks compute equal results), or which reduction is pending. These cells
+    have no colour, except for pending reductions.
+
+    Args:
+        strategy: the strategy: the mesh axes that split each factor of an operator's rule.
     """
     factor_of = {axis: factor for factor, axes in strategy.splits for axis in axes}
     reduction_op = {axis: op for axis, _, op in strategy.passed}
@@ -101,7 +120,14 @@ def strategy_figure(strategy: Strategy) -> Figure:
 
 
 def world_figure(world: Any) -> Figure:
-    """Draw a table of facts about a world: its ranks, those of this process, and its kind."""
+    """Draw a table of facts about a world: its ranks, those of this process, and its kind.
+
+    At most 8 ranks of this process are listed. The table also has the machine whose prices choose plans, if the world
+    has one.
+
+    Args:
+        world: a world, such as a LockStep or MPIWorld; nothing is communicated.
+    """
     kinds = {
         "LockStep": "all ranks in this process, in lock step",
         "ShapeOnly": "no data: shapes, bytes and times only",
@@ -128,7 +154,10 @@ def tuned_figure(tuned: TunedSteps) -> Figure:
 
 
 def module_figure(module: Module) -> Figure:
-    """Draw a table of the parameters of a module, with shapes, types and layouts."""
+    """Draw a table of the parameters of a module, with shapes, types and layouts.
+
+    Parameters of inner modules are included; the title has the number of all elements. Values are not read.
+    """
     rows = tuple(
         (name, "x".join(map(str, parameter.shape)) or "scalar", str(parameter.dtype), str(parameter.layout))
         for name, parameter in module.named_parameters()
@@ -142,7 +171,8 @@ def module_figure(module: Module) -> Figure:
 def verdict_figure(verdict: Verdict) -> Figure:
     """Draw the error of a verdict and the allowed error on one scale, above a table.
 
-    The table is about the worst element. Without an allowed error, or with an infinite error, there is no scale.
+    The table is about the worst element: its rank and index, the expected and the computed value. Without an allowed
+    error, or with an infinite error, there is no scale. Errors and allowed errors are the largest ones of the verdict.
     """
     canvas = Canvas()
     good, words = verdict.ok, f"{'✓' if verdict.ok else '✗'} {verdict.word}"

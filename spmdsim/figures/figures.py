@@ -78,7 +78,13 @@ class Figure(ShortRepr):
 
     @property
     def svg(self) -> str:
-        """The figure as one SVG image, with all parts below each other."""
+        """The figure as one SVG image, with title, notes and all parts below each other.
+
+        Tables have at most ``most_rows`` rows. Screen readers get the notes, or without notes the words of the drawing.
+
+        Raises:
+            InputError: If the SVG has more than ``MOST_BYTES`` characters.
+        """
         image, y = Canvas(), 12.0
         for k, line in enumerate((self.title, *self.notes)):
             image.text(0, y, line, _kind(line) if k else "title")
@@ -103,13 +109,13 @@ class Figure(ShortRepr):
     def fragment(self, heading: str) -> str:
         """Return the figure as HTML with its style: title, notes, drawings and tables.
 
-        Tables have at most ``most_rows`` rows.
+        The text is one ``<div>`` element. Drawings are SVG images that scroll. Tables have at most ``most_rows`` rows.
 
         Args:
             heading: the HTML element of the title, such as ``h2``.
 
         Raises:
-            InputError: If the HTML has more than ``MOST_BYTES`` bytes.
+            InputError: If the HTML has more than ``MOST_BYTES`` characters.
         """
         lines = [f"<{heading}>{escape_words(self.title)}</{heading}>"]
         lines += [f'<p class="{_kind(line)}">{escape_words(line)}</p>' for line in self.notes]
@@ -135,7 +141,8 @@ def _check_size(text: str, title: str) -> str:
     """Return the picture ``text`` unchanged.
 
     Raises:
-        InputError: If it has more than ``MOST_BYTES`` characters; ``title`` names the picture in the error.
+        InputError: If it has more than ``MOST_BYTES`` characters; ``title`` names the picture in the error, with at
+            most 80 characters.
     """
     if len(text) > MOST_BYTES:
         raise InputError(
@@ -148,7 +155,10 @@ def _check_size(text: str, title: str) -> str:
 def page(title: str, figures: Sequence[Figure]) -> str:
     """Return an HTML page of figures below each other, which needs no other file.
 
-    If the only figure has the title of the page, the title appears once.
+    The text is a complete document. If the only figure has the title of the page, the title appears once.
+
+    Raises:
+        InputError: If a figure has more than ``MOST_BYTES`` characters.
     """
     is_titled = len(figures) == 1 and figures[0].title == title
     body = "".join(figure_of_page.fragment("h1" if is_titled else "h2") for figure_of_page in figures)
@@ -196,13 +206,17 @@ DRAWN: dict[str, str] = {
 def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
     """Return the figure of a value that the package returns, or of a list of values.
 
+    A value whose class has no figure of its own gets a table of its public fields. A Figure is returned unchanged.
+
     Args:
-        value: the value.
-        shape: a global shape, if the value is a layout; the figure then shows the tensor with its shards.
+        value: the value; or a list or tuple of values, of which at most 16 are drawn.
+        shape: a global shape, if the value is a layout; the figure then shows the tensor with its shards. None for all
+            other values.
 
     Raises:
         UsageTypeError: If the value does not belong to the package.
         InputError: If a shape is passed with a value that is not a layout.
+        LayoutError: If the layout does not fit the shape.
 
     >>> from spmdsim.core import Mesh
     >>> print(figure(Mesh((2, 2), ("dp", "tp"))).text)
@@ -244,7 +258,14 @@ def _value_words(value: object, drawn: Figure, width: int) -> list[Words]:
 def _figure_of_several(values: Sequence[Any]) -> Figure:
     """Draw several values below each other; trade-offs of a search are one plot.
 
-    At most ``MOST_FIGURES`` values are drawn.
+    At most ``MOST_FIGURES`` values are drawn; a note has the number of all.
+
+    Args:
+        values: values that the package returned, at least one. Trade-offs are drawn as one plot if all values are
+            trade-offs.
+
+    Raises:
+        UsageTypeError: If one of the drawn values does not belong to the package.
     """
     names = {f"{type(value).__module__}.{type(value).__qualname__}" for value in values}
     if names == {"spmdsim.auto_parallel.frontier.TradeOff"}:
@@ -259,7 +280,12 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
     """Combine several figures to one figure, below each other, each with its title and notes.
 
-    ``title`` and ``notes`` are those of the combined figure.
+    The limits of their tables (``most_rows``) are replaced by the default.
+
+    Args:
+        title: title of the combined figure.
+        figures: the figures.
+        notes: lines below the title of the combined figure.
     """
     parts: list[Part] = []
     for item in figures:
@@ -276,9 +302,13 @@ def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) 
 
 
 def facts_figure(value: Any) -> Figure:
-    """Draw a table of the public fields of a value.
+    """Draw a table of the public fields of a value; without fields there is no table.
 
-    Text of the value is its title if it is one short line, else notes of at most ``MOST_LINES`` lines.
+    The value's text is part of the title if it is one line of less than 80 characters. Otherwise it is the notes, of at
+    most ``MOST_LINES`` lines. A text that equals ``repr(value)`` is left out.
+
+    Args:
+        value: any object of the package.
     """
     name = type(value).__name__
     rows = [(key, shorten_value(fact)) for key, fact in facts_of(value).items()]
@@ -291,7 +321,11 @@ def facts_figure(value: Any) -> Figure:
 def facts_of(value: Any) -> dict[str, Any]:
     """Return the public fields of a dataclass or named tuple, or the attributes of a value.
 
-    The dict has them by name.
+    Args:
+        value: any object; properties are not read.
+
+    Returns:
+        The values by name, without names that begin with "_". {} if there are none.
     """
     if is_dataclass(value):
         names = [f.name for f in fields(value)]
@@ -306,7 +340,8 @@ def facts_of(value: Any) -> dict[str, Any]:
 def shorten_value(value: object, most: int = 90) -> str:
     """Return a value as one line of at most ``most`` characters.
 
-    Functions and values with a name are written by their name; more than 8 entries by their number.
+    Functions and values with a name are written by their name, lists of more than 8 entries by their number. A dict has
+    its first 8 entries. Floats have 6 digits. Blanks and line breaks become one blank. A longer text ends with "...".
 
     >>> shorten_value((1, 2)), shorten_value("x" * 100, 10)
     ('1, 2', 'xxxxxxx...')
@@ -337,7 +372,7 @@ def side_by_side(drawings: Sequence[tuple[str, Canvas]], most: float = 880, gap:
     """Arrange drawings in rows from left to right; return them as one drawing.
 
     Args:
-        drawings: for each drawing a line of words above it, which may be empty.
+        drawings: for each drawing a line of words above it, which may be "", and the drawing.
         most: largest width of a row, in pixels; a wider drawing has a row of its own.
         gap: distance between drawings, in pixels.
     """

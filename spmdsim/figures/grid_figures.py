@@ -57,7 +57,17 @@ def mesh_figure(mesh: Mesh) -> Figure:
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
-    """Draw the grid of ranks with their shards, and for a ``shape`` also the tensor."""
+    """Draw the grid of ranks with their shards, and for a ``shape`` also the tensor.
+
+    Notes explain the colours, the numbers and a pending reduction.
+
+    Args:
+        layout: the layout.
+        shape: the global shape of a tensor; None draws the grid only.
+
+    Raises:
+        LayoutError: If the layout does not fit the shape.
+    """
     reduction = partial_reduction(layout)
     notes = [ownership_words(layout)]
     if reduction is not None:
@@ -83,7 +93,10 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
 def layout_words(layout: Layout, shape: Sequence[int] | None, width: int) -> list[Words]:
     """Return text of the grid of ranks, and with a ``shape`` also of the tensor with its shards.
 
-    ``width`` is the largest number of characters of a line.
+    Args:
+        layout: the layout.
+        shape: the global shape; None for the grid only.
+        width: the largest number of characters of a line.
     """
     words: list[Words] = [rank_grid(layout, width).rich()]
     return words if shape is None else [*words, "", draw_shards(layout, shape, width).rich()]
@@ -92,7 +105,7 @@ def layout_words(layout: Layout, shape: Sequence[int] | None, width: int) -> lis
 def tensor_figure(tensor: Tensor) -> Figure:
     """Draw the layout of a tensor, with its bytes in all and on the first rank.
 
-    The values are not read.
+    The bytes on the first rank are those of its shard. The values are not read, and nothing is communicated.
     """
     layout, shape, itemsize = tensor.layout, tensor.meta.shape, tensor.dtype.itemsize
     figure = layout_figure(layout, shape)
@@ -115,12 +128,13 @@ def _fill(layout: Layout, shard: int) -> int | None:
 def _draw_grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
     """Draw the ranks of the mesh as cells.
 
-    The last two axes are rows and columns. Each combination of indices of the other axes has a panel.
+    The last two axes are rows and columns. Each combination of indices of the other axes has a panel. Large meshes are
+    abbreviated with gaps.
 
     Args:
         layout: the layout.
         shape: shape of the tensor, to show the bounds of shards; None to omit them.
-        plain: True to draw the ranks only.
+        plain: True to draw the ranks only, without shards and colours.
     """
     panels = [
         panel and (panel.name, _draw_panel(layout, shape, panel, plain)) for panel in rank_panels(layout.mesh)
@@ -143,11 +157,14 @@ def _draw_gap() -> tuple[str, Canvas]:
 def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
     """Draw one table of ranks, each with the number of its shard and of its addend.
 
+    Cells have the colour of their shard, and are hatched if a reduction is pending. With more than :data:`MOST_NAMED`
+    columns, cells lack the word "rank".
+
     Args:
         layout: the layout.
         shape: shape of the tensor, whose bounds a pointer shows; None to omit them.
-        panel: the ranks of the table.
-        plain: True to draw the ranks only.
+        panel: the ranks of the table; None among them is drawn as a gap.
+        plain: True to draw the ranks only, without shards and colours.
     """
     mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
     reduction = None if plain else partial_reduction(layout)
@@ -191,8 +208,13 @@ def _owned_text(layout: Layout, shape: Sequence[int] | None, rank: int) -> str:
 def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
     """Draw the tensor with its shards, cut at their bounds.
 
-    Two dimensions are rows and columns. If more dimensions are split, there is a drawing for each block of the others.
-    A tensor of three dimensions with few blocks is also drawn as a block in space.
+    Two dimensions are rows and columns. If more dimensions are split, there is a drawing for each block of the others,
+    at most ``MOST_PANELS`` of them. A tensor of three dimensions with at most ``MOST_BLOCKS`` blocks in each is also
+    drawn as a block in space.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
     """
     row, column, others = drawn_dims(layout, shape)
     counts = [layout.cuts[dim] for dim in others]
@@ -215,7 +237,12 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
 def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
     """Draw a tensor of three dimensions, seen from the front, above and the right.
 
-    There are gaps between shards. Shards in front have their owners; those behind have their number on a visible side.
+    All shards have one size, and there are gaps between them. Shards in front have their owners; those behind have
+    their number on a visible side. Dimension 0 goes back, 1 down, and 2 to the right.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape, whose bounds a pointer shows.
     """
     canvas = Canvas()
     depth_cuts, height_cuts, width_cuts = layout.cuts
@@ -253,7 +280,15 @@ def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
 
 
 def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]) -> str:
-    """Return words for a shard: its number, its bounds, and the ranks that own it or its addends."""
+    """Return words for a shard: its number, its bounds, and the ranks that own it.
+
+    If a reduction is pending, the ranks own addends of it.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
+        blocks: the number of the shard's block by dimension; missing dimensions have block 0.
+    """
     (name, ranks), _ = owners_text(layout, blocks)
     box = box_text(layout.bounds(shape, owner_of(layout, blocks)))
     shard, _, reduced = name.partition(" = ")
@@ -266,8 +301,13 @@ def _edge_labels(
     """Return the labels of the edges between drawn blocks of a dimension, as ``(edge, text)``.
 
     Edge ``k`` is the one before ``blocks[k]``; its text is the first index of that block. The edge after the last block
-    has the size of the dimension. The edge before a gap, where ``blocks[k]`` is None, has no label. The list is empty
-    if ``dim`` is None.
+    has the size of the dimension. The edge before a gap has no label.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
+        dim: the dimension; None gives [].
+        blocks: numbers of the drawn blocks; None for a gap.
     """
     if dim is None:
         return []
@@ -285,12 +325,13 @@ def _draw_boxes(
     """Draw the blocks of two dimensions with their owners, to scale if no block is empty.
 
     At most ``MOST_BLOCKS`` blocks per dimension are drawn, with a gap instead of the others. Addends are hatched.
+    Labels at the edges are indices of elements.
 
     Args:
         layout: the layout of the tensor.
         shape: its global shape.
-        row: the dimension that goes down, or None.
-        column: the dimension that goes to the right, or None.
+        row: the dimension that goes down, or None for a single row.
+        column: the dimension that goes to the right, or None for a single column.
         chosen: for each other split dimension, the number of its block that is drawn.
     """
     out = Canvas()
@@ -334,6 +375,8 @@ def _block_edges(
     layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None], least: float
 ) -> tuple[list[float], bool]:
     """Return the edges of a dimension's blocks in pixels, and True if they are to scale.
+
+    The first edge is 0.0, and there is one edge more than ``blocks``. Blocks that are all empty count as to scale.
 
     Args:
         layout: the layout of the tensor.

@@ -45,7 +45,10 @@ class Picture:
         return "\n".join("".join(cell.text for cell in line).rstrip() for line in self.lines)
 
     def rich(self) -> Text:
-        """Return the picture as text with one colour per shard, for terminals."""
+        """Return the picture as ``rich`` text with one colour per shard, for terminals.
+
+        Cells without a shard, and all cells of pictures with too many shards, have no colour; see :func:`colour`.
+        """
         from rich.text import Text
 
         out = Text(no_wrap=True)
@@ -58,9 +61,14 @@ class Picture:
 
 
 def colour(shard: int, shards: int) -> str:
-    """Return the rich style of a shard: black or white letters on its fill.
+    """Return the rich style of a shard, such as "black on #56b4e9": letters on its fill.
 
-    Return "" if there are more ``shards`` than fills (``MOST_FILLS``).
+    The eight fills repeat; bold letters distinguish every second turn. Return "" if there are more ``shards`` than
+    ``MOST_FILLS``.
+
+    Args:
+        shard: number of the shard, from 0.
+        shards: number of all shards.
     """
     if shards > MOST_FILLS:
         return ""
@@ -70,7 +78,10 @@ def colour(shard: int, shards: int) -> str:
 
 
 def choose_indices(count: int, most: int) -> list[int | None]:
-    """Return the indices below ``count`` to draw: all, or the first ones, a gap (None), and the last.
+    """Return the indices below ``count`` to draw, with None for a gap.
+
+    They are all, or the first ones, a gap, and the last one. The list has at most ``most`` entries, the gap included.
+    ``most`` is at least 2.
 
     >>> choose_indices(3, 8), choose_indices(100, 4)
     ([0, 1, 2], [0, 1, None, 99])
@@ -92,10 +103,12 @@ def box_text(bounds: Sequence[tuple[int, int]]) -> str:
 def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
     """Draw the mesh with ``rank:shard`` in each cell, or ``rank:shard+addend`` if a sum is pending.
 
+    At most 16 rows, 16 columns and 8 tables are drawn, with ".." for gaps.
+
     Args:
-        layout: the layout. Axes of size 1 are left out. One axis gives a row, two give a table, more give one table
-            per index of the leading axes.
-        width: largest number of columns of text.
+        layout: the layout. Axes of size 1 are left out. One axis gives a row, two give a table, more give one table per
+            index of the leading axes.
+        width: largest number of characters of a line; at least three columns of ranks are drawn.
         plain: True to draw the ranks only.
 
     >>> from spmdsim.core import Mesh
@@ -142,9 +155,13 @@ def _sign(reduction: PartialReduction) -> str:
 
 
 def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
-    """Return the cell of a rank: its number, shard and addend; ".." if ``rank`` is None.
+    """Return the cell of a rank: its number, shard and addend, such as "3:1+2".
 
-    With ``plain`` it has the number alone. ``reduction`` is the pending reduction; None without one.
+    Args:
+        layout: the layout.
+        rank: the rank; None gives "..".
+        plain: True for the number of the rank alone.
+        reduction: the pending reduction; None without one.
     """
     if rank is None:
         return GridCell(GAP)
@@ -194,11 +211,13 @@ def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
 def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
     """Yield a table of ranks for each index of the leading axes; None for a gap.
 
-    See :func:`grid_axes` for the leading axes. Of many ranks, each table has the first and the last ones.
+    See :func:`grid_axes` for the leading axes. Of many ranks, each table has the first rows and columns, a gap, and the
+    last ones; of many tables the first and the last are yielded. Without leading axes there is one table without a
+    name.
 
     Args:
         mesh: the mesh.
-        most: the largest number of columns of a table.
+        most: the largest number of columns of a table; rows are limited by ``MOST_ROWS``, tables by ``MOST_PANELS``.
     """
     leading, row, column = grid_axes(mesh)
     sizes = [mesh.axis_size(axis) for axis in leading]
@@ -224,11 +243,18 @@ def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | No
 
 
 def _index_words(axis: str | None, index: int | None) -> str:
+    """Return an index of an axis as text, such as "dp=1".
+
+    Return ".." for an index of None, and "" without an axis.
+    """
     return GAP if index is None else f"{axis}={index}" if axis else ""
 
 
 def _align_columns(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the rows of a table as lines whose columns have equal width, two blanks apart."""
+    """Yield the rows of a table as lines whose columns have equal width, two blanks apart.
+
+    All rows have the number of cells of the first row.
+    """
     widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
     for row in table:
         line: list[GridCell] = []

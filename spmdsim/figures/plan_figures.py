@@ -54,11 +54,16 @@ def transfers(
 ) -> list[SentBox]:
     """Return all boxes of a direct exchange, also those that stay on their rank, by receiver.
 
+    In a direct exchange each receiver gets each element from one rank that owns it. Receivers are in ascending order.
+
     Args:
         src: the layout before.
         dst: the layout after.
         shape: the global shape.
-        ranks: the receivers; None for all ranks of ``dst``.
+        ranks: the receivers, in their order in the result; None for all ranks of ``dst``.
+
+    Raises:
+        SpmdError: If the layouts have no direct exchange, because their pending reductions differ.
     """
     receivers = sorted(dst.mesh.rank_list) if ranks is None else ranks
     return [
@@ -71,7 +76,12 @@ def transfers(
 def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture | None:
     """Draw a direct exchange as text: a grid of cells, each with sender and receivers.
 
-    Return None if :func:`cut_cells` does. The layouts must have equal pending reductions.
+    Return None if the drawing would be too large; see :func:`cut_cells`.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, with the pending reductions of ``src``.
+        shape: the global shape.
     """
     grid = cut_cells(src, dst, shape)
     if grid is None:
@@ -89,12 +99,19 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
 
     A cell is the box between two neighbouring cuts in every dimension.
 
+    Args:
+        src: the layout before.
+        dst: the layout after, with the pending reductions of ``src``.
+        shape: the global shape.
+
     Returns:
         The ``(text, sender)`` pairs of each cell by row and column, the cuts of rows and columns, and the number of
-        each rank's colour. A tensor of one dimension is a single row. None if the tensor has no elements or more than
-        two
-        dimensions, or if the drawing would be too large: more than 64 ranks, 16 cells along a dimension, or 8 transfers
-        in a cell.
+        each rank's colour. For the text see :func:`_cell_texts`. A tensor of one dimension is a single row. None if the
+        tensor has no elements, no dimension or more than two, or if the drawing would be too large: more than 64 ranks,
+        16 cells along a dimension, or 8 transfers in a cell.
+
+    Raises:
+        SpmdError: If the layouts have no direct exchange.
     """
     if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
         return None
@@ -122,8 +139,14 @@ def _all_ranks(src: Layout, dst: Layout) -> list[int]:
 def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:
     """Return the transfers to ``rank``, or to all ranks if it is None, as lines of text.
 
-    Lines are like "3 > 0 [0:2, 4:8]", or "3 keeps [0:2, 4:8]". After 64 transfers a line has the number of further
-    ones.
+    Lines are like "3 > 0 [0:2, 4:8]" (rank 3 sends to rank 0), or "3 keeps [0:2, 4:8]". Boxes are global indices. After
+    64 transfers a line has the number of further ones.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, with the pending reductions of ``src``.
+        shape: the global shape.
+        rank: the receiver, or None.
     """
     boxes = transfers(src, dst, shape, None if rank is None else (rank,))
     lines = [
@@ -140,7 +163,11 @@ def _cell_texts(
 ) -> list[tuple[str, int]]:
     """Return (text, sender) for each transfer whose box contains a cell.
 
-    The text is "3>0", or "3" if rank 3 keeps the cell. ``cell`` has the bounds ``(low, high)`` of rows and columns.
+    The text is "3>0" if rank 3 sends the cell to rank 0, or "3" if rank 3 keeps it.
+
+    Args:
+        sent: sender, receiver and box of each transfer; boxes have two dimensions.
+        cell: the bounds ``(low, high)`` of rows and columns.
     """
     return [
         (str(sender) if sender == receiver else f"{sender}>{receiver}", sender)
@@ -155,8 +182,8 @@ def _grid_lines(
     """Yield the lines of the grid of cells, with cuts of rows at the left and columns above.
 
     Args:
-        cells: the ``(text, sender)`` pairs of each cell.
-        cuts: the cuts of rows and of columns.
+        cells: the ``(text, sender)`` pairs of each cell, by row and column.
+        cuts: the cuts of rows and of columns: one more than there are cells.
         number: the number of each rank's colour.
         ndim: number of dimensions; for 1 the cuts of rows are left out.
     """
@@ -186,7 +213,9 @@ MOST_PEERS = 32
 def step_figure(step: Step, itemsize: int = 4) -> Figure:
     """Draw the bytes from each sender to each receiver of one step.
 
-    An element has ``itemsize`` bytes.
+    Args:
+        step: the step of a redistribution.
+        itemsize: bytes of an element.
     """
     over = f" over {','.join(step.axes)}" if step.axes else ""
     shape = "x".join(map(str, step.shape)) or "a scalar"
@@ -198,8 +227,9 @@ def step_figure(step: Step, itemsize: int = 4) -> Figure:
 def plan_figure(plan: Plan) -> Figure:
     """Draw a plan: its layouts, steps, transfers, messages of each step, candidates and bounds.
 
-    Tables of messages are drawn for at most ``MOST_PEERS`` ranks. Cells of transfers are drawn for redistributions
-    without reduction and reshape.
+    Tables of messages are drawn for at most ``MOST_PEERS`` ranks, and for steps with messages. Cells of transfers are
+    drawn for redistributions without reduction and reshape, if they are small enough; see :func:`cut_cells`. Candidates
+    are other plans that were priced.
     """
     shape = "x".join(map(str, plan.shape)) or "scalar"
     parts: list[Part] = [_draw_layouts(plan)]
@@ -232,7 +262,10 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def _plan_words(plan: Plan) -> list[Words]:
-    """Return the text of a plan: its tables, and the cells of a small direct exchange."""
+    """Return the text of a plan: its tables, and the cells of a small direct exchange.
+
+    The cells are left out if a reduction takes place or the shape changes; for the size see :func:`cut_cells`.
+    """
     parts: list[Words] = [*plan_parts(plan)]
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         picture = transfers_picture(plan.src, plan.dst, plan.shape)
@@ -245,7 +278,8 @@ def _plan_words(plan: Plan) -> list[Words]:
 def _draw_layouts(plan: Plan) -> Canvas:
     """Draw the layouts of a plan in order, with collective and bytes on each arrow.
 
-    The layouts have no fill, because the fills of the figure are ranks that send.
+    The bytes are those of the rank that receives most in the step. A plan without steps has source and target. Partial
+    layouts are hatched. The layouts have no fill, because the fills of the figure are ranks that send.
     """
     canvas, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
@@ -271,7 +305,8 @@ def _draw_layouts(plan: Plan) -> Canvas:
 def _draw_transfers(plan: Plan) -> Canvas | None:
     """Draw the tensor cut at all bounds, each cell in its sender's colour.
 
-    Return None if the drawing would be too large, or the layouts have no direct exchange.
+    A cell that goes to several ranks has a line per transfer. Return None if the drawing would be too large, or the
+    layouts have no direct exchange. ``plan`` has the layouts before and after; its steps do not matter.
     """
     try:
         grid = cut_cells(plan.src, plan.dst, plan.shape)
@@ -310,6 +345,10 @@ def _draw_matrix(step: Step, itemsize: int) -> Canvas:
     """Draw a table of the bytes from rank to rank: rows send, columns receive.
 
     If there are more than ``MOST_PEERS`` ranks, draw sentences about the first eight receivers instead.
+
+    Args:
+        step: the step.
+        itemsize: bytes of an element.
     """
     out = Canvas()
     rank_count = max(step.src.mesh.size, step.dst.mesh.size)

@@ -101,12 +101,16 @@ def format_number(value: float) -> str:
 def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     """Draw a plot; a pointer on a point shows its values.
 
-    Each line has its own dashes, so that lines on top of each other stay visible.
+    Both axes are logarithmic. Lines have five kinds of dashes in turn, so that lines on top of each other stay visible.
+    A legend is at the right.
 
     Args:
         plot: the content.
         width: width of the drawing in pixels; the inner frame has at least 240.
-        height: height without the legend of vertical lines.
+        height: height in pixels without the legend of vertical lines.
+
+    Raises:
+        InputError: If there is no point, or a number is not above 0.
     """
     low_x, high_x, low_y, high_y = plot.ranges()
     padding_x, padding_y = max(0.03 * (high_x - low_x), 0.01), max(0.05 * (high_y - low_y), 0.01)
@@ -163,7 +167,15 @@ class _Frame:
 
 
 def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
-    """Draw title, frame, ticks and labels of a plot, and its vertical lines with their legend."""
+    """Draw title, frame, ticks and labels of a plot, and its vertical lines with their legend.
+
+    Vertical lines outside of the frame are not drawn, but are in the legend below the plot.
+
+    Args:
+        out: the canvas; changed in place.
+        plot: the content.
+        frame: the frame, in pixels.
+    """
     left, top, right, low = frame.box
     x_text, y_text = _number_format(plot.x_label), _number_format(plot.y_label)
     out.text(left, 14, plot.title)
@@ -196,9 +208,15 @@ def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
 
 
 def _draw_lines(out: Canvas, plot: Plot, frame: _Frame) -> None:
-    """Draw the lines of a plot and their legend; a line of one point also has its name beside it.
+    """Draw the lines of a plot and their legend.
 
-    The name is left out if other words or points are there.
+    A line of one point also has its name beside it. The name is left out if there is no place without other words or
+    points.
+
+    Args:
+        out: the canvas; changed in place.
+        plot: the content.
+        frame: the frame, in pixels.
     """
     x_text, y_text = _number_format(plot.x_label), _number_format(plot.y_label)
     used_boxes: list[Box] = []
@@ -228,9 +246,10 @@ def _draw_line(out: Canvas, index: int, points: list[tuple[float, float, str]]) 
     """Draw line number ``index`` through points, with a marker at each point.
 
     Args:
-        out: the canvas.
+        out: the canvas; changed in place.
         index: number of the line in the plot, which selects its colour and dashes.
-        points: ``(x, y, text)`` of each point, in pixels. A pointer on the marker shows the text.
+        points: ``(x, y, text)`` of each point, in pixels, in the order of the line. A pointer on the marker shows the
+            text.
     """
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
@@ -244,7 +263,15 @@ def _draw_line(out: Canvas, index: int, points: list[tuple[float, float, str]]) 
 def _free_box(x: float, y: float, width: float, used_boxes: list[Box], frame: Box) -> Box | None:
     """Return a box for words beside the point ``(x, y)``; None if there is no free one.
 
-    The box covers no used box and stays in the frame. Eight positions are tried. ``width`` is that of the words.
+    The box covers no used box and stays in the frame. Eight positions are tried: right and left of the point, at four
+    heights; the first free one counts.
+
+    Args:
+        x: the point, in pixels.
+        y: the point; y increases downwards.
+        width: width of the words; the box is 14 high.
+        used_boxes: boxes of other words and points.
+        frame: the frame of the plot.
 
     >>> _free_box(50, 50, 40, [(45, 45, 55, 55)], (0, 0, 200, 100))
     (58, 36, 98, 50)
@@ -268,20 +295,34 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def _draw_sample(out: Canvas, index: int, x: float, y: float) -> None:
+    """Draw a short piece of line number ``index`` with a marker, for the legend.
+
+    It goes from ``(x, y)`` to the right, in pixels.
+    """
     out.parts.append(f'<path d="M{x:.0f} {y:.0f}h22" {_stroke(index)}/>')
     out.parts.append(f'<circle cx="{x + 11:.0f}" cy="{y:.0f}" r="3.5" fill="{ink_of(index)}"/>')
 
 
 def _stroke(index: int) -> str:
+    """Return the SVG attributes of line number ``index``: colour, width and dashes."""
     dash = DASHES[index % len(DASHES)]
     return f'stroke="{ink_of(index)}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _ticks(low: float, high: float, label: str) -> list[float]:
-    """Return the values that are marked on an axis from ``10**low`` to ``10**high``.
+    """Return the values that are marked on an axis from ``10**low`` to ``10**high``, in order.
 
-    They are powers of ten, or of two if ``label`` has the word "bytes". A long range skips some of them. A short range
-    has other round numbers.
+    They are powers of ten, at most 10; or of two, at most 6, if ``label`` has the word "bytes". A range with fewer than
+    three powers has 1, 2 and 5 times powers of ten, or else round numbers. Of bytes these are multiples of a unit such
+    as KiB.
+
+    Args:
+        low: decimal logarithm of the smallest value.
+        high: decimal logarithm of the largest value.
+        label: label of the axis.
+
+    >>> _ticks(0, 3, "step"), _ticks(3, 4, "bytes")
+    ([1.0, 10.0, 100.0, 1000.0], [1024.0, 2048.0, 4096.0, 8192.0])
     """
     if _number_format(label) is bytes_text:
         ends = 10.0**low, 10.0**high

@@ -59,8 +59,12 @@ def state_table(story: History, index: int) -> list[str]:
     """Return one state as lines of text with a row per rank and a column per chunk.
 
     A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` is empty. In collectives
-    without reduction it names the rank from which the chunk comes. ``[...]`` is new. The list is empty if no rank has a
-    chunk. ``index`` 0 is the state before the first round.
+    without reduction it names the rank from which the chunk comes. ``[...]`` is new in this round. The first line has
+    the heads. The list is empty if no rank has a chunk at any time.
+
+    Args:
+        story: the executed schedule.
+        index: number of the state; 0 is the state before the first round.
     """
     state = story.states[index]
     heads, rows = _state_columns(story, state)
@@ -78,7 +82,12 @@ def state_table(story: History, index: int) -> list[str]:
 def _state_columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns of a state, and the texts of each rank's row.
 
-    There is one column per chunk. If there are more than ``MOST_CHUNKS_APART``, there is one column per source rank.
+    There is one column per chunk, also for copies in scratch memory ("scratch 1" or "s1"). If there are more than
+    ``MOST_CHUNKS_APART``, there is one column per source rank.
+
+    Args:
+        story: the executed schedule.
+        state: one of its states.
     """
     cells, count = story.cells, story.schedule.chunk_count
     ranks = range(story.schedule.size)
@@ -121,7 +130,12 @@ def value_words(story: History, value: int) -> str:
 def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     """Return heads and rows as ``_state_columns`` does, with one column per source rank.
 
-    A cell has the number of chunks of that source, in brackets if one of them is new.
+    A cell has the number of chunks of that source, in brackets if one of them is new. The chunks of a vector are
+    divided evenly between sources, in order. Columns are "from r" if rank r's input are these chunks, else "part r".
+
+    Args:
+        story: the executed schedule.
+        state: one of its states.
     """
     size, count = story.schedule.size, story.schedule.chunk_count
 
@@ -138,7 +152,11 @@ def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], lis
 def _chunks_text(chunks: list[int], count: int, size: int) -> str:
     """Return some chunks of one source as text: their number, or "·" if there are none.
 
-    If each pair of ranks has a chunk (``count`` is ``size * size``), return the targets, such as "0..2".
+    Args:
+        chunks: numbers of chunks.
+        count: number of chunks of the schedule. If it is ``size * size``, each pair of ranks has a chunk; then return
+            the targets, such as "0..2".
+        size: number of ranks.
     """
     if not chunks:
         return "·"
@@ -150,7 +168,8 @@ def _chunks_text(chunks: list[int], count: int, size: int) -> str:
 def arrow_lines(story: History) -> list[str]:
     """Return messages as lines of arrows: ranks from left to right, rounds downwards.
 
-    For more than ``MOST_COLUMNS`` ranks, return one line that says so.
+    The first line has the ranks. A round has as many lines as arrows overlap; one without messages has "local only".
+    For more than ``MOST_COLUMNS`` ranks, return one line that says so. ``story`` is the executed schedule.
     """
     size = story.schedule.size
     if size > MOST_COLUMNS:
@@ -170,8 +189,12 @@ def arrow_lines(story: History) -> list[str]:
 def arrow_label(story: History, message: RoundMessage) -> str:
     """Return the text on the arrow of a message: its chunks, after "+" if they are reduced.
 
-    More than seven characters are shortened to the number of chunks. If the schedule has a single chunk, it is not
-    named.
+    An example is "+4..7". More than seven characters are shortened to the number of chunks. If the schedule has a
+    single chunk, it is not named.
+
+    Args:
+        story: the executed schedule.
+        message: one of its messages.
     """
     if story.schedule.chunk_count == 1 or not message.chunks:
         return "+" if message.reduces else ""
@@ -182,7 +205,10 @@ def arrow_label(story: History, message: RoundMessage) -> str:
 
 
 def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
-    """Distribute the messages of a round over lines of text in which no two arrows overlap."""
+    """Distribute the messages of a round over lines of text in which no two arrows overlap.
+
+    Short arrows come first; each gets the first line in which it fits. Arrows may meet at a rank. No messages give [].
+    """
     lanes: list[list[RoundMessage]] = []
     by_length = sorted(messages, key=lambda m: (abs(m.source - m.target), min(m.source, m.target)))
     for message in by_length:
@@ -199,7 +225,13 @@ def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
 def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
     """Return one line of arrows for the messages of a lane.
 
-    ``size`` is the number of ranks, and ``width`` the number of characters per rank.
+    An arrow is a line between two dots, with its head at the receiver and its label at the sender.
+
+    Args:
+        story: the executed schedule.
+        lane: messages whose arrows do not overlap.
+        size: number of ranks.
+        width: number of characters per rank, at least 4 more than the longest label.
     """
     line = list(("│" + " " * (width - 1)) * size)[: (size - 1) * width + 1]
     for message in lane:
@@ -220,6 +252,9 @@ def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: i
 
 def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> list[str]:
     """Return rounds, bytes and reduction of a correct schedule with lower bounds, as lines.
+
+    The bytes are those of the critical path. Lines on reductions are left out if the collective does not reduce.
+    Warnings come last.
 
     Args:
         facts: the facts of the schedule.
@@ -254,7 +289,10 @@ def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> 
 
 
 def highlight(lines: Sequence[str]) -> Text:
-    """Return lines as one text with colours for brackets, arrows and sums."""
+    """Return lines as one ``rich`` text with colours for brackets, arrows and sums.
+
+    The lines are not changed otherwise, and are never wrapped.
+    """
     from rich.text import Text
 
     text = Text("\n".join(lines), no_wrap=True)
@@ -277,6 +315,9 @@ def schedule_figure(schedule: Schedule) -> Figure:
     """Draw the messages and chunks of a schedule, or its counts for many ranks.
 
     Many are more than ``MOST_RANKS``.
+
+    Raises:
+        ScheduleError: If the schedule is wrong and has many ranks. A wrong one of few ranks is drawn.
     """
     written = partial(_schedule_words, schedule)
     if schedule.size <= MOST_RANKS:
@@ -288,11 +329,14 @@ def schedule_figure(schedule: Schedule) -> Figure:
 def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
     """Return the text of a schedule: its states, messages and counts.
 
-    A schedule of more than ``MOST_COLUMNS`` ranks has only its counts, and a wrong one has none.
+    A schedule of more than ``MOST_COLUMNS`` ranks has only its counts. A wrong one has no counts.
 
     Args:
         schedule: the schedule.
         width: the line width of `Figure.written`; not used, because the lines are not broken.
+
+    Raises:
+        ScheduleError: If the schedule is wrong and has more than ``MOST_COLUMNS`` ranks.
     """
     if schedule.size > MOST_COLUMNS:
         return [schedule.name, *fact_lines(facts_of(schedule))]
@@ -306,8 +350,15 @@ def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
 def history_figure(story: History) -> Figure:
     """Draw a schedule round by round, also one with mistakes.
 
-    It has messages as arrows, a legend, and a table for each state. Tables are left out if they are too large. More
-    than ``MOST_ARROWS`` messages are not drawn, and the figure has the counts.
+    It has messages as arrows, a legend, and a table for each state. Tables are left out if they have more than
+    ``MOST_CELLS`` values. More than ``MOST_ARROWS`` messages are not drawn, and the figure has the counts. Notes have
+    the counts, or the first five errors.
+
+    Args:
+        story: the executed schedule.
+
+    Raises:
+        ScheduleError: If the schedule is wrong and has too many messages.
     """
     arrows = sum(map(len, story.steps))
     if arrows > MOST_ARROWS:
@@ -329,7 +380,7 @@ def history_figure(story: History) -> Figure:
 def algorithm_figure(algorithm: Algorithm) -> Figure:
     """Draw the fields of an algorithm, and its schedule for four ranks.
 
-    The schedule is left out if the algorithm does not support four ranks.
+    Empty fields are left out. The schedule is left out if the algorithm does not support four ranks, or fails.
     """
     from spmdsim.collectives import make_schedule
 
@@ -346,7 +397,14 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
 
 
 def counts_figure(facts: Facts, why: str = "") -> Figure:
-    """Draw a table of the counts of a schedule with their lower bounds; ``why`` is a first note."""
+    """Draw a table of the counts of a schedule with their lower bounds.
+
+    Other facts are notes.
+
+    Args:
+        facts: the facts of the schedule.
+        why: a first note, such as the reason why nothing else is drawn; "" for none.
+    """
     counted = ("rounds", "critical", "reduced")
     lines = fact_lines(facts)
     rows = tuple((line[:16].strip(), line[16:].strip()) for line in lines if line.startswith(counted))
@@ -370,7 +428,12 @@ def _count_values(story: History, cells: Sequence[int]) -> int:
 
 
 def space_time(story: History) -> Canvas:
-    """Draw the messages and chunks of a schedule: ranks from top to bottom, rounds to the right."""
+    """Draw the messages and chunks of a schedule: ranks from top to bottom, rounds to the right.
+
+    Before the first round and after each, every rank has a row of boxes, one per chunk, unless there are too many; see
+    :func:`_drawn_chunks`. Labels are drawn after all arrows of their round, so that arrows do not cross them. ``story``
+    is the executed schedule.
+    """
     out, cells = Canvas(), _drawn_chunks(story)
     size, steps = story.schedule.size, len(story.steps)
     wide = 20 if len(cells) <= 8 else 9
@@ -405,8 +468,8 @@ def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x
     collectives with reduction, arrows of copies are dashed.
 
     Args:
-        out: the canvas.
-        story: the schedule round by round.
+        out: the canvas; changed in place.
+        story: the executed schedule.
         message: the message.
         x1: the x-coordinate of the sender's end in pixels.
         x2: the x-coordinate of the receiver's end in pixels.
@@ -434,9 +497,12 @@ def _draw_label(
 ) -> None:
     """Draw the chunks of a message on its arrow, if possible away from other words of the round.
 
+    Five positions along the arrow are tried; if none is free, the first one is used. A message without label draws
+    nothing.
+
     Args:
-        out: the canvas.
-        story: the rounds of the schedule.
+        out: the canvas; changed in place.
+        story: the executed schedule.
         message: the message.
         x1: start of the arrow, in pixels.
         x2: end of the arrow.
@@ -469,14 +535,17 @@ def _draw_state(
 ) -> None:
     """Draw the chunks of one rank in one state as a row of boxes.
 
+    A box is filled from below by the share of ranks that have contributed, or completely without a reduction. A thick
+    frame marks a chunk that is new in the round.
+
     Args:
-        out: the canvas.
-        story: the rounds of the schedule.
+        out: the canvas; changed in place.
+        story: the executed schedule.
         cells: numbers of the chunks.
         index: number of the state.
         rank: the rank.
         x: left edge of the first box, in pixels.
-        y: upper edge.
+        y: upper edge; boxes are 18 pixels high.
         wide: width of a box; boxes of 20 pixels and more have the number of the chunk.
     """
     state, size = story.states[index], story.schedule.size
@@ -513,7 +582,7 @@ def _draw_legend(story: History) -> Canvas:
     """Return the legend of a schedule's figure: one short line per kind of box and arrow in it.
 
     Boxes are explained only if the figure draws chunks, reductions only if the collective reduces, and the numbers at
-    arrows only if there are several chunks.
+    arrows only if there are several chunks. ``story`` is the executed schedule.
     """
     out, reduces, has_chunks = Canvas(), story.schedule.collective.reduces, story.schedule.chunk_count > 1
     row_height, text_column = 16, 28
@@ -540,7 +609,8 @@ def _draw_legend(story: History) -> Canvas:
 def _draw_tables(story: History) -> Canvas:
     """Draw a table for each state: a row per rank, a column per chunk, and values as words.
 
-    Cells with new values have the fill of their chunk.
+    A value is the ranks whose input is in the chunk, such as "0..2"; "·" is no chunk. Columns "s1" and so on are copies
+    in scratch memory. Cells with new values have the fill of their chunk. ``story`` is the executed schedule.
     """
     drawings, count = [], story.schedule.chunk_count
     for index, state in enumerate(story.states):

@@ -39,7 +39,14 @@ TRADE = "time against memory: left and below is better"
 
 
 def search_figure(answer: SearchResult) -> Figure:
-    """Draw the strategies of a search, and their time and memory beside common strategies."""
+    """Draw the strategies of a search, and their time and memory beside common strategies.
+
+    Below each other: a row per operator, a plot of time against memory, and a table of the common strategies. Notes
+    have the mesh, the machine, and the time, received bytes and memory of one step.
+
+    Args:
+        answer: the result of the search.
+    """
     within = f" to within {answer.within:.2%}" if answer.within else ""
     best = f"the optimum under the model{within}" if answer.optimal else f"found by {answer.method}"
     collectives = (
@@ -58,7 +65,11 @@ def search_figure(answer: SearchResult) -> Figure:
 def _draw_operators(answer: SearchResult) -> Canvas:
     """Draw a row per operator: the factors that mesh axes split, the result's layout, times.
 
-    At most ``MOST_OPERATORS`` rows are drawn.
+    At most ``MOST_OPERATORS`` rows are drawn; a line has the number of the others. A cell per axis has the split factor
+    (a letter of the operator's rule), or "·". Bars of time have one scale, 240 pixels for the slowest drawn operator.
+
+    Args:
+        answer: the result of the search.
     """
     facts = operator_rows(answer)
     rows = facts[:MOST_OPERATORS]
@@ -102,9 +113,11 @@ def _draw_operators(answer: SearchResult) -> Canvas:
 def _draw_times(out: Canvas, row: Mapping[str, Any], x: float, y: float, scale: float) -> None:
     """Draw the parts of an operator's time as bars, and their sum as text.
 
+    Bars follow each other from left to right in the order of :data:`PARTS`; parts of 0 seconds have none.
+
     Args:
-        out: the canvas.
-        row: the facts of the operator.
+        out: the canvas; changed in place.
+        row: the facts of the operator, as ``operator_rows`` has them: "name", "seconds", and the seconds of each part.
         x: left edge, in pixels.
         y: upper edge of the row.
         scale: pixels per second.
@@ -122,9 +135,10 @@ def _draw_legend(out: Canvas, y: float, factors: Sequence[Mapping[str, str]], ax
     """Draw the legend of times and cells below the operators.
 
     Args:
-        out: the canvas.
+        out: the canvas; changed in place.
         y: upper edge, in pixels.
-        factors: for each operator that is drawn, the factor of each axis that splits one.
+        factors: for each operator that is drawn, the factor of each axis that splits one, by axis. They determine which
+            kinds of cells are explained.
         axis_count: number of mesh axes.
     """
     out.text(0, y + 12, "time", "faint")
@@ -142,7 +156,11 @@ def _draw_legend(out: Canvas, y: float, factors: Sequence[Mapping[str, str]], ax
 
 
 def _draw_comparison(answer: SearchResult) -> Canvas:
-    """Draw a plot of time against memory of the search result and of common strategies."""
+    """Draw a plot of time against memory of the search result and of common strategies.
+
+    Time is the seconds of a step, memory the peak bytes of a rank. The result is called "found". Points that are not
+    above 0 are left out. ``answer`` is the result of the search.
+    """
     lines = tuple(
         Line(name, ((float(choice.memory.peak), choice.seconds),))
         for name, choice in {"found": answer, **answer.comparison}.items()
@@ -155,6 +173,12 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
     """Draw a plot and a table of trade-offs of time and memory, with a line per mesh.
 
     A trade-off is a choice of strategies such that no other choice is better in both (Pareto).
+
+    Args:
+        points: the trade-offs, at least one, in the order of the table.
+
+    Raises:
+        InputError: If there is no point, or a time or memory is not above 0.
     """
     by_mesh: dict[str, list[tuple[float, float]]] = {}
     for point in points:
@@ -167,7 +191,11 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
 
 
 def trade_off_figure(point: TradeOff) -> Figure:
-    """Draw a table of the strategies and result layouts of one trade-off of time and memory."""
+    """Draw a table of the strategies and result layouts of one trade-off of time and memory.
+
+    The table has a row per operator. The title has the seconds of a step, the bytes of a rank and the mesh. ``point``
+    is the trade-off.
+    """
     rows = tuple(
         (
             operator.name,
@@ -181,7 +209,13 @@ def trade_off_figure(point: TradeOff) -> Figure:
 
 
 def why_figure(answer: WhyNot) -> Figure:
-    """Draw the time with one given strategy beside the best time, above a table of changes."""
+    """Draw the time with one given strategy beside the best time, above a table of changes.
+
+    The bars have one scale. Without changes there is no table.
+
+    Args:
+        answer: the comparison of the best program with the best one in which an operator has the given strategy.
+    """
     out = Canvas()
     choices = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
     margin = max(width_of(name) for name, _ in choices) + 12

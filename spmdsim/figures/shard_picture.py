@@ -20,7 +20,15 @@ def draw_shards(layout: Layout, shape: Sequence[int], width: int = 100) -> Pictu
     """Draw a tensor as text: its shards, the ranks that own them or their addends, the cuts.
 
     Two dimensions are drawn. Of more, the last two that are split are drawn, once per block of the other split
-    dimensions. ``width`` is the largest number of characters of a line.
+    dimensions. At most 8 blocks per dimension and 8 such drawings have a place; ".." stands for others.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape.
+        width: the largest number of characters of a line; at least three columns are drawn.
+
+    Raises:
+        LayoutError: If the layout does not fit the shape.
 
     >>> from spmdsim.core import Mesh
     >>> print(draw_shards(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).to_text())
@@ -63,8 +71,12 @@ def draw_shards(layout: Layout, shape: Sequence[int], width: int = 100) -> Pictu
 def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
     """Return the dimension of rows, that of columns, and the other split dimensions.
 
-    The last two split dimensions are drawn, else the last ones of the tensor. The dimension of rows is None for tensors
-    of one dimension, and both are None for scalars.
+    The last two split dimensions are drawn; if fewer are split, the last ones of the tensor, too. The drawn ones are in
+    ascending order. The dimension of rows is None for tensors of one dimension, and both are None for scalars.
+
+    Args:
+        layout: the layout of the tensor.
+        shape: its global shape; only its length counts.
     """
     split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
     drawn = split[-2:]
@@ -79,6 +91,13 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
 
 def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
     """Return the drawn dimensions as text, and those that are left out as they are not split.
+
+    "a scalar" stands for no drawn dimension.
+
+    Args:
+        layout: the layout of the tensor.
+        row: the dimension of rows, or None.
+        column: the dimension of columns, or None.
 
     >>> from spmdsim.core import Mesh
     >>> dims_text(Mesh((2, 2), ("a", "b"))("a", None, "b", None), 0, 2)
@@ -111,10 +130,13 @@ def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) 
 
 
 def owner_of(layout: Layout, blocks: Mapping[Any, int]) -> int:
-    """Return the first rank that owns the given blocks.
+    """Return the first rank that owns the shard with the given blocks.
 
-    ``blocks`` has the number of the block of each dimension; missing dimensions have block 0, and the key None is
-    ignored.
+    It has coordinate 0 on all axes that do not split the tensor.
+
+    Args:
+        layout: the layout of the tensor.
+        blocks: the number of the block by dimension; missing dimensions have block 0, and the key None is ignored.
     """
     mesh = layout.mesh
     coords: dict[str, int] = dict.fromkeys(mesh.axes, 0)
@@ -138,10 +160,10 @@ def _panel_lines(
     Args:
         layout: the layout of the tensor.
         shape: its global shape.
-        row: the dimension that goes down, or None.
-        column: the dimension that goes to the right, or None.
+        row: the dimension that goes down, or None for a single row.
+        column: the dimension that goes to the right, or None for a single column.
         chosen: for each other split dimension, the number of its block that is drawn.
-        width: largest number of characters of a line. At least three columns are drawn.
+        width: largest number of characters of a line. At least three columns are drawn, even if they do not fit.
     """
     rows = choose_indices(1 if row is None else layout.cuts[row], MOST_BLOCKS)
     margin = max(4, len(str(max(shape, default=0))) + 2)
@@ -187,18 +209,18 @@ def _table_lines(
 ) -> Iterator[tuple[GridCell, ...]]:
     """Yield the lines of a table of boxes, with rules and the numbers of the cuts.
 
-    Each row of boxes has two lines of text.
+    Each row of boxes has two lines of text. A gap of rows is one line with "..".
 
     Args:
         layout: the layout.
         shape: shape of the tensor.
-        dims: the dimensions of rows and of columns.
+        dims: the dimensions of rows and of columns; None for a single row or column.
         rows: numbers of the drawn blocks of the rows; None for a gap.
         columns: numbers of the drawn blocks of the columns; None for a gap.
-        content: for each block, its two lines of text and its shard.
-        starts: the numbers above the columns.
+        content: by row and column of a block, its two lines of text and the number of its shard.
+        starts: the numbers above the columns: the first index of each block.
         widths: widths of the columns, in characters.
-        margin: blanks before each line.
+        margin: blanks before each line, at least two.
     """
     row, column = dims
     if column is not None:
@@ -225,7 +247,11 @@ def owners_text(layout: Layout, blocks: Mapping[Any, int]) -> tuple[tuple[str, s
     """Return two lines of text about a shard, and the number of the shard.
 
     The first line has the number of the shard, and the reduction of its addends if one is pending. The second line has
-    the ranks that own it or its addends. ``blocks`` has the block of each dimension; missing dimensions have block 0.
+    the ranks that own it or its addends; more than six ranks are written as ranges.
+
+    Args:
+        layout: the layout of the tensor.
+        blocks: the number of the block by dimension; missing dimensions have block 0, and the key None is ignored.
     """
     rank = owner_of(layout, blocks)
     shard = layout.shard_index(rank)

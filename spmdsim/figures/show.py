@@ -14,6 +14,8 @@ from spmdsim.wrong_calls import explained
 def show(what: object, shape: Sequence[int] | None = None) -> None:
     """Show the figure of a value: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
 
+    Ranks with a log of their own print, too. Values of tensors are not read, and nothing is communicated.
+
     * a :class:`~spmdsim.Mesh`: the grid of its ranks;
     * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by shard; with a global ``shape``, also the tensor with its
       shards. If a sum is pending, the addends of a shard are numbered, and hatched in notebooks;
@@ -27,10 +29,12 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
 
     Args:
         what: the value.
-        shape: global shape, for a layout.
+        shape: global shape, for a layout; None for all other values.
 
     Raises:
         UsageTypeError: If the value does not belong to the package.
+        InputError: If a shape is passed with a value that is not a layout.
+        LayoutError: If the layout does not fit the shape.
 
     >>> from spmdsim.core import Mesh
     >>> show(Mesh((2, 2), ("dp", "tp"))("tp"), (5,))

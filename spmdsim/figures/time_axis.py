@@ -56,7 +56,10 @@ class TimeAxis:
             self._knots.append((end, self._knots[-1][1] + wide))
 
     def place(self, second: float) -> float:
-        """Return the pixel of a second; the first event starts at pixel 0."""
+        """Return the pixel of a second; the first event starts at pixel 0.
+
+        Seconds before the first or after the last event are extrapolated.
+        """
         knot = min(max(bisect_right(self._knots, (second, float("inf"))), 1), len(self._knots) - 1)
         (start, left), (end, right) = self._knots[knot - 1 : knot + 1]
         fraction = (second - start) / (end - start) if end > start else 0.0
@@ -68,10 +71,10 @@ class TimeAxis:
         return sum(end - start for start, end in self.cuts)
 
     def ticks(self) -> list[tuple[float, float, float]]:
-        """Return the ticks as (first second, further seconds, pixel).
+        """Return the ticks as (first second, further seconds, pixel), from left to right.
 
         The first second is that of the span between two cuts, and counts from the first event. Ticks of the span are
-        round numbers of further seconds. Two ticks are at least 72 pixels apart.
+        round numbers of further seconds. Ticks are left out so that two are at least 72 pixels apart.
 
         >>> TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0).ticks()
         [(0.0, 0.0, 0.0), (100.0, 0.0, 130.0), (100.0, 1.0, 230.0)]

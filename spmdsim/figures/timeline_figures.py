@@ -58,10 +58,12 @@ def draw_timeline(
 ) -> Canvas:
     """Draw a timeline with one lane per name, and a legend below.
 
+    The axis covers all bars; long idle times are cut out of it. Bars that wait are hatched.
+
     Args:
-        names: names of the lanes.
+        names: names of the lanes, from top to bottom.
         bars: the bars; the first ``MOST_BARS`` are drawn. Bars of equal names have one colour.
-        arrows: (sending lane, second, receiving lane, second, text); the first ``MOST_ARROWS`` are drawn.
+        arrows: (sending lane, second, receiving lane, second, text for a pointer); the first ``MOST_ARROWS`` are drawn.
     """
     out, low = Canvas(), TOP + len(names) * LANE
     kinds = list(dict.fromkeys(bar.name for bar in bars))
@@ -86,10 +88,13 @@ def draw_timeline(
 
 
 def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
-    """Draw a vertical line from the text of each tick down; neighbouring ticks of equal text share it.
+    """Draw a vertical line from the text of each tick down.
+
+    The text is the time since the first event; after a cut it is the time at the end of the cut, and then "+" and
+    further time. Neighbouring ticks of equal text share it.
 
     Args:
-        out: the canvas.
+        out: the canvas; changed in place.
         axis: the time axis.
         margin: the x-coordinate of the first event in pixels.
         low: the y-coordinate of the lower end of the lines in pixels.
@@ -106,7 +111,14 @@ def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
 def _draw_bar(out: Canvas, bar: Bar, axis: TimeAxis, margin: float, fill: int) -> None:
     """Draw a bar in its lane, with hatching over its wait, and its name if that fits.
 
-    ``margin`` is the pixel of the first event, and ``fill`` the number of the bar's colour.
+    A pointer shows name, duration, facts and wait.
+
+    Args:
+        out: the canvas; changed in place.
+        bar: the bar.
+        axis: the time axis.
+        margin: the pixel of the first event.
+        fill: the number of the bar's colour.
     """
     x, y = margin + axis.place(bar.start), TOP + bar.lane * LANE + 2
     width = margin + axis.place(bar.end) - x
@@ -127,9 +139,9 @@ def _draw_legend(
     """Draw the legend of a timeline in rows that are as wide as the timeline.
 
     Args:
-        out: the canvas.
+        out: the canvas; changed in place.
         kinds: names of the bars, in the order of their colours; the first 24 are drawn.
-        axis: the time axis, whose cuts are explained.
+        axis: the time axis, whose cuts are explained together, with their total time.
         margin: the pixel of the first event.
         y: upper edge, in pixels.
         has_waits: True to explain hatching.
@@ -159,8 +171,10 @@ def _draw_legend(
 def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, pointer_text: str) -> None:
     """Draw the mark of a cut idle time: two slanted lines, or a dashed line if it is narrow.
 
+    Narrow is less than :data:`LEAST_CUT` pixels. The space between the edges is cleared first.
+
     Args:
-        out: the canvas.
+        out: the canvas; changed in place.
         left: left edge, in pixels.
         right: right edge.
         top: upper edge.
@@ -179,7 +193,15 @@ def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, po
 
 
 def _draw_hatching(out: Canvas, x: float, y: float, width: float, height: float) -> None:
-    """Draw close lines that rise to the right over a box; they mark a wait."""
+    """Draw close lines that rise to the right over a box; they mark a wait.
+
+    Args:
+        out: the canvas; changed in place.
+        x: left edge, in pixels.
+        y: upper edge.
+        width: width of the box.
+        height: height of the box.
+    """
     lines = []
     for k in range(0, max(int(width), 1), 6):
         run = number(min(height, width - k))
@@ -188,7 +210,14 @@ def _draw_hatching(out: Canvas, x: float, y: float, width: float, height: float)
 
 
 def trace_figure(trace: Trace) -> Figure:
-    """Draw a trace: operators in one lane, collectives in another, above a table."""
+    """Draw a trace: operators in one lane, collectives in another, above a table.
+
+    Notes have the numbers of collectives, the bytes of the rank that receives most, and the ranks of the trace. The
+    first ``MOST_BARS`` events are drawn. An empty trace has no drawing. The text of the figure is the table alone.
+
+    Args:
+        trace: the recorded operators and collectives of this process.
+    """
     operators = [
         Bar(0, e.name, e.start, e.start + e.seconds, f"{e.strategy}, {e.source}") for e in trace.operators
     ]
@@ -219,7 +248,10 @@ def _count_received(event: CollectiveEvent) -> str:
 
 
 def losses_figure(losses: Sequence[float]) -> Figure:
-    """Draw a plot of the loss of each training step; losses that are not above 0 are left out."""
+    """Draw a plot of the loss of each training step; losses that are not above 0 are left out.
+
+    Steps are counted from 1. Without a loss above 0 there is no plot; a note has the first and the last loss.
+    """
     points = tuple((float(step), loss) for step, loss in enumerate(losses, 1) if loss > 0)
     plot = Plot("loss", "step", "loss", (Line("loss", points),))
     drawn = (plot_canvas(plot, 560, 300),) if points else ()
@@ -231,7 +263,10 @@ def report_figure(report: Report) -> Figure:
     """Draw the calls and waits of each rank of a simulated run, above a table of messages.
 
     Without a trace, each rank has one bar of its total time. Only the first ``MOST_LANES`` ranks are drawn; the table
-    has all. Notes below state the totals and the first 8 problems.
+    has all. Notes below state the totals and the first 8 problems. Times are modelled.
+
+    Args:
+        report: the report of :func:`spmdsim.simulate`.
     """
     total, state = sum(report.messages), "all finished" if report.completed else "stopped"
     notes = [
@@ -266,7 +301,7 @@ def chrome_bars(
     """Convert a timeline in Chrome's format to bars and arrows.
 
     A call waits from its start until the last message that it receives was sent. A call that never returns, because of
-    a deadlock, waits to its end.
+    a deadlock, waits to its end. Lanes are ranks, and times are converted from microseconds to seconds.
 
     Args:
         trace: the content of the file.

@@ -63,7 +63,14 @@ class _Waiting(NamedTuple):
 
 
 def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
-    """Return the events of a trace in order, with the times of a machine model."""
+    """Return the events of a trace in order, with the times of a machine model.
+
+    The first slice starts at 0. An operator comes before the slices inside it.
+
+    Args:
+        trace: a recorded step of a program.
+        machine: the machine that predicts.
+    """
     slices: list[PredictedSlice] = []
     _place_slices(_build_trees(trace), machine, 0.0, 0, slices, {})
     return slices
@@ -72,8 +79,9 @@ def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
 def _build_trees(trace: Trace) -> list[tuple[Any, list[Any]]]:
     """Return the spans and collectives of a trace as trees ``(event, children)``.
 
-    An event is a child of the span during which it started. An early collective (one that runs while operators compute)
-    also has a :class:`_Waiting` at its end.
+    A span is the time in which an operator or its gradient is computed. An event is a child of the innermost span
+    during which it started. An early collective (one that runs while operators compute) also has a :class:`_Waiting` at
+    its end. Trees and children are in the order of their starts.
     """
     early = [event for event in trace.collectives if event.exposed is not None]
     intervals: list[Any] = [*trace.spans, *trace.collectives]
@@ -102,8 +110,11 @@ def _place_slices(
 ) -> float:
     """Append the slices of some trees to ``slices`` in sequence; return the end in seconds.
 
+    A collective takes the price of its step on the busiest rank. An operator takes its children and its own
+    computation. An early collective starts after other early ones, and takes no time until its :class:`_Waiting` comes.
+
     Args:
-        nodes: the trees.
+        nodes: the trees of :func:`_build_trees`.
         machine: the machine, which predicts durations.
         at: start of the first slice in seconds.
         depth: number of slices that contain the trees.
@@ -135,8 +146,13 @@ def _place_slices(
 def _compute_seconds(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machine: Machine) -> float:
     """Return the modelled seconds of an operator's own computation, without its collectives.
 
-    Return 0 if it consists of other operators. ``inner`` are the trees of events inside the span. Gradients of a matrix
-    product cost one product per operand.
+    Return 0 if it consists of other operators. The time is that of the roofline model, for the forward computation or
+    for the gradient. Gradients of a matrix product cost one product per operand.
+
+    Args:
+        span: the operator.
+        inner: the trees of events inside the span.
+        machine: the machine.
     """
     if any(isinstance(child, ComputedSpan) for child, _ in inner):
         return 0.0
@@ -150,12 +166,13 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
     """Return the timeline of one training step: measured ranks, and a process of predictions.
 
     Args:
-        traces: one trace per process. The prediction is made from the first one.
+        traces: one trace per process. The prediction is made from the first one. [] gives a timeline without events.
         machine: the machine of the prediction.
         world: name of the world of the measurement.
 
     Returns:
-        A document in Chrome's trace format. Its "otherData" has the predicted and the measured seconds.
+        A document in Chrome's trace format, with times in microseconds. Its "otherData" has the predicted and the
+        measured seconds of the step. The measured ones are those of the first trace.
     """
     document = timeline(traces)
     starts = [event.start for trace in traces for event in (*trace, *trace.spans)]
@@ -186,6 +203,9 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
 def _predicted_events(slices: Sequence[PredictedSlice], process: int, title: str) -> Iterator[dict[str, Any]]:
     """Yield the name of the process with the prediction, and an event for each slice.
 
+    Early collectives have a line of their own. Times are in microseconds. An event also has the measured time, and the
+    ratio of both (None if the prediction is 0).
+
     Args:
         slices: the slices.
         process: number of the process.
@@ -214,7 +234,12 @@ def _predicted_events(slices: Sequence[PredictedSlice], process: int, title: str
 def _gradient_events(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]]:
     """Yield the slices of a rank's backward pass, which a trace has only as spans.
 
-    ``first`` is the second at which the timeline starts.
+    Times are in microseconds.
+
+    Args:
+        trace: the trace of a process.
+        rank: one of its ranks; all of them have equal times.
+        first: the second at which the timeline starts.
     """
     for span in trace.spans:
         if span.gradients:
@@ -245,9 +270,12 @@ class Slice:
 
 
 def chrome_timeline(slices: Iterable[Slice], ranks: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return slices as a document in Chrome's format.
+    """Return slices as a document in Chrome's format, for ui.perfetto.dev.
 
-    "otherData" has the facts. There are ``ranks`` ranks.
+    Args:
+        slices: the slices, in any order.
+        ranks: number of ranks; each is a process with three lanes.
+        facts: becomes "otherData".
     """
     names = chain.from_iterable(map(_lane_metadata, range(ranks)))
     events = chain.from_iterable(map(_slice_events, slices))
@@ -255,7 +283,10 @@ def chrome_timeline(slices: Iterable[Slice], ranks: int, facts: dict[str, Any]) 
 
 
 def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
-    """Yield the events that name the process of a rank and its three lanes."""
+    """Yield the events that name the process of a rank and its three lanes.
+
+    The lanes are those of :data:`LANES`. Processes are sorted by ``rank``.
+    """
     common = {"ph": "M", "pid": rank}
     yield common | {"name": "process_name", "args": {"name": f"rank {rank}"}}
     yield common | {"name": "process_sort_index", "args": {"sort_index": rank}}
@@ -266,7 +297,7 @@ def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
 def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
     """Yield the event of a slice, and the start or end of the arrow of its message.
 
-    A reduction has no arrow.
+    A send has the start of the arrow, and a receive its end. A reduction has no arrow. Times are in microseconds.
     """
     start, duration = one_slice.start * 1e6, (one_slice.end - one_slice.start) * 1e6
     track = {"pid": one_slice.rank, "tid": one_slice.lane}
@@ -300,13 +331,21 @@ def predicted_timeline(
 ) -> dict[str, Any]:
     """Return the timeline of a schedule by its price, or by an event simulation.
 
+    Each rank has lanes for sends, receives and reductions. "otherData" names the algorithm, the sizes and the machine.
+
     Args:
         schedule: the schedule.
         machine: the machine.
-        nbytes: bytes of the message.
-        network: topology of the links; None for the levels of the machine.
+        nbytes: bytes of the message, as the collective counts them.
+        network: topology of the links; None for the levels of the machine. An event simulation does not use it.
         itemsize: bytes of an element.
         events: LogGOPS parameters in seconds, for an event simulation; None for synchronous rounds.
+
+    Returns:
+        A document in Chrome's trace format, for ui.perfetto.dev.
+
+    Raises:
+        InputError: If there are more than :data:`MOST_MESSAGES` messages.
 
     >>> from spmdsim.collectives import schedule_of
     >>> timeline = predicted_timeline(schedule_of("all_gather", "ring", 3), Machine.laptop(), 300)
@@ -329,7 +368,18 @@ def _round_slices(
 ) -> Iterator[Slice]:
     """Yield the slices of synchronous rounds: messages start with a round, reductions end it.
 
-    For the arguments see :func:`predicted_timeline`.
+    All messages of a round end together, when the slowest one does. Then each rank reduces what it received, in
+    sequence.
+
+    Args:
+        schedule: the schedule.
+        machine: the machine.
+        nbytes: bytes of the message.
+        network: topology of the links; None for the levels of the machine.
+        itemsize: bytes of an element.
+
+    Raises:
+        InputError: If there are more than :data:`MOST_MESSAGES` messages.
     """
     priced = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
     _check_message_count(schedule, sum(round_price.repeat * round_price.messages for round_price in priced))
@@ -371,16 +421,20 @@ def _move_bytes(move: Instruction, sizes: list[int]) -> int:
 def _event_slices(
     schedule: Schedule, nbytes: int, itemsize: int, gamma: float, parameters: LogGOPS
 ) -> Iterator[Slice]:
-    """Yield the slices of a simulation by the LogGOPS model.
+    """Yield the slices of a simulation by the LogGOPS model, in the order of their starts.
 
-    The tags of its operations are the rounds.
+    The tags of its operations are the rounds. A slice that would start before the end of the slice before it in its
+    lane starts there.
 
     Args:
         schedule: the schedule.
         nbytes: bytes of the message.
         itemsize: bytes of an element.
-        gamma: seconds to reduce a byte.
-        parameters: the parameters of the model.
+        gamma: seconds to reduce a byte; with 0 there are no slices of reductions.
+        parameters: the parameters of the model, in seconds.
+
+    Raises:
+        InputError: If there are more than :data:`MOST_MESSAGES` messages.
     """
     program = program_of(schedule, nbytes, itemsize, gamma)
     _check_message_count(schedule, program.kinds.count(SEND))
@@ -401,7 +455,12 @@ def _event_slices(
 
 
 def _check_message_count(schedule: Schedule, messages: int) -> None:
-    """Raise InputError if a timeline would have more than :data:`MOST_MESSAGES` messages."""
+    """Raise InputError if a timeline would have more than :data:`MOST_MESSAGES` messages.
+
+    Args:
+        schedule: the schedule, which the error names.
+        messages: the number of messages.
+    """
     if messages > MOST_MESSAGES:
         raise InputError(
             f"a timeline must have at most {MOST_MESSAGES:,} messages, got {messages:,} of {schedule.name}; "

@@ -41,7 +41,10 @@ def layout_key(layout: Layout) -> str:
 
 
 def mesh_facts(mesh: Mesh) -> dict[str, Any]:
-    """Return the name, axes and sizes of a mesh, and its ranks with their coordinates."""
+    """Return the name, axes and sizes of a mesh, and its ranks with their coordinates.
+
+    "ranks" is in mesh order; "coords" has a tuple of an index per axis for each of these ranks.
+    """
     return {
         "name": str(mesh),
         "axes": list(mesh.axes),
@@ -59,7 +62,8 @@ def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[s
 def derivation_facts(layout: Layout) -> dict[str, Any]:
     """Return the steps of a layout's derivation, its text in other notations, its addends.
 
-    The steps number the device matrix, adjust its columns, and compute strides and shard numbers.
+    The steps number the device matrix, adjust its columns, and compute strides and shard numbers. Lists with an entry
+    per rank are in mesh order. Without a pending reduction, the lists of addends are empty and "result" is "".
 
     >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
     >>> facts["shard"], facts["strides"], facts["short"]
@@ -99,8 +103,9 @@ def shard_bounds(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
 def sent_boxes(step: Step) -> list[SentBox]:
     """Return the boxes of the global tensor that ranks send in a step, by receiver.
 
-    A local step sends none. For an all_reduce the boxes are the complete shards of the other members; ``Step.nbytes``
-    has the bytes that are sent.
+    A box is a pair ``(start, stop)`` per dimension. A local step sends none, and blocks that stay on their rank are
+    left out. For an all_reduce the boxes are the complete shards of the other members; ``Step.nbytes`` has the bytes
+    that are sent.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -148,7 +153,13 @@ class PlanTable:
     def to_dict(self) -> dict[str, Any]:
         """Return all plans as JSON values, and the steps, layouts and boxes that they refer to.
 
-        ``plans[i][j]`` is the plan from ``sources[i]`` to ``targets[j]``, which are keys of layouts.
+        Plans refer to steps, layouts and boxes by their numbers in the lists "steps", "layouts" and "boxes".
+
+        - ``plans[i][j]`` is the plan from ``sources[i]`` to ``targets[j]``, which are keys of layouts; see
+          :meth:`_plan`.
+        - ``steps`` has rows; see :meth:`_step`.
+        - ``layouts`` has key, text, and bounds of each rank's shard. Offered layouts come first, then those between
+          steps.
         """
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
@@ -169,9 +180,14 @@ class PlanTable:
         }
 
     def _plan(self, src: Layout, dst: Layout) -> list[Any]:
-        """Return kind, numbers of steps, bytes and lower bounds per rank, and totals of a plan.
+        """Return a plan as a list: kind, numbers of steps, received bytes, lower bounds, totals.
 
-        The totals are the largest received bytes, the largest lower bound, and the sums of both.
+        Received bytes and lower bounds have an entry per rank, in order of ranks. The totals are the largest received
+        bytes, the largest lower bound, and the sums of both. Steps that are new are stored.
+
+        Args:
+            src: the layout before.
+            dst: the layout after.
         """
         route = plan(src, dst, self.shape, self.dtype)
         steps = [self._step(step, route.itemsize) for step in route.steps]
@@ -185,7 +201,12 @@ class PlanTable:
     def _step(self, step: Step, itemsize: int) -> int:
         """Return the number of a step; append the row of a step that is new.
 
-        ``itemsize`` are the bytes of an element.
+        A row has the collective, its axes, the numbers of the layouts before and after, the groups of ranks ([] without
+        axes), the messages ``[sender, receiver, number of the box]``, and the received bytes per rank.
+
+        Args:
+            step: the step; equal steps have one number.
+            itemsize: bytes of an element.
         """
         number = self._steps.get(step)
         if number is None:
@@ -219,7 +240,11 @@ W = _NUMBERS.integers(-2, 3, (K, N))
 def product_facts(mesh: Mesh) -> dict[str, Any]:
     """Return the matrix product ``x @ w`` with every strategy on a mesh, by key of the strategy.
 
-    Strategies that split over an axis of size 1 are left out.
+    Strategies that split over an axis of size 1 are left out. The dict has "mesh" (its name) and "strategies" (the
+    dicts of :func:`strategy_facts`). The products are computed in lock step.
+
+    Args:
+        mesh: the mesh; its size is the number of ranks.
     """
     bound = matmul.op.bind((X.shape, W.shape), {})
     all_strategies = [
@@ -248,8 +273,20 @@ def strategy_key(strategy: Strategy) -> str:
 def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     """Return the layouts, numbers and ring rounds of ``x @ w`` with one strategy.
 
-    ``local`` has each rank's local product. ``rounds`` is the result of :func:`ring_rounds`. ``result`` has each rank's
-    final numbers, as the library computes them.
+    Args:
+        bound: the rule of ``matmul``, bound to the shapes of :data:`X` and :data:`W`.
+        strategy: the strategy.
+
+    Returns:
+        A dict. Lists with an entry per rank are in mesh order.
+
+    - "layouts": texts of the layouts of x, w and the product before the reduction.
+    - "x", "w", "y": the bounds of each rank's shard.
+    - "local": each rank's local product as a flat list.
+    - "received": the bytes that each rank receives in the all_reduce.
+    - "rounds": the result of :func:`ring_rounds`.
+    - "result": each rank's final numbers, as the library computes them.
+    - "pending" and "owned": the axes of the pending reduction, and each rank's addend as text; [] without one.
     """
     world = LockStep(strategy.mesh.size)
     first, second = bound.input_layouts(strategy)
@@ -273,7 +310,10 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
 
 
 def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
-    """Return the bytes that every rank receives in the all_reduce."""
+    """Return the bytes that every rank receives in the all_reduce, in mesh order.
+
+    All are 0 if ``layout``, the layout of the product, is not partial. An element has ``itemsize`` bytes.
+    """
     if not layout.partial:
         return [0] * layout.mesh.size
     step = Step("all_reduce", layout.partial_axes, layout, layout.reduced, (M, N), "sum")
@@ -283,12 +323,13 @@ def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
 def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
     """Return the messages and the numbers of every rank after each round of a ring all_reduce.
 
-    ``sent`` has ``[from, to, elements, reduced]`` of each message, and ``held`` the numbers of each rank. The list is
-    empty if the layout is not partial.
+    Each round is a dict. "sent" has ``[from, to, elements, reduced]`` of each message: two ranks, indices of elements,
+    and 1 if the receiver adds them. "held" has the numbers of each rank in mesh order. The list is empty if the layout
+    is not partial. All groups of ranks run the ring at the same time.
 
     Args:
         layout: the layout of the product.
-        local: the addend of each rank.
+        local: the addend of each rank, in mesh order.
     """
     if not layout.partial:
         return []
@@ -311,7 +352,10 @@ def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]
 
 
 def _chunk_spans(story: History, count: int) -> list[tuple[int, int]]:
-    """Return ``(start, stop)`` of each chunk's elements."""
+    """Return ``(start, stop)`` of each chunk's elements, if a vector has ``count`` elements.
+
+    ``story`` is the executed schedule that divides the vector into chunks.
+    """
     ends = np.cumsum([0, *story.schedule.chunk_elements(count)]).tolist()
     return list(pairwise(ends))
 
@@ -319,14 +363,14 @@ def _chunk_spans(story: History, count: int) -> list[tuple[int, int]]:
 def _rank_values(
     story: History, state: int, member: int, local_values: list[np.ndarray], spans: list[tuple[int, int]]
 ) -> list[int]:
-    """Return the values of a rank in a state: the sum of each chunk's contributors.
+    """Return the values of a rank in a state: per chunk the sum of its contributors' elements.
 
     Args:
-        story: the rounds of the ring.
-        state: number of the state.
+        story: the executed schedule of the ring.
+        state: number of the state; 0 is the state before the first round.
         member: the rank's index in its group.
-        local_values: the local values of each member of the group.
-        spans: ``(start, stop)`` of each chunk.
+        local_values: the local values of each member of the group, as flat arrays.
+        spans: ``(start, stop)`` of each chunk's elements.
     """
     numbers: list[int] = []
     for chunk, span in enumerate(spans):

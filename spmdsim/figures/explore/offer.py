@@ -81,7 +81,7 @@ class Offer(Pictured):
         return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))
 
     def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
-        """Return the shapes that the page offers for a mesh.
+        """Return the shapes that the page offers for a mesh, in the offer's order.
 
         They are all shapes; for a mesh with three axes longer than 1, the first shape of each number of dimensions.
         """
@@ -94,8 +94,12 @@ class Offer(Pictured):
 def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
     """Return the sources and targets whose plans a page has.
 
-    They are all layouts; if these have more than 7,000 pairs, the layouts with axes in the mesh's order; if these
-    still have more, none.
+    They are all offered layouts; targets have no pending reductions. If there are more than 7,000 pairs, only layouts
+    whose dims name their axes in the mesh's order are used. If there are still more pairs, both tuples are empty.
+
+    Args:
+        mesh: the mesh.
+        ndim: number of dimensions of the tensor.
 
     >>> [len(ends) for ends in ends_of(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
     [103, 64]
@@ -118,7 +122,14 @@ def default_meshes() -> tuple[Mesh, ...]:
 
 
 def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, ...]:
-    """Return all offered layouts of a mesh; layouts without pending reductions come first.
+    """Return all offered layouts of a mesh, each once.
+
+    Layouts without pending reductions come first.
+
+    Args:
+        mesh: the mesh.
+        ndim: number of dimensions of the tensor.
+        partial: False to leave out layouts with pending reductions. For their limits see :func:`_partial_layouts`.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> len(layouts_of(mesh, 2, partial=False)), len(layouts_of(mesh, 2))
@@ -131,9 +142,10 @@ def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, 
 
 
 def _reduced_layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
-    """Yield all layouts of ``ndim`` dimensions without pending reductions.
+    """Yield all layouts of ``ndim`` dimensions on ``mesh`` without pending reductions.
 
-    Axes of size 1 split nothing. Some layouts are yielded several times.
+    Each selection of axes, in each order, is divided between the dimensions. Axes of size 1 split nothing. Some layouts
+    are yielded several times.
     """
     busy = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
     for count in range(len(busy) + 1):
@@ -144,10 +156,10 @@ def _reduced_layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
 
 
 def _partial_layouts(layout: Layout) -> Iterator[Layout]:
-    """Yield the layout with sums pending over each set of axes that it does not use.
+    """Yield the layout with sums pending over each nonempty set of axes that it does not use.
 
-    If the mesh has three axes longer than 1, the sets have one axis, and layouts that split a dimension over several
-    axes yield nothing.
+    Axes of size 1 are in no set. If the mesh has three axes longer than 1, the sets have one axis, and layouts that
+    split a dimension over several axes yield nothing. ``layout`` has no pending reductions.
     """
     size = layout.mesh.size_of
     busy = [axis for axis in layout.mesh.axes if size[axis] > 1]
@@ -169,7 +181,10 @@ def _products(size: int) -> Iterator[Shape]:
 
 
 def _check_mesh(mesh: Mesh) -> None:
-    """Raise InputError if a mesh has too many ranks or axes for a page."""
+    """Raise InputError if a mesh has too many ranks or axes for a page.
+
+    The limits are :data:`MOST_RANKS` ranks, :data:`MOST_AXES` axes, and :data:`MOST_BUSY` axes longer than 1.
+    """
     busy = sum(size > 1 for size in mesh.shape)
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
         raise InputError(
@@ -179,7 +194,10 @@ def _check_mesh(mesh: Mesh) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    """Raise InputError if a shape has too many dimensions or elements for a page, or no element."""
+    """Raise InputError if a shape has too many dimensions or elements for a page, or no element.
+
+    It must have 1 to :data:`MOST_DIMS` dimensions of 1 to 2**20 elements.
+    """
     if not 1 <= len(shape) <= MOST_DIMS or prod(shape) < 1 or max(shape) > 1 << 20:
         raise InputError(
             f"Offer: a shape must have 1 to {MOST_DIMS} dims of 1 to {1 << 20} elements, got {tuple(shape)}"

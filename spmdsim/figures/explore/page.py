@@ -45,15 +45,16 @@ MOST_BYTES = 1_500_000
 
 
 def page(offer: Offer | None = None) -> str:
-    """Build the interactive page: layouts, redistributions, collective algorithms, a product, a search.
+    """Build the interactive page: layouts, redistributions, collectives, a product, a search.
 
-    It needs no server and no network: open it in a browser from disk. Equal offers give equal texts.
+    It needs no server and no network: open it in a browser from disk. Equal offers give equal texts. Nothing is
+    written.
 
     Args:
-        offer: the choices; by default all device matrices of 2, 4, 6 and 8 ranks.
+        offer: the choices; None: all device matrices of 2, 4, 6 and 8 ranks, and the other defaults of :class:`Offer`.
 
     Returns:
-        A complete HTML document of at most 1.5 MB.
+        A complete HTML document of at most 1.5 MB, with its script and its data.
 
     Raises:
         InputError: If the page would be larger.
@@ -84,7 +85,19 @@ def page(offer: Offer | None = None) -> str:
 
 
 def page_data(offer: Offer) -> dict[str, Any]:
-    """Return the page's data as JSON values: meshes, plans, schedules, products, searches."""
+    """Return the page's data as JSON values: meshes, plans, schedules, products, searches.
+
+    Args:
+        offer: the choices.
+
+    Returns:
+        A dict:
+
+    - "start": the mesh and the key of the layout with which the page opens; "" for the page's own choice.
+    - "meshes": the facts of each mesh, and the derivations of its layouts by number of dimensions and key.
+    - "cases": the plans of each pair of mesh and shape, see :class:`PlanTable`, with the element type.
+    - "schedules", "operands", "products" and "searches": the results of the functions with these names.
+    """
     dtype = element_type(offer.dtype)
     meshes, cases = [], []
     for mesh in offer.meshes:

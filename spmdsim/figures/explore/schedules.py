@@ -18,7 +18,11 @@ from spmdsim.figures.schedule_figures import value_words
 def schedules(offer: Offer) -> list[dict[str, Any]]:
     """Return the data of all algorithms: those of the offer, of the library, and wrong ones.
 
-    ``ranks`` has the schedule for each offered number of ranks that the algorithm supports.
+    Each algorithm is a dict with texts about it. Its "origin" is "own", "library" or "wrong". "ranks" has the schedule
+    for each offered number of ranks that the algorithm supports; see :func:`schedule_facts`.
+
+    Args:
+        offer: the choices: the user's algorithms and the rank counts.
     """
     offered = [(algorithm, "own") for algorithm in offer.algorithms]
     wrong = [(algorithm, "wrong") for algorithm in mistakes()]
@@ -40,9 +44,10 @@ def schedules(offer: Offer) -> list[dict[str, Any]]:
 
 
 def _schedule_or_error(algorithm: Algorithm, size: int) -> dict[str, Any]:
-    """Return the data of an algorithm's schedule for ``size`` ranks.
+    """Return the data of an algorithm's schedule for ``size`` ranks, with root 0.
 
-    If it has no schedule, ``findings`` has the reason and all other lists are empty.
+    If it has no schedule, ``findings`` has the text of the ScheduleError, and all other lists are empty. For the form
+    see :func:`schedule_facts`.
     """
     try:
         return schedule_facts(make_schedule(algorithm, size))
@@ -55,12 +60,18 @@ def _schedule_or_error(algorithm: Algorithm, size: int) -> dict[str, Any]:
 def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     """Return the data of a schedule for the page.
 
-    - ``rounds``: for each round the messages ``[from, to, chunks, reduced]``.
-    - ``states``: before the first round and after each, for each rank ``[chunk, value, new]`` of each chunk.
-    - ``values``: the names of the values, and the number of ranks that contributed to each.
-    - ``findings``: errors, with round, rank and chunk.
-    - ``moves``: if sends and receives do not match, the instructions of every rank in each of its rounds.
-    - ``facts``: counts with their lower bounds; empty for a wrong schedule.
+    A schedule is executed symbolically; its values are sets of ranks whose input is in them. A chunk is a number;
+    "cells" are the chunks that any rank owns at any time, scratch memory included. Ranks are in order.
+
+    - ``title``, ``chunks``: the schedule's name, and its number of chunks.
+    - ``rounds``: for each round the messages ``[from, to, chunks, reduced]``; ``reduced`` is 0 or 1.
+    - ``states``: before the first round and after each, for each rank ``[chunk, value, new]`` of each chunk. ``value``
+      is an index of ``values``; ``new`` is 1 if the chunk changed in the round.
+    - ``values``: the name of each value, and the number of ranks that contributed to it.
+    - ``wanted``: for each rank the chunks that it must own at the end.
+    - ``findings``: errors as ``[text, round, rank, chunk]``, with None for what does not apply.
+    - ``moves``: if sends and receives do not match, the instructions of every rank in each of its rounds; else [].
+    - ``facts``: counts with their lower bounds, see :func:`_count_facts`; [] for a wrong schedule.
     """
     story = unroll(schedule)
     values: dict[int, int] = {}
@@ -92,7 +103,11 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
 
 
 def _initial_facts(schedule: Schedule) -> dict[str, Any]:
-    """Return initial values and instructions of a schedule whose messages do not match."""
+    """Return initial values and instructions of a schedule whose messages do not match.
+
+    The dict replaces "cells", "states" (only the state before the first round), "values" (the ranks) and "moves" of
+    :func:`schedule_facts`. "moves" has, per rank and round, the instructions as one text.
+    """
     ranks, table = range(schedule.size), RoundTable(schedule)
     inputs = [list(schedule.starts_with(rank)) for rank in ranks]
     return {
@@ -104,7 +119,11 @@ def _initial_facts(schedule: Schedule) -> dict[str, Any]:
 
 
 def _count_facts(story: History) -> list[list[str]]:
-    """Return name, value and lower bound of the counts of a correct schedule, as texts."""
+    """Return name, value and lower bound of the counts of a correct schedule, as texts.
+
+    The counts are rounds, bytes on the critical path, and reduced bytes if the collective reduces. Bytes are multiples
+    of the message size m. ``story`` is the executed schedule.
+    """
     facts = facts_of(story.schedule)
     rows = [
         ["rounds", str(facts.steps), str(facts.bound.steps)],
@@ -138,21 +157,31 @@ def _neighbours(rank: int, size: int) -> tuple[int, int]:
 
 
 def _stops_early(rank: int, size: int) -> Rounds:
-    """Yield the rounds of an all_gather ring that has one round too few."""
+    """Yield the rounds of an all_gather ring that has one round too few.
+
+    It is a generator of ``rank`` among ``size`` ranks; each rank lacks one chunk at the end.
+    """
     after, before = _neighbours(rank, size)
     for i in range(size - 2):
         yield [send(after, (rank - i) % size), recv(before, (rank - 1 - i) % size)]
 
 
 def _wrong_chunk(rank: int, size: int) -> Rounds:
-    """Yield the rounds of an all_gather ring that sends the chunk that it is about to receive."""
+    """Yield the rounds of an all_gather ring that sends the chunk that it is about to receive.
+
+    It is a generator of ``rank`` among ``size`` ranks.
+    """
     after, before = _neighbours(rank, size)
     for i in range(size - 1):
         yield [send(after, (rank - i - 1) % size), recv(before, (rank - i - 2) % size)]
 
 
 def _adds_twice(rank: int, size: int) -> Rounds:
-    """Yield the rounds of an all_reduce ring whose reduction has one round too many."""
+    """Yield the rounds of an all_reduce ring whose reduction has one round too many.
+
+    So rank r adds its own input a second time. An all_gather of the sums follows. It is a generator of ``rank`` among
+    ``size`` ranks, as :func:`~spmdsim.collectives.from_function` needs it.
+    """
     after, before = _neighbours(rank, size)
     for i in range(size):
         yield [send(after, (rank - i) % size), recv_reduce(before, (rank - 1 - i) % size)]
@@ -161,7 +190,10 @@ def _adds_twice(rank: int, size: int) -> Rounds:
 
 
 def _receives_first(rank: int, size: int) -> Rounds:
-    """Yield the rounds of an all_gather ring in which all ranks receive before they send."""
+    """Yield the rounds of an all_gather ring in which all ranks receive before they send.
+
+    It is a generator of ``rank`` among ``size`` ranks; the ranks deadlock.
+    """
     after, before = _neighbours(rank, size)
     for i in range(size - 1):
         yield [recv(before, (rank - 1 - i) % size)]

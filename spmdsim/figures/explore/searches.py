@@ -24,7 +24,15 @@ KINDS = ("compute", "forward", "backward", "gradient")
 
 
 def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return the searches of all programs for those of 2, 4 and 8 ranks that ``ranks`` has."""
+    """Return the searches of all programs for those of 2, 4 and 8 ranks that ``ranks`` has.
+
+    Args:
+        programs: names of built-in programs; "mlp" has two layers, and no operator of "tutorial" is configured.
+        ranks: the rank counts of the page.
+
+    Returns:
+        The dicts of :func:`search_facts`, program by program.
+    """
     chosen = [size for size in RANKS if size in ranks]
     return [
         search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen
@@ -34,8 +42,20 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
 def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
     """Return one search: operators, layouts, redistributions, comparison, and other strategies.
 
-    ``why`` has the time with each other strategy of each operator. It is empty for each operator of a program with more
-    than :data:`MOST_REASONED` operators.
+    The search is for the fastest strategies on a laptop's machine. Times are in seconds per training step, bytes those
+    of one rank.
+
+    - "seconds", "nbytes", "peak": time, received bytes, and most memory of a rank; "optimal" is True if no other choice
+      is faster under the model.
+    - "operators": a row per operator, with its strategy in "words".
+    - "moves": the redistributions, see :func:`_redistribution_rows`.
+    - "comparison": name, seconds, received bytes and peak memory of common strategies.
+    - "why": by operator, the time with each strategy, see :func:`_alternatives`. It is {} for a program with more
+      than :data:`MOST_REASONED` operators.
+
+    Args:
+        graph: the program.
+        ranks: number of ranks; all their meshes are searched.
     """
     result = search(graph, ranks)
     reasoned = len(graph.operators) <= MOST_REASONED
@@ -65,7 +85,9 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
 def _redistribution_rows(result: SearchResult) -> list[list[Any]]:
     """Return a row per redistribution: phase, value, layouts, collectives, bytes, seconds.
 
-    The bytes are those of the first rank.
+    A row has seven entries, because the layouts are two texts: before and after. The collectives are a list of names.
+    The bytes are those that the first rank receives, for all repetitions together. ``result`` is the result of the
+    search.
     """
     rank, rows = result.mesh.rank_at(0), []
     for move, seconds in result.evaluation.moves:
@@ -78,7 +100,15 @@ def _redistribution_rows(result: SearchResult) -> list[list[Any]]:
 def _alternatives(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
     """Return the step time with each strategy of an operator, the fastest first.
 
-    Strategies that no program can have are left out.
+    The strategies of all other operators are chosen again. Strategies that no program can have are left out. Equal times
+    are ordered by the text of the strategy.
+
+    Args:
+        result: the result of the search.
+        operator: an operator of its program.
+
+    Returns:
+        The dicts of :func:`_alternative`.
     """
     settings = result.settings
     others = mesh_strategies(
@@ -89,7 +119,17 @@ def _alternatives(result: SearchResult, operator: Operator) -> list[dict[str, An
 
 
 def _alternative(result: SearchResult, operator: Operator, strategy: Strategy) -> dict[str, Any] | None:
-    """Return the step time with one strategy of an operator; None if no program can have it."""
+    """Return the step time with one strategy of an operator; None if no program can have it.
+
+    Args:
+        result: the result of the search.
+        operator: an operator of its program.
+        strategy: the strategy to fix.
+
+    Returns:
+        "strategy" (text), "words" (text for readers), "seconds" (of the whole step), and "changes", see
+        :func:`_changed_operators`.
+    """
     try:
         answer = result.why(operator.name, dict(strategy.splits))
     except InputError:
@@ -106,9 +146,14 @@ def _alternative(result: SearchResult, operator: Operator, strategy: Strategy) -
 def _changed_operators(answer: WhyNot) -> list[list[Any]]:
     """Return the operators whose strategy or cost differs from the best program.
 
+    A cost differs if a part of it changes by more than 1e-12 of the best step time.
+
+    Args:
+        answer: the comparison of the best program with the best one that has a given strategy.
+
     Returns:
-        For each operator its name, the strategy in the best program, the strategy in the other program, and the
-        additional seconds for each of :data:`KINDS`.
+        For each operator a list of its name, the strategy in the best program, the strategy in the other program, and a
+        list of the additional seconds for each of :data:`KINDS`.
     """
     rows = []
     best, second = answer.best, answer.other
