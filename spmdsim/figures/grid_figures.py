@@ -267,10 +267,11 @@ def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
         canvas.face(upper_face, shard, 0.06, pointer_text, hatched)
         canvas.face(right_face, shard, 0.14, pointer_text, hatched)
         canvas.cell(x, y, width, height, texts if a == 0 else [], shard, pointer_text, hatched=hatched)
-        middles = [(x + (width + depth) / 2, y - rise / 2 + 4)] if b == 0 and a else []
-        middles += (
-            [(x + width + depth / 2, y + (height - rise) / 2 + 4)] if c == width_cuts - 1 and a and b else []
-        )
+        middles = []
+        if a > 0 and b == 0:  # behind the front: only the upper side is visible
+            middles.append((x + (width + depth) / 2, y - rise / 2 + 4))
+        elif a > 0 and c == width_cuts - 1:  # only the right side is visible
+            middles.append((x + width + depth / 2, y + (height - rise) / 2 + 4))
         for middle in middles:
             fill, letters = fill_of(shard)
             if hatched:

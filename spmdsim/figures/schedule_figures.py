@@ -225,7 +225,7 @@ def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
 def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
     """Return one line of arrows for the messages of a lane.
 
-    An arrow is a line between two dots, with its head at the receiver and its label at the sender.
+    An arrow is a line between two dots, with its head at the receiver and its label at the left end.
 
     Args:
         story: the executed schedule.

@@ -108,7 +108,9 @@ def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
     unsplit = [str(dim) for dim, parts in enumerate(layout.cuts) if parts == 1 and dim not in (row, column)]
     if not unsplit:
         return drawn
-    return f"{drawn}; not drawn: dim{'s' * (len(unsplit) > 1)} {', '.join(unsplit)}, which {'are' if unsplit[1:] else 'is'} whole"
+    if len(unsplit) == 1:
+        return f"{drawn}; not drawn: dim {unsplit[0]}, which is whole"
+    return f"{drawn}; not drawn: dims {', '.join(unsplit)}, which are whole"
 
 
 def is_uneven(layout: Layout, shape: Sequence[int], dim: int | None) -> bool:

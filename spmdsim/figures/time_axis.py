@@ -91,10 +91,9 @@ class TimeAxis:
             if marks and x - marks[-1][2] < APART:
                 continue
             marks.append((first, 0.0, x))
-            for second in (
-                k * step for k in range(1, int((end - start) / step + 1e-9) + 1 if step > 0 else 0)
-            ):
-                x = self.place(start + second)
+            count = int((end - start) / step + 1e-9) if step > 0 else 0
+            for k in range(1, count + 1):
+                x = self.place(start + k * step)
                 if x - marks[-1][2] >= APART:
-                    marks.append((first, second, x))
+                    marks.append((first, k * step, x))
         return marks

@@ -325,11 +325,14 @@ def chrome_bars(
         if event["ph"] != "X" or event["pid"] >= ranks:
             continue
         start, end = event["ts"], event["ts"] + event["dur"]
-        send_times = [end] * (event.get("cat") == "wait") or [
-            sent
-            for received, sent in arrivals[event["pid"]]
-            if start < received <= end * (1 + 1e-12) and sent > start
-        ]
+        if event.get("cat") == "wait":  # a call that never returns
+            send_times = [end]
+        else:
+            send_times = [
+                sent
+                for received, sent in arrivals[event["pid"]]
+                if start < received <= end * (1 + 1e-12) and sent > start
+            ]
         facts = ", ".join(f"{key} {value}" for key, value in event.get("args", {}).items())
         waits = (max(send_times) - start) / 1e6 if send_times else 0.0
         bars.append(Bar(event["pid"], event["name"], start / 1e6, end / 1e6, facts, waits))

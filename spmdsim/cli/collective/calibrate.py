@@ -186,6 +186,24 @@ def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibra
     )
 
 
+def _make_fit_table(kinds: list[tuple[str, Fit]]) -> Table:
+    """Return a table with a row for each line of the fits, in microseconds and GB/s.
+
+    A fit has several lines, each up to a size. "any" is no limit, and "-" a line that does not rise.
+
+    Args:
+        kinds: name and fit of each kind of measurement.
+    """
+    rows = []
+    for kind, fit in kinds:
+        for piece in fit.pieces:
+            limit = "any" if piece.limit == float("inf") else f"{piece.limit:,.0f}"
+            speed = f"{1e-9 / piece.beta:.3g}" if piece.beta else "-"
+            rows.append((kind, limit, f"{piece.alpha * 1e6:.3g}", speed))
+    columns = ("of", "up to bytes", "alpha (us)", "1/beta (GB/s)")
+    return Table(columns, rows, "fitted lines: seconds = alpha + bytes * beta", range(1, len(columns)))
+
+
 def _print_calibration(calibration: Calibration, inner_fit: Fit | None) -> None:
     """Print the fitted lines, the errors of the fits, and the rates of operators.
 
@@ -196,7 +214,6 @@ def _print_calibration(calibration: Calibration, inner_fit: Fit | None) -> None:
         calibration: the machine, its fits and its checks.
         inner_fit: the fit of messages inside a node; None leaves it out.
     """
-    rows = []
     kinds = [
         ("message", calibration.messages),
         ("message sent again", calibration.still),
@@ -205,14 +222,7 @@ def _print_calibration(calibration: Calibration, inner_fit: Fit | None) -> None:
     ]
     if inner_fit is not None:
         kinds.insert(1, ("message inside a node", inner_fit))
-    for kind, fit in kinds:
-        for piece in fit.pieces:
-            limit = "any" if piece.limit == float("inf") else f"{piece.limit:,.0f}"
-            speed = f"{1e-9 / piece.beta:.3g}" if piece.beta else "-"
-            rows.append((kind, limit, f"{piece.alpha * 1e6:.3g}", speed))
-    columns = ("of", "up to bytes", "alpha (us)", "1/beta (GB/s)")
-    title = "fitted lines: seconds = alpha + bytes * beta"
-    say(Table(columns, rows, title, range(1, len(columns))), "")
+    say(_make_fit_table(kinds), "")
     for kind, fit in kinds:
         say(
             f"{kind}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "
