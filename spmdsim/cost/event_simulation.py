@@ -100,13 +100,19 @@ class EventProgram(Pictured):
         return self._add(RECV, rank, source, nbytes, tag, after, started, cpu, card)
 
     def calc(
-        self, rank: int, duration: float, after: Iterable[int] = (), started: Iterable[int] = (), cpu: int = 0
+        self,
+        rank: int,
+        duration: float,
+        after: Iterable[int] = (),
+        started: Iterable[int] = (),
+        cpu: int = 0,
+        tag: int = 0,
     ) -> int:
         """Add a calculation that keeps a processor busy for ``duration``.
 
         The operation's number is returned; the other arguments are as in :meth:`send`.
         """
-        return self._add(CALC, rank, rank, duration, 0, after, started, cpu, 0)
+        return self._add(CALC, rank, rank, duration, tag, after, started, cpu, 0)
 
     def require(self, op: int, after: Iterable[int] = (), started: Iterable[int] = ()) -> None:
         """Add requirements to an operation.
@@ -245,7 +251,7 @@ def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float 
                     current.append(program.recv(rank, move.peer, amount, number, previous))
                 if move.kind in ("reduce", "combine") and gamma * amount > 0:
                     needs = current[-1:] if move.kind == "reduce" else (*current, *previous)
-                    current.append(program.calc(rank, gamma * amount, needs))
+                    current.append(program.calc(rank, gamma * amount, needs, tag=number))
             previous = tuple(current) or previous
     return program
 

@@ -63,7 +63,7 @@ def transfers(
         ranks: the receivers, in their order in the result; None for all ranks of ``dst``.
 
     Raises:
-        SpmdError: If the layouts have no direct exchange, because their pending reductions differ.
+        PlanError: If the layouts have no direct exchange, because their pending reductions differ.
     """
     receivers = sorted(dst.mesh.rank_list) if ranks is None else ranks
     return [
@@ -111,7 +111,7 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
         16 cells along a dimension, or 8 transfers in a cell.
 
     Raises:
-        SpmdError: If the layouts have no direct exchange.
+        PlanError: If the layouts have no direct exchange.
     """
     if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
         return None

@@ -444,7 +444,8 @@ def _event_slices(
         kind, rank, peer = program.kinds[op], program.ranks[op], program.peers[op]
         start, end = run.starts[op], run.ends[op]
         if kind == CALC:
-            yield Slice(rank, REDUCES, "reduce", start, end, end - start, -1, program.tags[op])
+            reduced = round(program.sizes[op] / gamma)  # the size of a calculation is its duration
+            yield Slice(rank, REDUCES, "reduce", start, end, reduced, -1, program.tags[op])
             continue
         lane, words = (SENDS, f"to {peer}") if kind == SEND else (RECEIVES, f"from {peer}")
         # A long send ends when it is matched, and the next one can start before. Slices of a lane must not overlap.

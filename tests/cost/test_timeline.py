@@ -66,6 +66,16 @@ def test_slices_of_one_lane_do_not_overlap(events: LogGOPS | None) -> None:
         assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(spans))
 
 
+@pytest.mark.parametrize("name", ["ring", "rabenseifner"])
+def test_reductions_have_equal_bytes_and_rounds_in_both_models(name: str) -> None:
+    def reductions(events: LogGOPS | None) -> Counter[tuple[int, int, int]]:
+        document = predicted_timeline(schedule_of("all_reduce", name, 6), MACHINE, 6000, events=events)
+        chosen = [one for one in of_kind(document, "X") if one["cat"] == "reduction" and one["args"]["bytes"]]
+        return Counter((one["pid"], one["args"]["round"], one["args"]["bytes"]) for one in chosen)
+
+    assert reductions(EVENTS) == reductions(None)
+
+
 def test_a_topology_stretches_the_rounds() -> None:
     schedule = schedule_of("all_reduce", "recursive_doubling", 16)
     network = parse_topology("ring", 16, MACHINE)
