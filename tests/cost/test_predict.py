@@ -309,6 +309,7 @@ def test_command_shows_the_busiest_links(capsys) -> None:
         (["all_reduce", "-f", "1"], "by a factor of 1 do not grow"),
         (["all_reduce", "-n", "2..8xnan"], "factors above 1"),
         (["all_reduce", "--algorithms", "rong"], "no algorithm 'rong'"),
+        (["all_reduce", "--algorithms", "native"], "priced here (native: laptop has no measured times"),
         (
             ["broadcast", "-n", "131072", "--algorithms", "linear", "--machine", "cluster"],
             "no algorithm of broadcast can be",

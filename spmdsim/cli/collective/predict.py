@@ -122,6 +122,7 @@ def main(args: argparse.Namespace) -> int:
     )
     if not prediction.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in prediction.left_out.items())
+        reasons = reasons or f"native: {machine.name} has no measured times for these ranks"
         raise InputError(f"no algorithm of {spec.name} can be priced here ({reasons})")
     write_pictures(args, prediction)
     if args.trace:
