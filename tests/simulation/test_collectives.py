@@ -393,6 +393,20 @@ def test_a_stride_as_displacement_and_receive_sizes_as_counts() -> None:
     assert results[2][1] == [9, 12, 15]
 
 
+def test_blocks_of_reduce_scatter_must_fit() -> None:
+    def program(comm: Any) -> None:
+        from mpi4py import MPI
+
+        vector, single = np.arange(4.0), np.zeros(2, np.float32)
+        for call in (comm.Reduce_scatter, comm.Reduce_scatter_block):
+            with pytest.raises(MPI.Exception, match="got float64 to send and float32 to receive"):
+                call(vector, single)
+        with pytest.raises(ValueError, match="must have 2 elements or more, got 1"):
+            comm.Reduce_scatter(vector, np.zeros(1), [2, 2])
+
+    run(program, 2)
+
+
 def test_nothing_has_no_type() -> None:
     def program(comm: Any) -> Any:
         some = np.arange(2) if comm.rank else np.array([])  # which is float

@@ -87,6 +87,19 @@ def test_groups() -> None:
     assert results[0][-1] == 1 and results[4][0] is None and results[4][-1] is False
 
 
+def test_group_of_other_ranks() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        group = comm.Get_group().Incl([1])
+        comm_of_group = comm.Create_group(group)  # also called by ranks outside of the group
+        with pytest.raises(MPI.Exception, match="MPI_ERR_RANK"):
+            group.Translate_ranks([1])
+        return comm_of_group != MPI.COMM_NULL and comm_of_group.size
+
+    assert run(program, 3) == (False, 1, False)
+
+
 def test_grid() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
@@ -152,3 +165,13 @@ def test_balanced_dims(ranks: int, wanted: Any, dims: list[int]) -> None:
         return MPI.Compute_dims(ranks, wanted)
 
     assert simulate(program, 1).results == (dims,)
+
+
+def test_dims_of_no_ranks() -> None:
+    def program() -> None:
+        from mpi4py import MPI
+
+        with pytest.raises(MPI.Exception, match="nnodes must be 1 or more"):
+            MPI.Compute_dims(0, 2)
+
+    simulate(program, 1)

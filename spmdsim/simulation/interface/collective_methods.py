@@ -211,16 +211,26 @@ def _receive_blocks(sendbuf: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
     if is_in_place(sendbuf):
         return [buffer]
     vector = message_buffer(sendbuf)
+    _check_one_type(vector, buffer)
+    return [_first_elements(buffer, vector.elements)]
+
+
+def _check_one_type(vector: MessageBuffer, buffer: MessageBuffer) -> None:
+    """Raise an MPI error if the vector to reduce and the receive buffer have different dtypes."""
     if vector.dtype != buffer.dtype:
         raise MPIError(
             "ERR_TYPE",
             f"both buffers must have one type, got {vector.dtype} to send and {buffer.dtype} to receive",
         )
-    if vector.elements > buffer.elements:
+
+
+def _first_elements(buffer: MessageBuffer, count: int) -> MessageBuffer:
+    """Return the first ``count`` elements of a receive buffer; raise ValueError if it is shorter."""
+    if buffer.elements < count:
         raise ValueError(
-            f"the receive buffer must have {many(vector.elements, 'element')} or more, got {buffer.elements}"
+            f"the receive buffer must have {many(count, 'element')} or more, got {buffer.elements}"
         )
-    return [buffer.select_elements(0, vector.elements)]
+    return buffer.select_elements(0, count)
 
 
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
@@ -264,12 +274,9 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
-    count = _elements_per_rank(self, vector)
-    if buffer.elements < count:
-        raise ValueError(
-            f"the receive buffer must have {many(count, 'element')} or more, got {buffer.elements}"
-        )
-    return _reduce_call(self, "reduce_scatter", sendbuf, [buffer.select_elements(0, count)], op, buffer)
+    _check_one_type(vector, buffer)
+    receive = [_first_elements(buffer, _elements_per_rank(self, vector))]
+    return _reduce_call(self, "reduce_scatter", sendbuf, receive, op, buffer)
 
 
 def _elements_per_rank(self: Any, vector: MessageBuffer) -> int:
@@ -292,6 +299,7 @@ def Reduce_scatter(
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
+    _check_one_type(vector, buffer)
     if recvcounts is None and not is_in_place(sendbuf):
         return _reduce_call(self, "reduce_scatter", sendbuf, [buffer], op, buffer)
     if recvcounts is None:
@@ -302,7 +310,7 @@ def Reduce_scatter(
         raise ValueError(
             f"recvcounts must be {many(self.size, 'number')} with the sum {vector.elements}, got {counts}"
         )
-    receive = [buffer.select_elements(0, counts[self._rank])]
+    receive = [_first_elements(buffer, counts[self._rank])]
     return _reduce_call(self, "reduce_scatter", sendbuf, receive, op, buffer, counts=tuple(counts))
 
 

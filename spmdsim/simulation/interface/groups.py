@@ -60,7 +60,10 @@ class Group:
             group: the other group; without it, return ranks in COMM_WORLD. A member that it lacks gets UNDEFINED.
         """
         positions = range(self.size) if ranks is None else ranks
-        members = [position if position == PROC_NULL else self.members[position] for position in positions]
+        members = [
+            position if position == PROC_NULL else self.members[self._check_position(position)]
+            for position in positions
+        ]
         if group is None:
             return members
         position_of = {member: position for position, member in enumerate(group.members)} | {

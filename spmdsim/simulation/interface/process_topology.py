@@ -238,7 +238,7 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
         dims: number of dimensions, or a list of extents in which 0 stands for an extent to choose.
 
     Raises:
-        MPIError: If ``nnodes`` is not a multiple of the fixed extents, or not their product if all are fixed.
+        MPIError: If ``nnodes`` is below 1, or not a multiple of the fixed extents, or not their product if all are fixed.
 
     >>> Compute_dims(12, 2), Compute_dims(12, [0, 2])
     ([4, 3], [6, 2])
@@ -246,9 +246,10 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
     extents = [0] * dims if isinstance(dims, int) else [int(extent) for extent in dims]
     fixed = prod(extent for extent in extents if extent)
     free = extents.count(0)
-    if nnodes % fixed or (not free and fixed != nnodes):
+    if nnodes < 1 or nnodes % fixed or (not free and fixed != nnodes):
         raise MPIError(
-            "ERR_DIMS", f"nnodes must be a multiple of the fixed dimensions {extents}, got {nnodes}"
+            "ERR_DIMS",
+            f"nnodes must be 1 or more, a multiple of the fixed dimensions {extents}, got {nnodes}",
         )
     factors = iter(_balanced_factors(nnodes // fixed, free)) if free else iter(())
     return [extent or next(factors) for extent in extents]

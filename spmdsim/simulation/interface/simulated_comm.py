@@ -324,6 +324,8 @@ class Intracomm(Comm):
 
     def Create_group(self, group: Group, tag: int = 0) -> Any:
         """Create a communicator of a group's ranks; only these ranks call it."""
+        if group.Get_rank() == c.UNDEFINED:
+            return COMM_NULL
         shared, key = self._shared, (group.members, tag)
         forming = shared.forming.get(key)
         if forming is None:
