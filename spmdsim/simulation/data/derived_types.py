@@ -186,9 +186,12 @@ class Datatype(Handle):
     def _repeat_at(self, name: str, starts: Any) -> Datatype:
         """Return a new, uncommitted type with one value of this type at each start.
 
+        The bounds are those that :meth:`_set_bounds` gives. A type without starts has no elements and an extent of 0.
+
         Args:
             name: the printed name of the new type.
-            starts: positions of the values, in elements of the basic dtype.
+            starts: integers, an array or list of any shape, read row by row: positions of the values, in elements of
+                the basic dtype.
         """
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
         offsets = (starts[:, None] + self.element_offsets()[None, :]).reshape(-1)
@@ -198,10 +201,11 @@ class Datatype(Handle):
         )
 
     def _set_bounds(self, members: Sequence[tuple[int, Datatype]]) -> Datatype:
-        """Set the lower bound, the extent and the alignment of this new type; return this type.
+        """Set the lower bound, the extent and the alignment of this type in place; return this type.
 
-        The bounds enclose all members that have elements. The extent is rounded up to a multiple of the largest
-        alignment. If the program resized a member, only resized members count and nothing is rounded.
+        The bounds enclose all members that have elements; without members they are 0. The extent is rounded up to a
+        multiple of the largest alignment of a member. If the program resized a member, only resized members count and
+        nothing is rounded.
 
         Args:
             members: pairs of a start, in elements of this type's dtype, and the type of the value at this start.
@@ -222,7 +226,15 @@ class Datatype(Handle):
         return self
 
     def _count_elements(self, nbytes: int, what: str) -> int:
-        """Convert bytes to elements; ``what`` names the number in the error if they are not a multiple."""
+        """Convert bytes to elements of the basic dtype.
+
+        Args:
+            nbytes: number of bytes.
+            what: names the number in the error.
+
+        Raises:
+            MPIError: If ``nbytes`` is not a multiple of the size of the basic dtype.
+        """
         if nbytes % self.dtype.itemsize:
             raise MPIError("ERR_ARG", f"{what} of {many(nbytes, 'byte')} is not a multiple of {self.dtype}")
         return nbytes // self.dtype.itemsize
@@ -240,18 +252,40 @@ class Datatype(Handle):
         return self._repeat_at("vector", starts * self.stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """Return a type of blocks as ``Create_vector`` does, with the stride in bytes."""
+        """Return a new, uncommitted type of blocks, as ``Create_vector`` does, with the stride in bytes.
+
+        Raises:
+            MPIError: If the stride is not a multiple of the size of the basic dtype.
+        """
         step = self._count_elements(stride, "a stride")
         starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * self.stride
         return self._repeat_at("hvector", starts)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Return a type of blocks of the given lengths at the given positions, counted in values."""
+        """Return a new, uncommitted type of blocks of given lengths at given positions.
+
+        Surplus entries of the longer list are not used.
+
+        Args:
+            blocklengths: number of values of this type in each block.
+            displacements: position of each block, counted in extents of this type.
+        """
         starts = [d + i for d, n in zip(displacements, blocklengths) for i in range(n)]
         return self._repeat_at("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Return a type of blocks of the given lengths at the given positions in bytes."""
+        """Return a new, uncommitted type of blocks of given lengths at given positions in bytes.
+
+        Surplus entries of the longer list are not used.
+
+        Args:
+            blocklengths: number of values of this type in each block.
+            displacements: position of each block, in bytes.
+
+        Raises:
+            MPIError: If the displacement of a block that is not empty is not a multiple of the size of the basic
+                dtype.
+        """
         starts = [
             self._count_elements(d, "a displacement") + i * self.stride
             for d, n in zip(displacements, blocklengths)
@@ -274,13 +308,15 @@ class Datatype(Handle):
         starts: Sequence[int],
         order: int = ORDER_C,
     ) -> Datatype:
-        """Return the type of a box inside an array; the extent of one value is the whole array.
+        """Return the uncommitted type of a box inside an array; the extent of one value is the whole array.
+
+        The three lists should have equal lengths, which is not checked.
 
         Args:
-            sizes: the array's shape.
+            sizes: the array's shape, counted in values of this type.
             subsizes: the box's shape.
             starts: the first index of the box in each dimension.
-            order: ORDER_C if the array is stored row by row, ORDER_F if column by column.
+            order: ORDER_C if the array is stored row by row; any other number is ORDER_F, column by column.
 
         Raises:
             MPIError: If the box is not inside the array.
@@ -297,7 +333,15 @@ class Datatype(Handle):
         return subarray
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """Return a type with equal elements, the lower bound ``lb`` and another extent, both in bytes."""
+        """Return an uncommitted type of this type's elements with another lower bound and extent.
+
+        Args:
+            lb: the lower bound, in bytes.
+            extent: the distance of consecutive values, in bytes; may be smaller than the type.
+
+        Raises:
+            MPIError: If a number is not a multiple of the size of the basic dtype.
+        """
         resized = Datatype("resized", self.dtype, self.element_offsets(), committed=False)
         resized.lower = self._count_elements(lb, "a lower bound")
         resized.stride = self._count_elements(extent, "an extent")
@@ -308,7 +352,10 @@ class Datatype(Handle):
     def Create_struct(
         cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Any]
     ) -> Datatype:
-        """Return a type of blocks of several types; its basic dtype is the byte.
+        """Return an uncommitted type of blocks of several types; its basic dtype is the byte.
+
+        The padding of pairs such as FLOAT_INT is not part of the type. Surplus entries of the longer lists are not
+        used.
 
         Args:
             blocklengths: number of values in each block.

@@ -59,7 +59,11 @@ class MessageBuffer:
         return data if self.index is not None else data.copy()
 
     def write(self, data: Any) -> None:
-        """Write 1-D elements of the buffer's dtype from its start; later elements stay unchanged."""
+        """Write elements to the memory from the buffer's start; later elements stay unchanged.
+
+        Args:
+            data: a 1-D array of the buffer's dtype with at most as many elements as the buffer, which is not checked.
+        """
         count = len(data)
         if self.index is not None:
             self.array[self.index[:count]] = data
@@ -69,7 +73,11 @@ class MessageBuffer:
             self.read()[:count] = data
 
     def select_elements(self, start: int, count: int) -> MessageBuffer:
-        """Return a buffer of ``count`` elements of this one, from element ``start`` on; memory is shared."""
+        """Return a buffer of ``count`` elements of this one, from element ``start`` on; memory is shared.
+
+        Bounds are not checked: the caller makes sure that the elements exist. The order of the new buffer is
+        NO_ORDER.
+        """
         if self.index is not None:
             buffer = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
         else:
@@ -82,12 +90,15 @@ def message_buffer(spec: Any) -> MessageBuffer:
     """Return the buffer of a message to or from one rank.
 
     Args:
-        spec: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+        spec: an array or another object with memory, such as a bytearray; or a list ``[array, count, displacement,
+            datatype]`` with later items omitted. Count and displacement count values of the datatype. Without a count
+            the message extends to the end of the memory. IN_PLACE gives an empty buffer.
 
     Raises:
         BufferError: If the memory is not contiguous.
-        MPIError: If the memory does not hold the counts, or the datatype is not committed.
-        TypeError: If ``spec`` is no buffer.
+        MPIError: If the memory does not contain the elements, the count is negative, or the datatype is not
+            committed.
+        TypeError: If ``spec`` is no buffer, or None.
         ValueError: If ``spec`` has too many items, or no count and a size that is no multiple of the extent.
     """
     if type(spec) is np.ndarray:
@@ -126,8 +137,17 @@ def receive_buffer(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
 def split_equally(spec: Any, rank_count: int) -> list[MessageBuffer]:
     """Split a buffer into equal, consecutive blocks, one for each rank.
 
+    Args:
+        spec: as for :func:`message_buffer`. A count is the count of one block; without it the whole memory is
+            divided.
+        rank_count: number of ranks.
+
+    Returns:
+        The buffers in the order of ranks; they share the memory.
+
     Raises:
-        ValueError: If ``spec`` has no count and its size is no multiple of ``rank_count``.
+        ValueError: If ``spec`` has no count, and its number of values is no multiple of ``rank_count``. Also the
+            errors of :func:`message_buffer`.
     """
     memory, count, start, datatype = _parse_message(spec)
     flat, datatype, order = _flatten(memory, datatype)
@@ -140,15 +160,22 @@ def split_equally(spec: Any, rank_count: int) -> list[MessageBuffer]:
 
 
 def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
-    """Split a buffer into blocks of the given counts at the given displacements, one for each rank.
+    """Split a buffer into blocks of given counts at given displacements, one for each rank.
 
     Args:
         spec: ``[data, counts, displs, datatype]``. Omitted counts are equal; omitted displacements put the blocks one
-            after the other. One number instead of a list is the count of every block, or the distance of blocks.
+            after the other. One number instead of a list is the count of every block, or the distance of blocks. Both
+            count values of the datatype. A tuple ``(counts, displs)`` may stand for the two.
         rank_count: number of ranks.
 
+    Returns:
+        The buffers in the order of ranks; they share the memory. Overlapping blocks are not refused.
+
     Raises:
-        ValueError: If there is another number of counts or displacements than ranks.
+        ValueError: If the number of counts or displacements is not the number of ranks, or omitted counts cannot be
+            equal.
+        MPIError: If a block is not inside the memory, or a count is negative. Also the errors of
+            :func:`message_buffer`.
     """
     memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
     flat, datatype, order = _flatten(memory, datatype)
@@ -175,6 +202,8 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
 def _count_values(elements: int, datatype: Datatype) -> int:
     """Return the number of values in a buffer without a count.
 
+    It is negative if the buffer starts after its end.
+
     Args:
         elements: number of its basic elements.
         datatype: the type of the values.
@@ -194,8 +223,16 @@ def _count_values(elements: int, datatype: Datatype) -> int:
 def _values_per_rank(elements: int, datatype: Datatype, rank_count: int) -> int:
     """Return the number of values for each rank in a buffer without a count.
 
+    Without ranks, all values count for one.
+
+    Args:
+        elements: number of the buffer's basic elements.
+        datatype: the type of the values.
+        rank_count: number of ranks.
+
     Raises:
-        ValueError: If the number of values is not a multiple of the number of ranks.
+        ValueError: If the buffer does not end at the end of a value, or the number of values is not a multiple of the
+            number of ranks.
     """
     values = _count_values(elements, datatype)
     if rank_count and values % rank_count:
@@ -209,11 +246,19 @@ def _values_per_rank(elements: int, datatype: Datatype, rank_count: int) -> int:
 def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
     """Split a buffer into blocks of several datatypes, one block for each rank.
 
-    ``spec`` has a count, a displacement in bytes and a datatype for each rank.
+    Args:
+        spec: ``[data, counts, displs, datatypes]`` with one entry per rank in each list, or a shorter form of
+            :func:`_parse_typed`. Displacements are in bytes.
+        rank_count: number of ranks.
+
+    Returns:
+        The buffers in the order of ranks; they share the memory.
 
     Raises:
-        ValueError: If ``spec`` has another form, or another number of items than ranks; see ``_parse_typed``.
-        MPIError: If a displacement is no multiple of the size of its basic dtype.
+        ValueError: If ``spec`` has another form, or another number of items than ranks.
+        TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
+        MPIError: If a displacement is no multiple of the size of its basic dtype, a block is not inside the memory,
+            or a type is not committed.
     """
     memory, counts, displacements, types = _parse_typed(spec, rank_count)
     if not (len(counts) == len(displacements) == len(types) == rank_count):
@@ -247,7 +292,19 @@ def _as_type(value: Any) -> Datatype | None:
 
 
 def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
-    """Return memory, count (None if omitted), first element and datatype of a message to one rank."""
+    """Return the items of the buffer argument of a message to one rank.
+
+    Args:
+        spec: as for :func:`message_buffer`.
+
+    Returns:
+        The memory, as the program passed it; the count of values, or None if omitted; the position of the first basic
+        element; the datatype, or None if omitted.
+
+    Raises:
+        TypeError: If ``spec`` is None, or an item has a wrong type.
+        ValueError: If ``spec`` has too many items.
+    """
     memory, count, displacement, datatype = _parse_spec(
         spec, "[data, count, displacement, datatype]", (list, tuple)
     )
@@ -258,14 +315,17 @@ def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
 def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, Datatype | None]:
     """Return memory, counts, displacements and datatype of a buffer; omitted items are None.
 
+    The last item is the datatype if it is a datatype, a NumPy dtype, a NumPy scalar type or text, or if it follows
+    three others. An object that is neither list nor tuple is the memory itself.
+
     Args:
         spec: the caller's argument.
-        form: the right form, for the error.
+        form: the correct form, for the error.
         pair_types: an item of these types and of length 2 is a pair (counts, displacements). A list is no pair in
             calls whose counts are a list.
 
     Raises:
-        TypeError: If ``spec`` is None.
+        TypeError: If ``spec`` is None, or the fourth item is no datatype.
         ValueError: If ``spec`` has too many items.
     """
     if spec is None:
@@ -288,6 +348,8 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
 
 def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, list[int], list[int], list[Datatype]]:
     """Return memory, counts, byte displacements and datatypes of an alltoallw message.
+
+    The lengths of the lists are not compared.
 
     Args:
         spec: ``[data, datatypes]``, ``[data, (counts, displs), datatypes]`` or ``[data, counts, displs, datatypes]``,
@@ -326,9 +388,23 @@ def _as_integers(name: str, values: Any) -> list[int]:
 
 
 def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
-    """Return memory as 1-D elements of the basic dtype, their datatype, and the order in memory.
+    """Return memory as a 1-D array of basic elements, their datatype, and the order in memory.
 
-    The order is ROWS, COLUMNS or NO_ORDER. Raises BufferError if the memory is not contiguous.
+    Memory of another dtype is viewed as elements of the datatype's basic dtype; bytes at the end that make no
+    complete element are left out.
+
+    Args:
+        memory: an array or another object with memory. None and IN_PLACE give an empty array.
+        datatype: the type that the program named; None: the type of the array's dtype, or BYTE without an array.
+
+    Returns:
+        The elements, which share the memory; the datatype; and ROWS or COLUMNS for an array of several dimensions
+        that is stored in one of these orders only, else NO_ORDER.
+
+    Raises:
+        BufferError: If the memory is not contiguous.
+        MPIError: If the datatype is not committed.
+        TypeError: If ``memory`` is no buffer.
     """
     if memory is None or memory is IN_PLACE:
         return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
@@ -351,7 +427,17 @@ def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int
 
 
 def _as_array(memory: Any) -> Any:
-    """Return an array that shares memory with an object; TypeError if the object is not a buffer."""
+    """Return an array that shares memory with an object of the program.
+
+    bytes and bytearray give uint8. An object without buffer protocol needs ``__array_interface__`` or ``__array__``;
+    the latter may copy.
+
+    Args:
+        memory: the object.
+
+    Raises:
+        TypeError: If the object is not a buffer.
+    """
     try:
         view = memoryview(memory)
     except TypeError:
@@ -366,7 +452,18 @@ def _as_array(memory: Any) -> Any:
 
 
 def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
-    """Return the buffer of ``count`` values of a datatype from element ``start`` on."""
+    """Return the buffer of ``count`` values of a datatype from element ``start`` on; memory is shared.
+
+    Args:
+        flat: the memory as a 1-D array of the datatype's basic dtype.
+        count: number of values.
+        start: position of the first value in ``flat``.
+        datatype: the type of the values. A derived type with gaps gives a buffer with the indices of its elements.
+        order: the order in memory, copied into the buffer.
+
+    Raises:
+        MPIError: If the count is negative, or an element is outside ``flat``.
+    """
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count must be 0 or more, got {count}")
     if datatype.offsets is None and datatype.stride == 1:

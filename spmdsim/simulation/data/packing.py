@@ -16,11 +16,15 @@ _OTHER_SIZE = "lLgG"
 
 
 def check_external(datatype: Datatype, datarep: str) -> Datatype:
-    """Return the type if its values can be packed in the format ``datarep``, which must be "external32".
+    """Return ``datatype`` if its values can be packed in the format "external32".
+
+    Args:
+        datatype: the type of the values.
+        datarep: the name of the format; must be "external32".
 
     Raises:
-        MPIError: If the format has another name, the type has parts of several types, or a basic type has another
-            size in the format, as longs and long doubles do.
+        MPIError: If the format has another name, or the type has parts of several types. Also for basic types that
+            have another size in the format: long, unsigned long, long double and its complex type.
     """
     dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
     parts = [dtype] if dtype.fields is None else [field[0] for field in dtype.fields.values()]
@@ -39,10 +43,22 @@ def check_external(datatype: Datatype, datarep: str) -> Datatype:
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
     """Copy all complete values of ``inbuf`` to the bytes of ``outbuf`` from byte ``position`` on.
 
-    Padding is not copied. ``swapped`` stores values in big-endian order.
+    Padding is not copied. A last value of which bytes are missing in ``inbuf`` is left out.
+
+    Args:
+        datatype: the type of the values.
+        inbuf: contiguous memory with the values, such as an array or a bytearray.
+        outbuf: contiguous, writeable memory.
+        position: the first byte of ``outbuf`` to write.
+        swapped: True to store values in big-endian order.
 
     Returns:
         The position after the last byte written.
+
+    Raises:
+        BufferError: If memory is not contiguous, or ``outbuf`` is read-only.
+        MPIError: If ``outbuf`` has too few bytes after ``position``, or the type is not committed.
+        TypeError: If ``inbuf`` or ``outbuf`` is no buffer.
     """
     source, target = _complete_values(datatype, inbuf), receive_buffer([outbuf, BYTE])
     values = source.copy()
@@ -58,10 +74,22 @@ def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bo
 def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: bool = False) -> int:
     """Fill all complete values of ``outbuf`` from the bytes of ``inbuf`` from byte ``position`` on.
 
-    ``swapped`` reads values in big-endian order.
+    The size of ``outbuf`` decides how many values are read. Its padding stays unchanged.
+
+    Args:
+        datatype: the type of the values.
+        inbuf: contiguous memory with packed bytes.
+        position: the first byte of ``inbuf`` to read.
+        outbuf: contiguous, writeable memory for the values.
+        swapped: True to read values in big-endian order.
 
     Returns:
         The position after the last byte read.
+
+    Raises:
+        BufferError: If memory is not contiguous, or ``outbuf`` is read-only.
+        MPIError: If ``inbuf`` has too few bytes after ``position``, or the type is not committed.
+        TypeError: If ``inbuf`` or ``outbuf`` is no buffer.
     """
     receive_buffer([outbuf, BYTE])
     target, data_positions = _complete_values(datatype, outbuf), data_byte_positions(datatype.dtype)
@@ -81,16 +109,25 @@ def _big_endian(values: np.ndarray) -> np.ndarray:
 
 
 def _complete_values(datatype: Datatype, memory: Any) -> MessageBuffer:
-    """Return the buffer of all complete values of the type that fit in the memory."""
+    """Return the buffer of all complete values of a type that fit in memory from its start.
+
+    A type with an extent of 0 gives an empty buffer. Raises the errors of :func:`message_buffer`.
+    """
     nbytes = message_buffer([memory, BYTE]).nbytes
     return message_buffer([memory, nbytes // datatype.extent if datatype.extent else 0, datatype])
 
 
 def _section(packed: MessageBuffer, position: int, nbytes: int) -> MessageBuffer:
-    """Return the buffer of ``nbytes`` bytes of a packed buffer, from byte ``position`` on.
+    """Return the buffer of some bytes of a packed buffer; memory is shared.
+
+    Args:
+        packed: a buffer of the type BYTE.
+        position: the first byte.
+        nbytes: number of bytes.
 
     Raises:
-        MPIError: If these bytes are not all inside the packed buffer.
+        MPIError: If these bytes are not all inside the packed buffer: ERR_ARG for a negative position, else
+            ERR_TRUNCATE.
     """
     last = position + nbytes
     if position < 0 or last > packed.nbytes:

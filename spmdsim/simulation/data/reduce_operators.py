@@ -54,8 +54,8 @@ class Op(Handle):
     def comparison_key(self) -> Any:
         """Return a value to compare the operations of two ranks: equal operations have equal keys.
 
-        The key of a predefined operation is its name. The key of a Python function is its file and first line, because
-        each rank may have its own copy. Any other callable is its own key.
+        The key of a predefined operation is its name, such as "SUM". The key of a Python function is the pair of its
+        file and first line, because each rank may have its own copy. Any other callable is its own key.
         """
         function = self._function or self._objects
         if NAMED.get(self.name) is self:
@@ -70,7 +70,15 @@ class Op(Handle):
             raise MPIError("ERR_OP", f"{self!r} is not defined for {dtype}: {hint}")
 
     def combine(self, left: Any, right: Any) -> Any:
-        """Return the reduction of two 1-D arrays, the lower rank's on the left; operands stay unchanged."""
+        """Return the reduction of two 1-D arrays as an array; both operands stay unchanged.
+
+        A function of the program gets raw bytes of copies and the datatype. Call :meth:`check` before: types are not
+        checked.
+
+        Args:
+            left: the operand of the lower ranks, 1-D.
+            right: the operand of the higher ranks, of the dtype and length of ``left``.
+        """
         if self._function is None:
             # ``check`` has refused operations without a function of arrays.
             return self._arrays(left, right)
@@ -116,11 +124,17 @@ class Op(Handle):
     is_predefined = property(Is_predefined)
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
-        """Set inoutbuf = inbuf op inoutbuf, on this rank alone.
+        """Set inoutbuf = inbuf op inoutbuf, element by element, on this rank alone.
+
+        Args:
+            inbuf: the left operand: an array, or a list ``[array, count, displacement, datatype]`` with later items
+                omitted.
+            inoutbuf: the right operand, in the form of ``inbuf``; it is overwritten by the result.
 
         Raises:
-            MPIError: If the operation is not defined for the type.
-            ValueError: If the buffers differ in type or number of elements.
+            BufferError: If memory is not contiguous.
+            MPIError: If the operation is not defined for the type of ``inbuf``.
+            ValueError: If the buffers differ in dtype or number of elements.
         """
         from spmdsim.simulation.data.message_buffers import message_buffer
 
@@ -147,7 +161,11 @@ def _keep_dtype(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the function of MINLOC or MAXLOC on arrays of (value, index) pairs.
 
-    The pair with the better value wins; of equal values, the one with the lower index.
+    The pair with the better value wins; of equal values, the one with the lower index. Pairs are entries of
+    structured arrays with two fields; the returned function makes a new array.
+
+    Args:
+        better: np.less or np.greater; called with two arrays of values.
     """
 
     def choose(left: Any, right: Any) -> Any:
@@ -160,7 +178,13 @@ def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
 
 def _choose_located_object(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """Return a function that chooses as ``_choose_located`` does, for Python pairs (value, index)."""
+    """Return a function that chooses one of two Python pairs (value, index), as ``_choose_located`` does.
+
+    It returns one of its arguments.
+
+    Args:
+        better: called with two values; returns True if the first one is better.
+    """
 
     def choose(x: Any, y: Any) -> Any:
         if x[0] == y[0]:
@@ -197,7 +221,11 @@ SUM = NAMED["SUM"]
 def as_op(op: Any) -> Op:
     """Return ``op`` if it is an operation; convert a function of two Python objects to an operation.
 
-    The operation of a function is not commutative: operands are reduced in the order of the ranks.
+    The operation of a function is not commutative: operands are reduced in the order of the ranks. It works for
+    lower-case calls only, because it has no function of arrays: :meth:`Op.check` refuses it for any dtype.
+
+    Args:
+        op: an operation such as MPI.SUM, or a function ``(left, right) -> result``.
 
     Raises:
         TypeError: If ``op`` cannot be called.

@@ -83,9 +83,14 @@ class Status:
 
 
 def fill_statuses(statuses: Any, filled: list[Status]) -> None:
-    """Copy statuses into the sequence that a program passed; do nothing for None.
+    """Copy statuses in place into the sequence that a program passed.
 
-    A list that is too short is extended; other sequences get as many statuses as they have entries.
+    Entries of the sequence are overwritten from its start. A list that is too short is extended with the given
+    objects; other sequences get as many statuses as they have entries.
+
+    Args:
+        statuses: the program's sequence of Status objects; None: do nothing.
+        filled: the statuses to copy.
     """
     if statuses is None:
         return
