@@ -41,7 +41,10 @@ def is_in_place(spec: Any) -> bool:
 
 
 def _equal_facts(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
-    """Return the arguments that must be equal on all ranks: ``facts``, then dtype and count of a buffer."""
+    """Return the arguments that must be equal on all ranks, by name.
+
+    These are ``facts``, then "dtype", as text, and "count", the number of elements, of a buffer.
+    """
     return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
 
 
@@ -55,12 +58,27 @@ def _check_distinct(send: Any, receive: Any) -> None:
 
 
 def Barrier(self: Any) -> CollectiveCall:
-    """Wait until all ranks have called."""
+    """Block until all ranks of the communicator have called. ``Ibarrier`` returns a request."""
     return CollectiveCall(RULES["barrier"], [], [], {})
 
 
 def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
-    """Send the root's buffer to all ranks."""
+    """Send the root's buffer to all ranks. All ranks must call it.
+
+    ``Bcast`` blocks; ``Ibcast`` returns a request and ``Bcast_init`` a persistent one. Roots, dtypes or counts that
+    differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        buf: the data on the root, overwritten on other ranks: an array, or ``[array, count, displacement, datatype]``
+            with later items omitted.
+        root: rank of the root.
+
+    Raises:
+        BufferError: If the memory is not contiguous.
+        MPIError: If the root is no rank, or the memory is too small for the count.
+        TypeError: If ``buf`` is no buffer.
+    """
     root = check_root(self, root)
     buffer = message_buffer(buf)
     receive = [] if self._rank == root else [buffer]
@@ -68,18 +86,18 @@ def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
 
 
 def _gather_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
-    """Return the call of a gather.
+    """Return the call of a gather: what this rank sends and, on the root, the buffers to fill.
 
     Args:
         self: the communicator.
-        sendbuf: the block of this rank.
-        recvbuf: the buffer of the root.
+        sendbuf: the block of this rank; on the root it may be MPI.IN_PLACE or None: its block is in ``recvbuf``.
+        recvbuf: the buffer of the root; not read on other ranks.
         root: the root.
         split: ``split_equally`` or ``split_by_counts``, to split the root's buffer into one block per rank.
         even: True if all blocks must be equal in type and size.
 
     Raises:
-        MPIError: If the root is outside of the communicator.
+        MPIError: If the root is outside of the communicator. Also the errors of ``split`` and ``message_buffer``.
     """
     root = check_root(self, root)
     receive = split(recvbuf, self.size) if self._rank == root else []
@@ -89,30 +107,52 @@ def _gather_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, e
 
 
 def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Gather equal blocks of all ranks to the root, in rank order."""
+    """Gather equal blocks of all ranks to the root, in rank order. All ranks must call it.
+
+    ``Gather`` blocks; ``Igather`` returns a request and ``Gather_init`` a persistent one. Roots, dtypes or counts
+    that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            On the root it may be MPI.IN_PLACE or None: its block is in ``recvbuf``.
+        recvbuf: room for one block per rank; read on the root only, None elsewhere. A count is the count of one
+            block.
+        root: rank of the root.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the root is no rank, one array is both buffers, or memory is too small for a count.
+        ValueError: If ``recvbuf`` has no count and cannot be divided by the number of ranks.
+    """
     check_root(self, root)
     _check_distinct(sendbuf, recvbuf)
     return _gather_call(self, sendbuf, recvbuf, root, split_equally, True)
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Gather blocks of any size to the root."""
+    """Gather blocks of any size to the root. All ranks must call it.
+
+    Like ``Gather``, but ``recvbuf`` is ``[array, counts, displacements, datatype]`` with one count and one
+    displacement per rank; later items may be omitted. A block whose size is not the root's count ends the run with a
+    finding.
+    """
     return _gather_call(self, sendbuf, recvbuf, root, split_by_counts, False)
 
 
 def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
-    """Return the call of a scatter.
+    """Return the call of a scatter: the root's blocks, and the buffer that this rank fills.
 
     Args:
         self: the communicator.
-        sendbuf: the buffer of the root.
-        recvbuf: the block of this rank, or IN_PLACE on the root.
+        sendbuf: the buffer of the root; not read on other ranks.
+        recvbuf: the block of this rank; on the root it may be MPI.IN_PLACE or None: its block is not copied.
         root: the root.
         split: ``split_equally`` or ``split_by_counts``, to split the root's buffer into one block per rank.
         even: True if all blocks must be equal in type and size.
 
     Raises:
-        MPIError: If the root is outside of the communicator.
+        MPIError: If the root is outside of the communicator. Also the errors of ``split`` and ``message_buffer``.
     """
     root = check_root(self, root)
     blocks = split(sendbuf, self.size) if self._rank == root else []
@@ -123,17 +163,54 @@ def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, 
 
 
 def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Scatter equal blocks of the root's buffer, one per rank."""
+    """Scatter equal blocks of the root's buffer, one per rank, in rank order. All ranks must call it.
+
+    ``Scatter`` blocks; ``Iscatter`` returns a request and ``Scatter_init`` a persistent one. Roots, dtypes or counts
+    that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: one block per rank; read on the root only, None elsewhere: an array, or ``[array, count,
+            displacement, datatype]`` with later items omitted. A count is the count of one block.
+        recvbuf: room for this rank's block, in the form of ``sendbuf``. On the root it may be MPI.IN_PLACE or None:
+            its block is not copied.
+        root: rank of the root.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the root is no rank, or memory is too small for a count.
+        ValueError: If ``sendbuf`` has no count and cannot be divided by the number of ranks.
+    """
     return _scatter_call(self, sendbuf, recvbuf, root, split_equally, True)
 
 
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Scatter blocks of any size of the root's buffer, one per rank."""
+    """Scatter blocks of any size of the root's buffer, one per rank. All ranks must call it.
+
+    Like ``Scatter``, but ``sendbuf`` is ``[array, counts, displacements, datatype]`` with one count and one
+    displacement per rank; later items may be omitted. A block whose size is not that of its receive buffer ends the
+    run with a finding.
+    """
     return _scatter_call(self, sendbuf, recvbuf, root, split_by_counts, False)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Gather equal blocks of all ranks to all ranks."""
+    """Gather equal blocks of all ranks to all ranks, in rank order. All ranks must call it.
+
+    ``Allgather`` blocks; ``Iallgather`` returns a request and ``Allgather_init`` a persistent one. Dtypes or counts
+    that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            MPI.IN_PLACE or None: the block is in ``recvbuf``.
+        recvbuf: room for one block per rank, in the form of ``sendbuf``. A count is the count of one block.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If one array is both buffers, or memory is too small for a count.
+        ValueError: If ``recvbuf`` has no count and cannot be divided by the number of ranks.
+    """
     _check_distinct(sendbuf, recvbuf)
     receive = split_equally(recvbuf, self.size)
     block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
@@ -141,21 +218,48 @@ def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
 
 
 def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Gather blocks of any size to all ranks."""
+    """Gather blocks of any size to all ranks. All ranks must call it.
+
+    Like ``Allgather``, but ``recvbuf`` is ``[array, counts, displacements, datatype]`` with one count and one
+    displacement per rank; later items may be omitted. A block whose size is not the receiver's count ends the run
+    with a finding.
+    """
     receive = split_by_counts(recvbuf, self.size)
     block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
     return CollectiveCall(RULES["all_gather"], [block], receive, {})
 
 
 def _exchange_call(self: Any, sendbuf: Any, recvbuf: Any, split: Any) -> CollectiveCall:
-    """Return the call of an all-to-all; ``split`` splits both buffers in one block per rank."""
+    """Return the call of an all-to-all.
+
+    Args:
+        self: the communicator.
+        sendbuf: the blocks to send, or MPI.IN_PLACE or None: send those in ``recvbuf``.
+        recvbuf: room for one block per rank.
+        split: function that splits each buffer into one block per rank, such as ``split_equally``.
+    """
     receive = split(recvbuf, self.size)
     blocks = receive if is_in_place(sendbuf) else split(sendbuf, self.size)
     return CollectiveCall(RULES["all_to_all"], list(blocks), receive, {})
 
 
 def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Exchange equal blocks between all ranks."""
+    """Exchange equal blocks between all ranks: block j of rank i becomes block i of rank j.
+
+    All ranks must call it. ``Alltoall`` blocks; ``Ialltoall`` returns a request and ``Alltoall_init`` a persistent
+    one. Dtypes or counts that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: one block per rank: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            A count is the count of one block. MPI.IN_PLACE or None: send the blocks in ``recvbuf``.
+        recvbuf: room for one block per rank, in the form of ``sendbuf``.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If one array is both buffers, or memory is too small for a count.
+        ValueError: If a buffer has no count and cannot be divided by the number of ranks.
+    """
     _check_distinct(sendbuf, recvbuf)
     call = _exchange_call(self, sendbuf, recvbuf, split_equally)
     call.facts = _equal_facts(call.send[0])
@@ -163,12 +267,22 @@ def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Exchange blocks of any size between all ranks."""
+    """Exchange blocks of any size between all ranks. All ranks must call it.
+
+    Like ``Alltoall``, but both buffers are ``[array, counts, displacements, datatype]`` with one count and one
+    displacement per rank; later items may be omitted. A block whose size is not the receiver's count ends the run
+    with a finding.
+    """
     return _exchange_call(self, sendbuf, recvbuf, split_by_counts)
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Exchange blocks of any size and type between all ranks."""
+    """Exchange blocks of any size and type between all ranks. All ranks must call it.
+
+    Like ``Alltoall``, but both buffers are ``[array, counts, displacements, datatypes]``. They have one count, one
+    displacement in bytes and one datatype per rank. A block whose size is not the receiver's ends the run with a
+    finding.
+    """
     return _exchange_call(self, sendbuf, recvbuf, split_by_types)
 
 
@@ -185,12 +299,16 @@ def _reduce_call(
 
     Args:
         self: the communicator.
-        rule: name of the rule in RULES.
+        rule: name of the rule in RULES, such as "all_reduce".
         sendbuf: the vector of this rank, or MPI.IN_PLACE.
-        receive: the buffers to fill.
-        op: the operation.
+        receive: the buffers to fill; empty on a rank that gets no result.
+        op: the operation, or a function of two Python objects, which buffers refuse.
         buffer: the vector of this rank if ``sendbuf`` is MPI.IN_PLACE.
         facts: further arguments that must be equal on all ranks, such as the root.
+
+    Raises:
+        MPIError: If the operation is not defined for the dtype.
+        TypeError: If ``op`` is no operation, or ``sendbuf`` no buffer.
     """
     operation = as_op(op)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
@@ -203,6 +321,10 @@ def _reduce_call(
 
 def _receive_blocks(sendbuf: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
     """Return a list with the receive buffer, shortened to the length of the send buffer.
+
+    Args:
+        sendbuf: the send buffer as the program passed it; for MPI.IN_PLACE or None nothing is checked or shortened.
+        buffer: the receive buffer.
 
     Raises:
         MPIError: If the buffers have different types.
@@ -234,7 +356,25 @@ def _first_elements(buffer: MessageBuffer, count: int) -> MessageBuffer:
 
 
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
-    """Reduce all ranks' vectors to the root. Only the root may pass MPI.IN_PLACE as ``sendbuf``."""
+    """Reduce all ranks' vectors element by element to the root, in rank order.
+
+    All ranks must call it. ``Reduce`` blocks; ``Ireduce`` returns a request and ``Reduce_init`` a persistent one. Roots, operations, dtypes
+    or counts that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            Only the root may pass MPI.IN_PLACE or None: its vector is in ``recvbuf``.
+        recvbuf: room for the result; read on the root only, None elsewhere. May be longer than the vector.
+        op: the operation.
+        root: rank of the root.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the root is no rank, the operation is not defined for the dtype, one array is both buffers, their
+            types differ, or another rank than the root passes MPI.IN_PLACE.
+        ValueError: If ``recvbuf`` is shorter than the vector.
+    """
     root = check_root(self, root)
     _check_distinct(sendbuf, recvbuf)
     if self._rank != root:
@@ -248,29 +388,80 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
 
 
 def _reduce_to_all_call(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op) -> CollectiveCall:
-    """Return the call of a reduction whose result every rank receives."""
+    """Return the call of a reduction whose result every rank receives.
+
+    Args:
+        self: the communicator.
+        rule: name of the rule in RULES: "all_reduce", "scan" or "exscan".
+        sendbuf: the vector of this rank, or MPI.IN_PLACE or None: it is in ``recvbuf``.
+        recvbuf: room for the result; may be longer than the vector.
+        op: the operation.
+
+    Raises:
+        MPIError: If one array is both buffers, their types differ, or the operation is not defined for the type.
+        ValueError: If ``recvbuf`` is shorter than the vector.
+    """
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     return _reduce_call(self, rule, sendbuf, _receive_blocks(sendbuf, buffer), op, buffer)
 
 
 def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce all ranks' vectors to all ranks."""
+    """Reduce all ranks' vectors element by element to all ranks, in rank order.
+
+    All ranks must call it. ``Allreduce`` blocks; ``Iallreduce`` returns a request and ``Allreduce_init`` a persistent one. Operations, dtypes
+    or counts that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            MPI.IN_PLACE or None: it is in ``recvbuf``.
+        recvbuf: room for the result, in the form of ``sendbuf``; may be longer than the vector.
+        op: the operation.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
+        ValueError: If ``recvbuf`` is shorter than the vector.
+    """
     return _reduce_to_all_call(self, "all_reduce", sendbuf, recvbuf, op)
 
 
 def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce the vectors of the ranks up to and including this one."""
+    """Reduce the vectors of the ranks up to and including this one. All ranks must call it.
+
+    The arguments and errors are those of ``Allreduce``.
+    """
     return _reduce_to_all_call(self, "scan", sendbuf, recvbuf, op)
 
 
 def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce the vectors of the ranks before this one; rank 0's buffer stays unchanged."""
+    """Reduce the vectors of the ranks before this one; rank 0's buffer stays unchanged.
+
+    All ranks must call it. The arguments and errors are those of ``Allreduce``.
+    """
     return _reduce_to_all_call(self, "exscan", sendbuf, recvbuf, op)
 
 
 def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce all ranks' vectors and give each rank one block; all blocks are equal in size."""
+    """Reduce all ranks' vectors element by element; give each rank one block of the result.
+
+    All ranks must call it, and all blocks are equal in size. ``Reduce_scatter_block`` blocks;
+    ``Ireduce_scatter_block`` returns a request and ``Reduce_scatter_block_init`` a persistent one. Operations, dtypes
+    or counts that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's vector, one block per rank: an array, or ``[array, count, displacement, datatype]`` with
+            later items omitted. MPI.IN_PLACE or None: the vector is in ``recvbuf``, whose first block is overwritten.
+        recvbuf: room for one block; may be longer.
+        op: the operation.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
+        ValueError: If the vector cannot be divided by the number of ranks, or ``recvbuf`` is too short.
+    """
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
@@ -280,7 +471,15 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
 
 
 def _elements_per_rank(self: Any, vector: MessageBuffer) -> int:
-    """Return the length of a rank's block of a vector; raise ValueError if the blocks are not equal."""
+    """Return the number of elements of each rank's block, if a vector is divided into equal blocks.
+
+    Args:
+        self: the communicator.
+        vector: the vector.
+
+    Raises:
+        ValueError: If the number of elements is not a multiple of the number of ranks.
+    """
     if vector.elements % self.size:
         raise ValueError(
             f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, got {vector.elements}"
@@ -292,9 +491,26 @@ def _elements_per_rank(self: Any, vector: MessageBuffer) -> int:
 def Reduce_scatter(
     self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
 ) -> CollectiveCall:
-    """Reduce all ranks' vectors and give each rank r a block of ``recvcounts[r]`` elements.
+    """Reduce all ranks' vectors element by element; give each rank a block of the result.
 
-    Without ``recvcounts`` each rank gets as many elements as its receive buffer has; with MPI.IN_PLACE, equal blocks.
+    All ranks must call it. Rank r gets ``recvcounts[r]`` elements. Blocks are consecutive, in rank order. ``Reduce_scatter`` blocks; ``Ireduce_scatter``
+    returns a request and ``Reduce_scatter_init`` a persistent one. Operations, dtypes, lengths or counts that differ
+    between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            MPI.IN_PLACE or None: the vector is in ``recvbuf``, whose first elements are overwritten.
+        recvbuf: room for this rank's block; may be longer.
+        recvcounts: one number per rank, with the vector's length as their sum. None: each rank gets as many elements
+            as its receive buffer has; with MPI.IN_PLACE, equal blocks.
+        op: the operation.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
+        ValueError: If ``recvcounts`` has another length or sum, or ``recvbuf`` is too short. Without ``recvcounts``,
+            if all receive buffers together are longer than the vector.
     """
     _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
@@ -326,12 +542,23 @@ def _object_per_rank(self: Any, sendobj: Any) -> list[ObjectPayload]:
 
 
 def barrier(self: Any) -> CollectiveCall:
-    """Wait until all ranks have called."""
+    """Block until all ranks of the communicator have called."""
     return CollectiveCall(RULES["barrier"], [], None, {})
 
 
 def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
-    """Send the root's object to all ranks."""
+    """Send the root's object to all ranks, and return it.
+
+    All ranks must call it; it blocks until they have. The root gets its own object, the other ranks copies. Roots that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        obj: on the root any object that can be pickled; not sent by other ranks.
+        root: rank of the root.
+
+    Raises:
+        MPIError: If the root is no rank.
+    """
     root = check_root(self, root)
     send = [ObjectPayload(obj)] if self._rank == root else []
     call = CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
@@ -340,64 +567,147 @@ def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
 
 
 def gather(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
-    """Gather all ranks' objects to the root, as a list."""
+    """Gather all ranks' objects to the root, as a list in rank order; other ranks get None.
+
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: any object that can be pickled.
+        root: rank of the root.
+
+    Raises:
+        MPIError: If the root is no rank.
+    """
     root = check_root(self, root)
     send = [ObjectPayload(sendobj)]
     return CollectiveCall(RULES["gather"], send, None, {"root": root}, root, listed=True)
 
 
 def scatter(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
-    """Scatter the root's list, one object per rank."""
+    """Scatter the root's list, and return this rank's object.
+
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: on the root one object per rank; not read on other ranks.
+        root: rank of the root.
+
+    Raises:
+        MPIError: If the root is no rank.
+        ValueError: If the root's list has another length than the number of ranks.
+    """
     root = check_root(self, root)
     send = _object_per_rank(self, sendobj) if self._rank == root else []
     return CollectiveCall(RULES["scatter"], list(send), None, {"root": root}, root)
 
 
 def allgather(self: Any, sendobj: Any) -> CollectiveCall:
-    """Gather all ranks' objects to all ranks, as a list."""
+    """Gather all ranks' objects to all ranks, as a list in rank order.
+
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: any object that can be pickled.
+    """
     return CollectiveCall(RULES["all_gather"], [ObjectPayload(sendobj)], None, {}, listed=True)
 
 
 def alltoall(self: Any, sendobj: Any) -> CollectiveCall:
-    """Exchange objects: rank i gets the i-th object of every rank's list."""
+    """Exchange objects: rank i gets a list with the i-th object of every rank's list, in rank order.
+
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: one object per rank.
+
+    Raises:
+        ValueError: If ``sendobj`` has another length than the number of ranks.
+    """
     return CollectiveCall(RULES["all_to_all"], list(_object_per_rank(self, sendobj)), None, {}, listed=True)
 
 
 def _object_reduce_call(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall:
-    """Return the call of a reduction of objects; without a root, -1, all ranks receive the result."""
+    """Return the call of a reduction of objects.
+
+    Args:
+        rule: name of the rule in RULES, such as "reduce".
+        sendobj: the object of this rank.
+        op: the operation, or a function of two objects.
+        root: rank of the root; -1: all ranks receive the result.
+
+    Raises:
+        TypeError: If ``op`` cannot be called.
+    """
     op = as_op(op)
     facts = ({"root": root} if root >= 0 else {}) | {"op": op.comparison_key()}
     return CollectiveCall(RULES[rule], [ObjectPayload(sendobj)], None, facts, root, op)
 
 
 def reduce(self: Any, sendobj: Any, op: Any = SUM, root: int = 0) -> CollectiveCall:
-    """Reduce all ranks' objects to the root."""
+    """Reduce all ranks' objects to the root, in rank order; other ranks get None.
+
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: any object that can be pickled.
+        op: an operation, or a function ``(left, right) -> result``.
+        root: rank of the root.
+
+    Raises:
+        MPIError: If the root is no rank.
+        TypeError: If ``op`` cannot be called.
+    """
     return _object_reduce_call("reduce", sendobj, op, check_root(self, root))
 
 
 def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """Reduce all ranks' objects to all ranks."""
+    """Reduce all ranks' objects to all ranks, in rank order. All ranks must call it; it blocks.
+
+    Args:
+        self: the communicator.
+        sendobj: any object that can be pickled.
+        op: an operation, or a function ``(left, right) -> result``.
+
+    Raises:
+        TypeError: If ``op`` cannot be called.
+    """
     return _object_reduce_call("all_reduce", sendobj, op)
 
 
 def scan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """Reduce the objects of the ranks up to and including this one."""
+    """Reduce the objects of the ranks up to and including this one.
+
+    The arguments and errors are those of ``allreduce``.
+    """
     return _object_reduce_call("scan", sendobj, op)
 
 
 def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """Reduce the objects of the ranks before this one; None on rank 0."""
+    """Reduce the objects of the ranks before this one; None on rank 0.
+
+    The arguments and errors are those of ``allreduce``.
+    """
     return _object_reduce_call("exscan", sendobj, op)
 
 
 def call_collective(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
-    """Join a collective, wait until it is complete, and return its result.
+    """Join a collective, block until it is complete, and return its result.
+
+    It is complete when all ranks of the communicator have joined. Differing calls end the run with a finding.
 
     Args:
         comm: the communicator.
         call: this rank's call.
         name: name of the method, such as "Bcast".
         frame: the caller's frame, to find the line of the call.
+
+    Returns:
+        None for buffers, which are filled in place; else the received object, list of objects, or ``call.value``.
     """
     end = comm._end
     task, scheduler = end.running(), end.scheduler
@@ -416,10 +726,10 @@ def describe_method(
     """Give a generated method a name and the signature and docstring of another function; return it.
 
     Args:
-        method: the generated method.
+        method: the generated method; changed in place.
         name: its name. The code object gets this name, too, because findings read it from the stack.
         prepare: the function whose signature and docstring it gets.
-        about: another docstring, or None.
+        about: another docstring; None: the docstring of ``prepare``.
     """
     method.__code__ = method.__code__.replace(co_name=name)
     method.__name__ = name
@@ -430,7 +740,12 @@ def describe_method(
 
 
 def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
-    """Return the blocking method of a collective; see :func:`_persistent_method` for the arguments."""
+    """Return the blocking method of a collective; its result is that of :func:`call_collective`.
+
+    Args:
+        name: name of the method, such as "Bcast".
+        prepare: called with the communicator and the program's arguments; returns this rank's call.
+    """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return call_collective(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
@@ -439,9 +754,11 @@ def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Calla
 
 
 def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
-    """Return the method of a collective that returns a request.
+    """Return the method of a collective that joins it and returns a request.
 
-    See :func:`_persistent_method` for the arguments.
+    Args:
+        name: name of the method, such as "Ibcast".
+        prepare: called with the communicator and the program's arguments; returns this rank's call.
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
@@ -455,9 +772,11 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
 def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     """Return the persistent method of a collective, which returns a request to start repeatedly.
 
+    The arguments are converted at each start, so errors in them are raised there. The argument ``info`` is ignored.
+
     Args:
-        name: name of the method.
-        prepare: returns the call from the communicator and the arguments.
+        name: name of the method, such as "Bcast_init".
+        prepare: called with the communicator and the program's arguments; returns this rank's call.
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
@@ -474,10 +793,11 @@ class CollectiveMethods:
 
 
 def _add_collective_methods() -> None:
-    """Add a blocking method per collective of this module to ``CollectiveMethods``.
+    """Add the methods of each collective of this module to the class ``CollectiveMethods``.
 
-    A collective is a public function that returns a ``CollectiveCall``. Collectives of buffers, whose names begin with
-    a capital letter, also get a nonblocking ``I...`` and a persistent ``..._init`` method.
+    A collective is a public function of this module that returns a ``CollectiveCall``. Each gets a blocking method.
+    Collectives of buffers, whose names begin with a capital letter, also get a nonblocking ``I...`` and a persistent
+    ``..._init`` method.
     """
     for name, prepare in [*globals().items()]:
         is_local = getattr(prepare, "__module__", None) == __name__ and not name.startswith("_")

@@ -30,10 +30,11 @@ class Topocomm(Intracomm):
     """A communicator whose ranks have neighbours: the previous and the next rank in each dimension."""
 
     def _neighbours(self) -> list[tuple[int, int]]:
-        """Return (neighbour, slot) for the previous and the next rank in each dimension.
+        """Return a pair (neighbour, slot) for each neighbour of this rank.
 
-        The slot is the position of the block for this rank in the neighbour's send buffer. A neighbour beyond an edge
-        is PROC_NULL.
+        Neighbours are the previous and the next rank in each dimension. Pairs are in the order of dimensions, the previous rank first. The slot is the position of the block for this
+        rank in the neighbour's send buffer: the block of dimension d is 2 d + 1 for a previous rank and 2 d for a
+        next one. A neighbour beyond an edge is PROC_NULL.
         """
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
@@ -57,42 +58,96 @@ class Topocomm(Intracomm):
     inoutedges = property(lambda self: (self.inedges, self.outedges))
 
     def _meet(self, send: list[Any], receive: Any, single: bool, name: str, frame: Any) -> Any:
-        """Exchange blocks with all neighbours; ``single`` sends one block to all of them."""
+        """Exchange blocks with all neighbours: wait for all ranks, and return the received objects.
+
+        Args:
+            send: the blocks or objects to send: one for all neighbours if ``single``, else one per neighbour.
+            receive: the buffers to fill, one per neighbour; None for objects. Nothing is written for a missing
+                neighbour.
+            single: True to send one block to all of them.
+            name: name of the method, such as "Neighbor_alltoall".
+            frame: the caller's frame, to find the line of the call.
+
+        Returns:
+            The list of objects, None for a missing neighbour; None for buffers.
+        """
         call = CollectiveCall(RULES["neighbours"], send, receive, {}, listed=True)
         call.value = [(rank, 0 if single else slot) for rank, slot in self._neighbours()]
         return call_collective(self, call, name, frame)
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send one block to all neighbours and receive one from each."""
+        """Send one block to all neighbours and receive one from each.
+
+        All ranks of the grid must call it; it blocks until they have. Neighbours are the previous and the next rank in dimension 0, then in
+        dimension 1, and so on. The block of a neighbour beyond an edge stays unchanged.
+
+        Args:
+            sendbuf: the block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            recvbuf: room for one block per neighbour, in the form of ``sendbuf``; a count is the count of one block.
+
+        Raises:
+            ValueError: If ``recvbuf`` has no count and cannot be divided by the number of neighbours.
+        """
         receive = split_equally(recvbuf, self.indegree)
         self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgather", _frame(1))
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send one block to all neighbours and receive a block of any size from each."""
+        """Send one block to all neighbours and receive a block of any size from each.
+
+        Like ``Neighbor_allgather``, but ``recvbuf`` is ``[array, counts, displacements, datatype]`` with one count
+        and one displacement per neighbour; later items may be omitted.
+        """
         receive = split_by_counts(recvbuf, self.indegree)
         self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send an equal block to each neighbour and receive one from each."""
+        """Send an equal block to each neighbour and receive one from each.
+
+        Like ``Neighbor_allgather``, but ``sendbuf`` has one block per neighbour, too.
+        """
         send, receive = split_equally(sendbuf, self.outdegree), split_equally(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoall", _frame(1))
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any size to each neighbour and receive one from each."""
+        """Send a block of any size to each neighbour and receive one from each.
+
+        Like ``Neighbor_allgather``, but both buffers are ``[array, counts, displacements, datatype]`` with one count
+        and one displacement per neighbour; later items may be omitted.
+        """
         send, receive = split_by_counts(sendbuf, self.outdegree), split_by_counts(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallv", _frame(1))
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any size and type to each neighbour and receive one from each."""
+        """Send a block of any size and type to each neighbour and receive one from each.
+
+        Like ``Neighbor_allgather``, but both buffers are ``[array, counts, displacements, datatypes]``. They have one
+        count, one displacement in bytes and one datatype per neighbour.
+        """
         send, receive = split_by_types(sendbuf, self.outdegree), split_by_types(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallw", _frame(1))
 
     def neighbor_allgather(self, sendobj: Any) -> Any:
-        """Send one object to all neighbours; return the list of their objects."""
+        """Send one object to all neighbours; return the list of their objects, in order.
+
+        Blocks until all ranks of the grid have called. An item is None if the neighbour is beyond an edge.
+
+        Args:
+            sendobj: any object that can be pickled.
+        """
         return self._meet([ObjectPayload(sendobj)], None, True, "neighbor_allgather", _frame(1))
 
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> Any:
-        """Send one object to each neighbour; return the list of their objects."""
+        """Send one object to each neighbour; return the list of their objects, in order.
+
+        Blocks until all ranks of the grid have called. Neighbours are the previous and the next rank in dimension 0,
+        then in dimension 1, and so on. An item is None if the neighbour is beyond an edge.
+
+        Args:
+            sendobj: one object per neighbour; objects for a neighbour beyond an edge are not sent.
+
+        Raises:
+            ValueError: If ``sendobj`` has another number of items.
+        """
         if len(sendobj) != self.outdegree:
             raise ValueError(
                 f"sendobj must have {self.outdegree} items, one per neighbour, got {len(sendobj)}"
@@ -122,13 +177,21 @@ class Cartcomm(Topocomm):
     coords = property(lambda self: self.Get_topo()[2])
 
     def Get_coords(self, rank: int) -> list[int]:
-        """Return the coordinates of a rank."""
+        """Return the coordinates of a rank; raise an MPI error if the rank does not exist."""
         if not 0 <= rank < self.size:
             raise MPIError("ERR_RANK", f"the rank must be 0 to {self.size - 1}, got {rank}")
         return coords_of(self._shared.grid[0], rank)
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
-        """Return the rank at the given coordinates; periodic dimensions wrap around."""
+        """Return the rank at the given coordinates; periodic dimensions wrap around.
+
+        Args:
+            coords: one index per dimension; surplus ones are ignored.
+
+        Raises:
+            MPIError: If a coordinate is outside a dimension that is not periodic.
+            ValueError: If there are fewer coordinates than dimensions.
+        """
         dims, periods = self._shared.grid
         inside = []
         for at, extent, periodic in zip(coords, dims, periods):
@@ -138,16 +201,35 @@ class Cartcomm(Topocomm):
         return rank_at(dims, inside)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
-        """Return source and destination if all ranks move ``disp`` steps; PROC_NULL beyond an edge."""
+        """Return source and destination if all ranks move ``disp`` steps along a dimension.
+
+        A rank beyond an edge is PROC_NULL; periodic dimensions wrap around.
+
+        Args:
+            direction: the dimension, from 0.
+            disp: number of steps; may be negative.
+
+        Raises:
+            MPIError: If the dimension does not exist.
+        """
         if not 0 <= direction < self.Get_dim():
             raise MPIError("ERR_DIMS", f"direction must be 0 to {self.Get_dim() - 1}, got {direction}")
         return shifted_ranks(self._shared.grid, self._rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
-        """Create communicators of the ranks that differ only in the dimensions with a true ``remain_dims``.
+        """Create communicators of the ranks that differ only in the remaining dimensions.
+
+        All ranks of the grid must call it; it blocks until they have.
+
+        Args:
+            remain_dims: one flag per dimension; true for a remaining one.
 
         Returns:
-            The communicator of this rank, whose grid has the remaining dimensions.
+            The communicator of this rank, whose grid has the remaining dimensions with their periods. Its ranks are
+            in the order of the remaining coordinates.
+
+        Raises:
+            MPIError: If there is another number of flags than dimensions.
         """
         dims, periods = self._shared.grid
         if len(remain_dims) != len(dims):
@@ -177,9 +259,15 @@ def rank_at(dims: Sequence[int], coords: Sequence[int]) -> int:
 
 
 def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
-    """Return the ranks ``disp`` steps before and after a rank in the dimension ``direction``.
+    """Return the ranks ``disp`` steps before and after a rank in one dimension.
 
-    ``grid`` is a pair (dims, periods). A rank beyond the edge of a dimension that is not periodic is PROC_NULL.
+    A rank beyond the edge of a dimension that is not periodic is PROC_NULL.
+
+    Args:
+        grid: a pair (dims, periods): the extents, and one flag per dimension that is true if it wraps around.
+        rank: the rank; the last dimension varies fastest.
+        direction: the dimension, from 0; not checked.
+        disp: number of steps.
     """
     dims, periods = grid
     coords = coords_of(dims, rank)
@@ -194,13 +282,16 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
 
 
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
-    """Return a communicator of the first ranks of ``comm``, which form a grid; COMM_NULL on other ranks.
+    """Return a communicator of the first ranks of ``comm``, which form a grid.
+
+    Other ranks get COMM_NULL. It blocks until all ranks of ``comm`` have called. The dims of rank 0's call are used for all ranks; equal dims
+    are not checked.
 
     Args:
         comm: a communicator; all its ranks call the function.
         dims: the extent of each dimension, or one number for one dimension.
         periods: True for each dimension that wraps around, or one value for all; None for none.
-        frame: the caller's frame.
+        frame: the caller's frame, to find the line of the call.
 
     Raises:
         MPIError: If an extent is below 1, the numbers of dims and periods differ, or the grid has too many ranks.
@@ -233,6 +324,9 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
 def Compute_dims(nnodes: int, dims: Any) -> list[int]:
     """Return the extents of a grid of ``nnodes`` ranks, as equal as possible, largest first.
 
+    Of all factorisations the one with the smallest difference between largest and smallest extent is chosen. Extents
+    that the caller fixed stay in their positions.
+
     Args:
         nnodes: number of ranks.
         dims: number of dimensions, or a list of extents in which 0 stands for an extent to choose.
@@ -256,7 +350,14 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
 
 
 def _balanced_factors(total: int, parts: int) -> list[int]:
-    """Return ``parts`` factors of a number that are as close to each other as possible, largest first."""
+    """Return ``parts`` factors of a number that are as close as possible, largest first.
+
+    The difference between the largest and the smallest factor is minimal; of equal differences, the list that is
+    lexicographically first is returned.
+
+    >>> _balanced_factors(12, 2)
+    [4, 3]
+    """
     divisors = [d for d in range(1, total + 1) if total % d == 0]
     heads = (head for head in product(divisors, repeat=parts - 1) if total % prod(head) == 0)
     factorisations = (sorted([*head, total // prod(head)], reverse=True) for head in heads)
