@@ -53,11 +53,14 @@ class Group:
     rank = property(Get_rank)
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
-        """Return the positions of some members of this group in another group.
+        """Return the positions of some members of this group in another group, in the order of ``ranks``.
 
         Args:
             ranks: positions in this group; None selects all. PROC_NULL stays PROC_NULL.
             group: the other group; without it, return ranks in COMM_WORLD. A member that it lacks gets UNDEFINED.
+
+        Raises:
+            MPIError: If a position is outside this group.
         """
         positions = range(self.size) if ranks is None else ranks
         members = [

@@ -45,7 +45,22 @@ class PointToPoint:
     # ------------------------------------------------------------------ the two blocking kernels
 
     def _send(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> None:
-        """Send a message and block until the rank can continue; the arguments are those of ``start_send``."""
+        """Send a message and block until the rank can continue; advance its clock.
+
+        A standard send blocks until the receive has matched. Ready mode without a posted receive ends the run with a
+        finding.
+
+        Args:
+            payload: the buffer or the pickled object.
+            dest: rank of the receiver, or PROC_NULL.
+            tag: the tag.
+            mode: STANDARD, SYNCHRONOUS, BUFFERED (never blocks) or READY.
+            name: name of the method, such as "Send".
+            frame: the caller's frame, to find the line of the call.
+
+        Raises:
+            MPIError: If ``dest`` is no rank, or the tag is out of range.
+        """
         end = self._end
         task = end.running()
         begin = task.clock
@@ -66,7 +81,19 @@ class PointToPoint:
     ) -> Any:
         """Block until a message is received; return its object, or None for a buffer.
 
-        The first three arguments and the last two are those of ``start_receive``; ``status`` is filled if it is set.
+        A message that is too long or of another type ends the run with a finding. A receive from PROC_NULL returns
+        None at once.
+
+        Args:
+            target: the buffer to fill, or OBJECT_TARGET for a Python object.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            tag: the tag, or ANY_TAG.
+            status: filled with source, tag and size; None: not wanted.
+            name: name of the method, such as "Recv".
+            frame: the caller's frame, to find the line of the call.
+
+        Raises:
+            MPIError: If ``source`` is no rank, or the tag is negative.
         """
         end = self._end
         task = end.running()
@@ -84,7 +111,21 @@ class PointToPoint:
     # ------------------------------------------------------------------ upper-case, blocking
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send a buffer; a program must not rely on a return before the message is received."""
+        """Send a buffer; block until it is received.
+
+        A program must not rely on a return before the message is received, nor on a wait for it: MPI allows both.
+
+        Args:
+            buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted; None only for
+                PROC_NULL. The memory must be contiguous.
+            dest: rank of the receiver, or PROC_NULL.
+            tag: 0 or more; the receive must accept it.
+
+        Raises:
+            BufferError: If the memory is not contiguous.
+            MPIError: If ``dest`` is no rank, the tag is out of range, or the memory is too small for the count.
+            TypeError: If ``buf`` is no buffer.
+        """
         self._send(send_buffer(buf, dest), dest, tag, STANDARD, "Send", _frame(1))
 
     def Recv(
@@ -94,7 +135,22 @@ class PointToPoint:
         tag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Receive into a buffer."""
+        """Receive into a buffer; block until a message has arrived.
+
+        A message that is longer than the buffer, or has another type, ends the run with a finding.
+
+        Args:
+            buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted; None only for
+                PROC_NULL. The memory must be contiguous.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            tag: the tag, or ANY_TAG.
+            status: filled with source, tag and size of the message; None: not wanted.
+
+        Raises:
+            BufferError: If the memory is not contiguous, or read-only.
+            MPIError: If ``source`` is no rank, the tag is negative, or the memory is too small for the count.
+            TypeError: If ``buf`` is no buffer.
+        """
         self._receive(receive_buffer(buf, source), source, tag, status, "Recv", _frame(1))
 
     def Sendrecv(
@@ -107,7 +163,22 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Send and receive at once, so that two ranks do not block each other."""
+        """Send and receive at once, so that two ranks do not block each other.
+
+        Block until both are complete.
+
+        Args:
+            sendbuf: the buffer to send, as for ``Send``.
+            dest: rank of the receiver, or PROC_NULL.
+            sendtag: the tag of the message to send.
+            recvbuf: the buffer to fill, as for ``Recv``; None only if ``source`` is PROC_NULL.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            recvtag: the tag of the message to receive, or ANY_TAG.
+            status: filled for the received message; None: not wanted.
+
+        Raises:
+            The errors of ``Send`` and ``Recv``.
+        """
         sent, target = send_buffer(sendbuf, dest), receive_buffer(recvbuf, source)
         self._exchange(sent, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
 
@@ -120,7 +191,19 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Send a buffer, then receive into it."""
+        """Send a copy of a buffer, and receive into the buffer; block until both are complete.
+
+        Args:
+            buf: the buffer, as for ``Recv``; None is not accepted.
+            dest: rank of the receiver, or PROC_NULL.
+            sendtag: the tag of the message to send.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            recvtag: the tag of the message to receive, or ANY_TAG.
+            status: filled for the received message; None: not wanted.
+
+        Raises:
+            The errors of ``Send`` and ``Recv``.
+        """
         target = receive_buffer(buf)
         sent = MessageBuffer(target.copy(), target.dtype, target.elements)
         name = "Sendrecv_replace"
@@ -138,12 +221,26 @@ class PointToPoint:
         name: str,
         frame: Any,
     ) -> Any:
-        """Send and receive; block until both are complete.
+        """Send and receive; block until both are complete; advance the rank's clock.
 
-        The arguments are those of ``start_send`` and ``start_receive``; ``status`` is filled if it is set.
+        The receive is posted first. The send uses the standard mode.
+
+        Args:
+            payload: the buffer or the pickled object to send.
+            dest: rank of the receiver, or PROC_NULL.
+            sendtag: the tag of the message to send.
+            target: the buffer to fill, or OBJECT_TARGET for a Python object.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            recvtag: the tag of the message to receive, or ANY_TAG.
+            status: filled for the received message; None: not wanted.
+            name: name of the method, such as "Sendrecv".
+            frame: the caller's frame, to find the line of the call.
 
         Returns:
-            The received object; None for a buffer.
+            The received object; None for a buffer, and from PROC_NULL.
+
+        Raises:
+            MPIError: If a rank does not exist, or a tag is out of range.
         """
         end = self._end
         task = end.running()
@@ -162,38 +259,58 @@ class PointToPoint:
     # ------------------------------------------------------------------ upper-case, nonblocking
 
     def _start(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> Message:
-        """Start a nonblocking send and return its message."""
+        """Start a nonblocking send and return its message.
+
+        The message has a copy of its data, to detect a changed buffer. The arguments are those of :meth:`_send`.
+        """
         message = start_send(self._end, payload, dest, tag, mode, name, frame)
         message.copy_data()  # so that Wait can detect a changed buffer
         return message
 
     def _post(self, target: Any, source: int, tag: int, name: str, frame: Any) -> Receive:
-        """Start a nonblocking receive; store the buffer's contents, to detect a change before Wait."""
+        """Start a nonblocking receive; store the buffer's contents, to detect a change before Wait.
+
+        The arguments are those of :meth:`_receive`.
+        """
         receive = start_receive(self._end, target, source, tag, name, frame, False)
         if target is not OBJECT_TARGET:
             receive.before = target.copy()
         return receive
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send a buffer, which must stay unchanged until the request is complete."""
+        """Start to send a buffer; return the request.
+
+        The buffer must stay unchanged until the request is complete. The arguments and errors are those of ``Send``. A change of the buffer is reported as a finding by the wait.
+        """
         return Request(operation=self._start(send_buffer(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Start to receive into a buffer, which belongs to MPI until the request is complete."""
+        """Start to receive into a buffer; return the request.
+
+        The buffer belongs to MPI until the request is complete. The arguments and errors are those of ``Recv``. A change of the buffer is reported as a finding by the wait.
+        """
         return Request(operation=self._post(receive_buffer(buf, source), source, tag, "Irecv", _frame(1)))
 
     # ------------------------------------------------------------------ persistent
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
-        """Return a receive that can be started repeatedly."""
+        """Return a persistent receive; its ``Start`` posts it.
+
+        The arguments and errors are those of ``Recv``.
+        """
         frame, target = _frame(1), receive_buffer(buf, source)
         return Prequest(lambda: self._post(target, source, tag, "Recv_init", frame))
 
     def _check_attached(self, payload: Any) -> Any:
-        """Return the payload of a buffered send.
+        """Return the payload of a buffered send if it fits in the buffer that the program attached.
+
+        Payloads that are still in the buffer are not counted.
+
+        Args:
+            payload: the buffer or the pickled object.
 
         Raises:
-            MPIError: If the payload is longer than the buffer that the program attached, or none is attached.
+            MPIError: If the payload is longer than the attached buffer, or none is attached.
         """
         nbytes = self._task.attached
         if payload.nbytes > nbytes:
@@ -208,7 +325,16 @@ class PointToPoint:
     # ------------------------------------------------------------------ lower-case: Python objects
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Send a Python object."""
+        """Send a Python object; block until it is received.
+
+        Args:
+            obj: any object that can be pickled; the receiver gets a copy.
+            dest: rank of the receiver, or PROC_NULL.
+            tag: 0 or more.
+
+        Raises:
+            MPIError: If ``dest`` is no rank, or the tag is out of range.
+        """
         self._send(ObjectPayload(obj), dest, tag, STANDARD, "send", _frame(1))
 
     def recv(
@@ -218,7 +344,19 @@ class PointToPoint:
         tag: int = ANY_TAG,
         status: Status | None = None,
     ) -> Any:
-        """Receive a Python object."""
+        """Receive and return a Python object; block until it has arrived. None from PROC_NULL.
+
+        A message that was sent from a buffer ends the run with a finding.
+
+        Args:
+            buf: not used: mpi4py has it.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            tag: the tag, or ANY_TAG.
+            status: filled with source, tag and size of the message; None: not wanted.
+
+        Raises:
+            MPIError: If ``source`` is no rank, or the tag is negative.
+        """
         return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def sendrecv(
@@ -231,7 +369,20 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> Any:
-        """Send a Python object and receive one."""
+        """Send a Python object and return one; block until both are complete.
+
+        Args:
+            sendobj: any object that can be pickled.
+            dest: rank of the receiver, or PROC_NULL.
+            sendtag: the tag of the message to send.
+            recvbuf: not used: mpi4py has it.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            recvtag: the tag of the message to receive, or ANY_TAG.
+            status: filled for the received message; None: not wanted.
+
+        Raises:
+            MPIError: If a rank does not exist, or a tag is out of range.
+        """
         ends = OBJECT_TARGET, source, recvtag, status
         return self._exchange(ObjectPayload(sendobj), dest, sendtag, *ends, "sendrecv", _frame(1))
 
@@ -269,12 +420,16 @@ def _object_arguments(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any
 
 
 def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> None:
-    """Add a send to ``PointToPoint``: nonblocking (``I...``), persistent (``..._init``), or else blocking.
+    """Add a send to the class ``PointToPoint``, with the signature of ``prepare``.
+
+    It is nonblocking and returns a request if its name begins with I or i. It returns a persistent request if its
+    name ends with ``_init``. Else it blocks. Sends of the mode BUFFERED raise MPIError if the attached buffer is too
+    small.
 
     Args:
         name: name of the method, which decides its kind.
         mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
-        prepare: function that converts the arguments to payload, destination and tag.
+        prepare: called with the communicator and the program's arguments; returns payload, destination and tag.
         about: docstring of the method.
     """
 
@@ -297,9 +452,10 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
 
 
 def _add_sends_of_modes() -> None:
-    """Add ``Send_init``, and the synchronous, buffered and ready sends, to ``PointToPoint``.
+    """Add ``Send_init`` and the sends of the other modes to the class ``PointToPoint``.
 
-    The class itself defines ``Send`` and ``Isend``. Ready sends take buffers only.
+    For synchronous mode these are ``Ssend``, ``Issend``, ``Ssend_init``, ``ssend`` and ``issend``; buffered and ready
+    sends begin with b and r. The class itself defines ``Send`` and ``Isend``. Ready sends take buffers only.
     """
     _add_send("Send_init", STANDARD, _buffer_arguments, "Return a send that can be started repeatedly.")
     for mode, about in _MODES.items():
@@ -321,7 +477,14 @@ _add_sends_of_modes()
 
 
 def _wait_for_both(scheduler: Any, task: Any, message: Message, receive: Receive) -> None:
-    """Block until a send and a receive are both done."""
+    """Block the running rank until a send and a receive are both done.
+
+    Args:
+        scheduler: the simulation.
+        task: the running rank.
+        message: the send; it may be done already.
+        receive: the receive; it may be done already.
+    """
     if message.done:
         wait_for(scheduler, receive)
     elif receive.done:

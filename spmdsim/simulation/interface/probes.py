@@ -31,7 +31,13 @@ class ProbeMethods:
     size: int
 
     def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Wait for a message and leave it in the mailbox."""
+        """Wait for a message and leave it in the mailbox; return True.
+
+        Args:
+            source: rank, ANY_SOURCE, or PROC_NULL, which has a message at any time.
+            tag: number or ANY_TAG.
+            status: filled with the message's source, tag and size; None: not wanted.
+        """
         self._probe(source, tag, status, "Probe")
         return True
 
@@ -40,12 +46,19 @@ class ProbeMethods:
     def _probe(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
         """Return the message that a receive would get, or None; leave it in the mailbox.
 
+        With ANY_SOURCE the first message that arrived is returned. In a simulation with a seed, the source is drawn
+        at random.
+
         Args:
-            source: rank, ANY_SOURCE or PROC_NULL, which has a message at any time.
+            source: rank, ANY_SOURCE or PROC_NULL, which has a message at any time: ``_NULL_MESSAGE``.
             tag: number or ANY_TAG.
-            status: filled with the message's source, tag and size, or None.
-            name: name of the method.
-            wait: True to block until a message arrives. False to let other ranks run once and then search again.
+            status: filled with the message's source, tag and size if there is one; None: not wanted.
+            name: name of the method, such as "Iprobe", for findings.
+            wait: True to block until a message arrives; the result is then never None. False to let other ranks run
+                once and then search again.
+
+        Raises:
+            MPIError: If the source is no rank, or the tag is negative.
         """
         if not check_source(self.size, source, tag):
             if status is not None:
@@ -135,8 +148,11 @@ class Matched:
     def _put_back(self) -> tuple[int, int]:
         """Put the message back in the mailbox as the first of its source, so that a receive finds it.
 
+        The handle has no message afterwards, except MESSAGE_NO_PROC, which stays as it is.
+
         Returns:
-            Source and tag for the receive; PROC_NULL and ANY_TAG if the handle has no message.
+            Source and tag for the receive; PROC_NULL and ANY_TAG for a message from PROC_NULL, and if the handle has
+            no message.
         """
         message = self._message
         if not self.is_permanent:

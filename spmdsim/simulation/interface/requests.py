@@ -33,14 +33,26 @@ class Request(Handle):
     # ------------------------------------------------------------------ one request
 
     def Wait(self, status: Status | None = None) -> bool:
-        """Block until the operation is complete."""
+        """Block until the operation is complete, as ``wait`` does; return True.
+
+        Args:
+            status: filled as in ``wait``; None: not wanted.
+        """
         self.wait(status)
         return True
 
     def wait(self, status: Status | None = None) -> Any:
-        """Block until the operation is complete; return its object, or None for a buffer or a null request.
+        """Block until the operation is complete; return its object, or None for a buffer.
 
-        The request becomes null. ``status`` is filled if it is set.
+        The request becomes null. A null request returns at once. A buffer that the program changed during the
+        operation is reported as a finding.
+
+        Args:
+            status: filled with source, tag and size of the message; with an empty status for a null request. A
+                collective does not fill it. None: not wanted.
+
+        Returns:
+            The object of a lower-case receive or collective. None for buffers, sends and barriers.
         """
         operation = self.operation
         if operation is None:
@@ -56,13 +68,24 @@ class Request(Handle):
         return result
 
     def Test(self, status: Status | None = None) -> bool:
-        """Return True if the operation is complete; the request then becomes null, as after a wait."""
+        """Return True if the operation is complete; the request then becomes null, as after a wait.
+
+        Args:
+            status: filled as in ``wait`` if the operation is complete; None: not wanted.
+        """
         return self.test(status)[0]
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
         """Return True if the operation is complete, and its object; (False, None) if it is not.
 
-        The request of a complete operation becomes null. Before False, other ranks run once.
+        The request of a complete operation becomes null. A null request gives (True, None). If the operation is not
+        complete, other ranks run once before it is tested again.
+
+        Args:
+            status: filled as in ``wait`` if the operation is complete; None: not wanted.
+
+        Returns:
+            True if the operation is complete; the object that ``wait`` would return, or None.
         """
         operation = self.operation
         if operation is None:
@@ -74,7 +97,14 @@ class Request(Handle):
         return True, self._take(status)
 
     def Get_status(self, status: Status | None = None) -> bool:
-        """Return True if the operation is complete; the request does not become null, unlike with ``Test``."""
+        """Return True if the operation is complete; the request does not become null.
+
+        A null request is complete. If the operation is not complete, other ranks run once before it is tested again.
+        The received data is not written.
+
+        Args:
+            status: filled for a complete receive and a null request only; None: not wanted.
+        """
         operation = self.operation
         if operation is None:
             _fill_null_status(status)
@@ -90,7 +120,11 @@ class Request(Handle):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Cancel a receive that has not matched a message; do nothing for other operations."""
+        """Cancel a receive that has not matched a message; do nothing for other operations.
+
+        A cancelled receive is complete; the status of its wait says that it is cancelled. A null request and a
+        collective are not changed.
+        """
         operation = self.operation
         if isinstance(operation, Receive) and not operation.done:
             box = operation.comm.boxes[operation.dest]
@@ -118,19 +152,25 @@ class Request(Handle):
 
     @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
-        """Block until all operations are complete."""
+        """Block until all operations are complete, as ``waitall`` does; return True.
+
+        Args:
+            requests: the requests; null ones are complete.
+            statuses: filled with one status per request; None: not wanted.
+        """
         cls.waitall(requests, statuses)
         return True
 
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
-        """Block until all operations are complete; return one object per request.
+        """Block until all operations are complete; return one object per request, in order.
 
-        The object is None for a buffer, a send and a null request.
+        The object is None for a buffer, a send and a null request. All requests become null. An empty list returns []
+        at once.
 
         Args:
             requests: the requests; null ones are complete.
-            statuses: filled with one status per request, if it is not None.
+            statuses: filled with one status per request; a list that is too short is extended. None: not wanted.
         """
         operations = [request.operation for request in requests if request.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
@@ -150,15 +190,19 @@ class Request(Handle):
 
     @classmethod
     def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
-        """Block until one operation is complete; return its position, or UNDEFINED if all requests are null."""
+        """Block until one operation is complete; return its position.
+
+        Like ``waitany``, but without the received object.
+        """
         return cls.waitany(requests, status)[0]
 
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
-        """Block until one operation is complete; return the position of its request and the received object.
+        """Block until one operation is complete; return its position and the received object.
 
-        Of several complete operations, the first in ``requests`` is returned. The result is (UNDEFINED, None) if all
-        requests are null, or the list is empty.
+        Of several complete operations, the first in ``requests`` is returned, and its request becomes null. The
+        result is (UNDEFINED, None) at once if all requests are null, or the list is empty. The object is None for a
+        buffer and a send.
 
         Args:
             requests: the requests; null ones are ignored.
@@ -183,9 +227,11 @@ class Request(Handle):
     def waitsome(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Block until at least one operation is complete; return positions and objects of all complete ones.
+        """Block until an operation is complete; return positions and objects of all complete ones.
 
-        Returns ``(None, None)`` if all requests are null, or the list is empty.
+        The positions are ascending, and the objects are in their order: None for a buffer and a send. The requests of
+        complete operations become null. Returns ``(None, None)`` at once if all requests are null, or the list is
+        empty.
 
         Args:
             requests: the requests; null ones are ignored.
@@ -218,15 +264,16 @@ class Request(Handle):
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """Return the first two values of ``testany``: position, and True if one is complete or all are null."""
+        """Return the first two values of ``testany``: a position, and True or False."""
         return cls.testany(requests, status)[:2]
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
         """Return the position of the first complete request, True, and its object.
 
-        If none is complete, the values are UNDEFINED, False and None. If all requests are null, or the list is empty,
-        they are UNDEFINED, True and None.
+        The request becomes null; the object is None for a buffer and a send. If none is complete, other ranks run
+        once before a second test; then the values are UNDEFINED, False and None. If all requests are null, or the
+        list is empty, they are UNDEFINED, True and None.
 
         Args:
             requests: the requests; null ones are ignored.
@@ -241,7 +288,7 @@ class Request(Handle):
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Return the positions of all complete requests; an empty list if none is, None if all are null."""
+        """Return the first value of ``testsome``: the positions of all complete requests."""
         return cls.testsome(requests, statuses)[0]
 
     @classmethod
@@ -250,7 +297,9 @@ class Request(Handle):
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Return the positions and objects of all complete requests; empty lists if none is complete.
 
-        Returns ``(None, None)`` if all requests are null, or the list is empty.
+        The positions are ascending, and the objects are in their order: None for a buffer and a send. Complete
+        requests become null. If none is complete, other ranks run once before a second test. Returns ``(None, None)``
+        if all requests are null, or the list is empty.
 
         Args:
             requests: the requests; null ones are ignored.
@@ -301,12 +350,17 @@ class Prequest(Request):
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
-    """Complete an operation on its rank: advance the clock, write the received data and fill the status.
+    """Complete an operation on its rank, and return the received object.
 
-    Reports a buffer that the program changed since the operation was started.
+    Advances the rank's clock, writes received data to the buffer and fills the status. Adds a finding if the program changed a buffer since the operation was started. The status of a collective is not
+    filled.
+
+    Args:
+        operation: a done `Message`, `Receive` or `CollectiveCall`.
+        status: filled with source, tag and size; marked for a cancelled receive. None: not wanted.
 
     Returns:
-        The object that a lower-case call receives; None for other operations.
+        The object that a lower-case receive or collective gives; None for other operations and a cancelled receive.
     """
     task = operation.task
     if isinstance(operation, Message):
@@ -332,7 +386,13 @@ def take_result(operation: Any, status: Status | None) -> Any:
 
 
 def _check_unchanged(operation: Any, array: Any, before: Any) -> None:
-    """Report a buffer whose contents ``array`` differ from its contents ``before`` the call."""
+    """Add a finding if a buffer has changed during a nonblocking call.
+
+    Args:
+        operation: the message or the receive.
+        array: the elements of the buffer now.
+        before: the elements when the operation was started.
+    """
     if _data_bytes(array) != _data_bytes(before):
         scheduler = operation.task.scheduler
         where = place_in_stack(operation.task.rank, sys._getframe(1))
@@ -352,7 +412,14 @@ def _fill_null_status(status: Status | None) -> Any:
 
 
 def _wait_together(operations: list[Any], every: bool) -> None:
-    """Block until all operations are complete if ``every``, else until any one is."""
+    """Block until all operations are complete if ``every``, else until any one is.
+
+    Returns at once if that is true already. One operation may be listed several times.
+
+    Args:
+        operations: operations of the running rank; may be empty if ``every``.
+        every: True to wait for all of them.
+    """
     if not (all if every else any)(operation.done for operation in operations):
         task, scheduler = operations[0].task, operations[0].task.scheduler
         distinct = list({id(operation): operation for operation in operations}.values())
@@ -369,7 +436,13 @@ def _done_positions(requests: Sequence[Request]) -> list[int]:
 def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tuple[list[int], list[Any]]:
     """Return the positions and the results of all complete requests, and make these requests null.
 
-    ``statuses`` is filled with one status per complete request if it is set.
+    Args:
+        requests: the requests; null ones are ignored.
+        statuses: filled with one status per complete request; None: not wanted.
+
+    Returns:
+        The positions in ascending order; the object of each, None for a buffer and a send. Both are empty if none is
+        complete.
     """
     positions = _done_positions(requests)
     new_statuses = [Status() for _ in positions]
@@ -379,9 +452,13 @@ def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tu
 
 
 def _test_together(requests: Sequence[Request], every: bool) -> bool:
-    """Return True if all operations are complete if ``every``, else if any one is.
+    """Return True if all operations are complete; if not ``every``, True if any one is.
 
-    If not, let the other ranks run once and test again. Null requests are ignored.
+    If the first test fails, let the other ranks run once and test again.
+
+    Args:
+        requests: the requests; null ones are ignored. Without others, the result is ``every``.
+        every: True to ask for all operations.
     """
     operations = [request.operation for request in requests if request.operation is not None]
     combine = all if every else any

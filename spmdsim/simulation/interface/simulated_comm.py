@@ -112,10 +112,10 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
-        """Return the handle of a rank on a communicator.
+        """Return a new handle of a rank on a communicator; it has no attributes of the program yet.
 
         Args:
-            shared: the state of the communicator.
+            shared: the state of the communicator, which all its ranks share.
             rank: the rank in the communicator.
             task: the rank of the program.
         """
@@ -143,7 +143,10 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return True
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise AttributeError for a name that is not supported, or that mpi4py does not have."""
+        """Raise AttributeError for a name that is not supported, or that mpi4py does not have.
+
+        The text has the nearest name, if there is one and ``name`` does not begin with an underscore.
+        """
         from spmdsim.errors import nearest
 
         if name in NOT_SIMULATED:
@@ -228,13 +231,29 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return COMM_NULL if state is None else Intracomm.make(state[0], state[1], self._task)
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
-        """Create a communicator of the ranks with equal color, ordered by key."""
+        """Create a communicator of the ranks with equal color, ordered by key and then by old rank.
+
+        All ranks must call it; it blocks until they have. Ranks with the color UNDEFINED get COMM_NULL.
+
+        Args:
+            color: 0 or more, or UNDEFINED.
+            key: any integer.
+
+        Raises:
+            MPIError: If ``color`` is another negative number.
+        """
         if color < 0 and color != c.UNDEFINED:
             raise MPIError("ERR_ARG", f"color must be 0 or more, or UNDEFINED, got {color}")
         return self._split_by_color(color, key, "Split", _frame(1))
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
-        """Create a communicator of the ranks that share a node."""
+        """Create a communicator of the ranks that share a node; all ranks must call it.
+
+        Args:
+            split_type: COMM_TYPE_SHARED; any other type gives COMM_NULL.
+            key: ranks are ordered by key, then by old rank.
+            info: not used: mpi4py has it.
+        """
         node = self._task.rank // self._scheduler.ranks_per_node
         color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
         return self._split_by_color(color, key, "Split_type", _frame(1))
@@ -255,7 +274,17 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
-        """Create a communicator of a group's ranks; all ranks call it, and other ranks get COMM_NULL."""
+        """Create a communicator of a group's ranks, in the group's order; return COMM_NULL on other ranks.
+
+        All ranks of this communicator must call it; it blocks until they have. Ranks may pass different groups that
+        have no common member; that is not checked.
+
+        Args:
+            group: ranks of this communicator.
+
+        Raises:
+            MPIError: If the group is null.
+        """
         group.Get_size()  # raises the error of a null group before the rank waits
         state = self._agree("Create", group, _select, _frame(1))
         if state is None:
@@ -283,7 +312,11 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     # ------------------------------------------------------------------ other methods
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        """Stop all ranks at once with a finding; the exit code is ``errorcode``, or 1 for 0."""
+        """Stop all ranks at once with a finding of kind "abort"; never return.
+
+        Args:
+            errorcode: becomes the exit code of this rank; 0 becomes 1.
+        """
         location = place_of(self._task.rank, "Abort", site_of(_frame(1)))
         self._task.exit_code = errorcode or 1
         text = f"rank {location.rank} calls Abort({errorcode}) at {location.where}"
@@ -323,7 +356,17 @@ class Intracomm(Comm):
     """A communicator of one group of ranks."""
 
     def Create_group(self, group: Group, tag: int = 0) -> Any:
-        """Create a communicator of a group's ranks; only these ranks call it."""
+        """Create a communicator of a group's ranks, in the group's order; only these ranks call it.
+
+        It blocks until all members have called with this tag. A rank that is no member gets COMM_NULL at once.
+
+        Args:
+            group: the ranks; equal on all callers.
+            tag: separates calls for equal groups that run at the same time.
+
+        Raises:
+            MPIError: If the group is null.
+        """
         if group.Get_rank() == c.UNDEFINED:
             return COMM_NULL
         shared, key = self._shared, (group.members, tag)
@@ -338,7 +381,18 @@ class Intracomm(Comm):
         return comm
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
-        """Create a communicator whose ranks form a grid; the last dimension varies fastest."""
+        """Create a communicator whose ranks form a grid; the last dimension varies fastest.
+
+        All ranks must call it; it blocks until they have. Ranks beyond the grid get COMM_NULL.
+
+        Args:
+            dims: the extent of each dimension, or one number for one dimension.
+            periods: True for each dimension that wraps around, or one value for all; None for none.
+            reorder: not used: ranks keep their order.
+
+        Raises:
+            MPIError: If an extent is below 1, the numbers of dims and periods differ, or the grid has too many ranks.
+        """
         from spmdsim.simulation.interface.process_topology import create_cart
 
         result: Cartcomm = create_cart(self, dims, periods, _frame(1))
@@ -380,8 +434,11 @@ COMM_NULL: Any = DisabledComm.__new__(DisabledComm)
 def _partition(calls: list[CollectiveCall]) -> None:
     """Create one communicator per color, and store each rank's new communicator in its call.
 
-    ``call.value`` is (color, key) before. It becomes (state, new rank), or None for the color UNDEFINED. Ranks of one
-    color are ordered by key, then by old rank.
+    Ranks of one color are ordered by key, then by old rank.
+
+    Args:
+        calls: the calls of all ranks, in rank order. ``call.value`` is (color, key) before. It becomes (state, new
+            rank), or None for the color UNDEFINED.
     """
     shared = calls[0].comm
     colors: dict[int, list[tuple[int, int]]] = {}
@@ -409,7 +466,11 @@ def _duplicate(calls: list[CollectiveCall]) -> None:
 def _select(calls: list[CollectiveCall]) -> None:
     """Create one communicator per group, and store its state in the calls of the group's members.
 
-    ``call.value`` is the group before. It becomes the state, or None if the rank is no member.
+    Equal groups share one communicator.
+
+    Args:
+        calls: the calls of all ranks, in rank order. ``call.value`` is the group before. It becomes the state, or
+            None if the rank is no member of its group.
     """
     shared = calls[0].comm
     states: dict[Any, CommunicatorState] = {}

@@ -31,7 +31,13 @@ _TICK = 1e-6
 
 
 def make_worlds(scheduler: Scheduler) -> None:
-    """Create COMM_WORLD and COMM_SELF of every rank."""
+    """Create COMM_WORLD and COMM_SELF of every rank, and store the handles in its task.
+
+    COMM_WORLD has one state that all ranks share; each COMM_SELF has its own.
+
+    Args:
+        scheduler: the simulation, with a task per rank.
+    """
     shared = CommunicatorState(scheduler, range(len(scheduler.tasks)), "COMM_WORLD")
     for task in scheduler.tasks:
         task.world = Intracomm.make(shared, task.rank, task)
@@ -50,9 +56,13 @@ def _task() -> Task:
 
 
 def _find_users(mpi: Any) -> dict[str, Any]:
-    """Return the loaded modules of mpi4py, and all modules that have ``mpi`` as an attribute, by name.
+    """Return the loaded modules of mpi4py, and all modules that use it, as {name: module}.
 
-    ``mpi`` is the module mpi4py.MPI or None. The module ``__main__`` is left out.
+    A module uses it if one of its attributes is ``mpi``, as after ``from mpi4py import MPI``. The module ``__main__``
+    is left out.
+
+    Args:
+        mpi: the module mpi4py.MPI; None: return modules of mpi4py only.
     """
 
     def uses_mpi(name: str, module: Any) -> bool:
@@ -105,7 +115,11 @@ class StandIn:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace ``mpi4py`` inside a ``with`` block, also in modules that imported the real mpi4py before."""
+        """Replace ``mpi4py`` inside a ``with`` block.
+
+        On entry the real mpi4py and the modules that imported it are removed from ``sys.modules``, so that the program imports them again. On exit they
+        are restored, and modules that imported the stand-in inside the block are removed. Yields None.
+        """
         removed = _find_users(sys.modules.get("mpi4py.MPI"))
         for name in removed:
             del sys.modules[name]
@@ -125,6 +139,8 @@ class StandIn:
 
     def _lookup(self, name: str) -> Any:
         """Return COMM_WORLD or COMM_SELF of the running rank.
+
+        This is the ``__getattr__`` of the module ``mpi4py.MPI``. If ``rc.initialize`` is off and the rank has not called Init, its COMM_WORLD is a disabled handle.
 
         Raises:
             AttributeError: If ``name`` is another name; the text says if it exists in mpi4py but is not simulated.
@@ -187,8 +203,8 @@ class StandIn:
     def Wtime(self) -> float:
         """Return the rank's modelled clock in seconds.
 
-        Each call without communication since the last one advances the clock: by 1 µs, then 2 µs, and so on. So a loop
-        that waits for a time ends soon.
+        Each call without communication since the last one advances the clock: by 1 µs, then 2 µs, and so on. So a
+        loop that waits for a time ends soon. Raises WorldError if no simulation is running.
         """
         task = _task()
         if task.clock == task.last_wtime:
@@ -321,27 +337,25 @@ def _make_null_info() -> Info:
     return info
 
 
+#: Classes that have their own name in ``mpi4py.MPI``.
+_CLASSES = (Comm, Intracomm, Topocomm, Cartcomm, Group, Status, Request, Prequest, Op, Datatype, Info)
+
+
 def _shared_names() -> dict[str, Any]:
-    """Return the names in ``mpi4py.MPI`` that are equal on all ranks, such as constants and classes."""
+    """Return {name: value} of the names in ``mpi4py.MPI`` that are equal on all ranks.
+
+    These are the constants, error codes, datatypes, operations, classes and null handles. COMM_WORLD, COMM_SELF and
+    the functions of :class:`StandIn` are not among them.
+    """
     names: dict[str, Any] = {
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
     }
     names.update(constants.ERROR_CODES)
     names.update(derived_types.NAMED)
     names.update(reduce_operators.NAMED)
+    names.update({cls.__name__: cls for cls in _CLASSES})
     names.update(
-        Comm=Comm,
-        Intracomm=Intracomm,
-        Topocomm=Topocomm,
-        Cartcomm=Cartcomm,
-        Group=Group,
-        Status=Status,
-        Request=Request,
-        Prequest=Prequest,
         Message=Matched,
-        Op=Op,
-        Datatype=Datatype,
-        Info=Info,
         Exception=MPIError,
         Compute_dims=Compute_dims,
         COMM_NULL=COMM_NULL,
