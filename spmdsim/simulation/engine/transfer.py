@@ -31,18 +31,21 @@ def start_send(
     """Send a message: match it with a posted receive, or put it in the mailbox of the receiver.
 
     The returned message is done if the sender can continue: it was matched, goes to PROC_NULL, or is buffered.
+    Buffered are messages of mode BUFFERED, and standard ones from a line in ``scheduler.buffered_sites``. The
+    function never blocks. It reserves the rank's outgoing port for the duration of the message, and counts the
+    message.
 
     Args:
         endpoint: the sender's end of the communicator.
         payload: the buffer or object.
-        dest: rank of the receiver, or PROC_NULL.
+        dest: rank of the receiver, or PROC_NULL, for which the tag is not checked.
         tag: the tag.
-        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
+        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY. READY without a posted receive ends the run with a finding.
         name: name of the method, such as "Send".
         frame: the caller's frame, to find the line later.
 
     Raises:
-        MPIError: If the rank does not exist, or the tag is out of range.
+        MPIError: If the rank does not exist, or the tag is not 0 to TAG_UB.
     """
     shared, task, scheduler = endpoint.shared, endpoint.running(), endpoint.scheduler
     site = site_of(frame)
@@ -108,6 +111,9 @@ def start_receive(
 ) -> Receive:
     """Start a receive: match it with a message that has arrived, or post it in the rank's own mailbox.
 
+    With ANY_SOURCE the message that arrived first is taken; in a simulation with a seed, the source is drawn at
+    random. The function never blocks. A message that is too long or of another type ends the run with a finding.
+
     Args:
         endpoint: the receiver's end of the communicator.
         target: the buffer, or OBJECT_TARGET.
@@ -121,7 +127,7 @@ def start_receive(
         The receive, which is done if it was matched or receives from PROC_NULL.
 
     Raises:
-        MPIError: If the rank does not exist, or the tag is out of range.
+        MPIError: If the rank does not exist, or the tag is negative but not ANY_TAG.
     """
     scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
     site = site_of(frame)
@@ -162,9 +168,16 @@ def check_source(size: int, source: int, tag: int) -> bool:
 def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     """Match a message with a receive: check both, copy the data, set the times, wake the ranks.
 
-    A message that is too long or of another type ends the run with a finding. The data goes to the receive's buffer if
-    its rank is blocked in the receive; else the message stores a copy until the rank completes the receive. A Python
-    object is never copied here.
+    A message that is too long or of another type ends the run with a finding. An array that is stored row by row at
+    one end and column by column at the other adds a warning. The data goes to the receive's buffer if its rank is
+    blocked in the receive; else the message stores a copy until the rank completes the receive. A Python object is
+    never copied here.
+
+    Args:
+        scheduler: the simulation; its count of polls becomes 0.
+        message: the message, which is in no mailbox any more. In SYNCHRONOUS mode it starts when the receive is
+            posted.
+        receive: the receive, which is not posted any more. Both are done afterwards.
     """
     payload, target = message.payload, receive.target
     if payload.dtype is not target.dtype:
@@ -188,12 +201,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     else:
         message.copy_data()
     if not message.done:
-        message.done = True
-        if message.waiter is not None:
-            finish(scheduler, message)
-    receive.done = True
-    if receive.waiter is not None:
-        finish(scheduler, receive)
+        finish(scheduler, message)
+    finish(scheduler, receive)
     if message.relief is not None:
         message.relief.report_received(scheduler, message)
     if scheduler.timeline is not None:
@@ -215,7 +224,15 @@ def occupy_port_in(receiver: Task, posted: float, end: float, seconds: float) ->
 
 
 def deliver(message: Message, target: Any) -> None:
-    """Write the data of a message to the buffer of its receive; do nothing for a Python object."""
+    """Write the data of a message to the buffer of its receive.
+
+    Does nothing for a Python object and a message without bytes. Data of another dtype is viewed as the dtype of the
+    buffer; bytes that make no complete element are left out.
+
+    Args:
+        message: the message; its own copy of the data is used if it has one, else the sender's buffer.
+        target: the `MessageBuffer` of the receive, which is at least as long.
+    """
     payload = message.payload
     if payload.dtype is OBJECT or payload.nbytes == 0:
         return
@@ -228,6 +245,11 @@ def deliver(message: Message, target: Any) -> None:
 
 def complete_receive(receive: Receive, status: Status | None) -> Any:
     """Complete a receive on its rank: advance the clock, fill the status, and write the data if necessary.
+
+    Args:
+        receive: the receive, which is done.
+        status: filled with source, tag and size of the message; PROC_NULL, ANY_TAG and 0 without one. None: not
+            wanted.
 
     Returns:
         The object of a lower-case receive; None for a buffer, and for a receive from PROC_NULL.
@@ -252,7 +274,16 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
 def _send_outside(
     shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site
 ) -> Message:
-    """Return a completed message to PROC_NULL, for a ``dest`` outside of the communicator.
+    """Return a completed message to PROC_NULL, which takes no time.
+
+    Args:
+        shared: the state of the communicator.
+        task: the sender.
+        payload: the buffer or object.
+        dest: a number that is no rank of the communicator.
+        tag: the tag; not checked.
+        name: name of the method, such as "Send".
+        site: code object and instruction of the call.
 
     Raises:
         MPIError: If ``dest`` is not PROC_NULL.
@@ -266,11 +297,16 @@ def _send_outside(
 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """End the run if the types of a message and its receive differ or the message is too long.
+    """End the run with a finding if a message does not fit its receive in type or length.
 
-    `match` calls it only if the types are not one object, so never for a Python object that is received as an object. A
-    Python object matches no buffer. BYTE and PACKED match every type of a buffer, and a message without elements
-    matches every buffer.
+    `match` calls it only if the types are not one object, so never for a Python object that is received as an object.
+    A Python object matches no buffer. BYTE and PACKED match every type of a buffer, and a message without bytes
+    matches every buffer. Lengths are compared in bytes.
+
+    Args:
+        scheduler: the simulation.
+        message: the message.
+        receive: the receive.
     """
     payload, target = message.payload, receive.target
     mixes_objects = payload.dtype is OBJECT or target.dtype is OBJECT
@@ -283,7 +319,13 @@ def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> No
 
 
 def _answer_probes(scheduler: Scheduler, box: Any, message: Message) -> None:
-    """Complete the blocking probes of a mailbox that a new message satisfies, and remove them from it."""
+    """Complete the blocking probes of a mailbox that a new message satisfies, and remove them from it.
+
+    Args:
+        scheduler: the simulation, in which the probing rank can continue.
+        box: the mailbox.
+        message: the message; it stays in the mailbox, and becomes the ``message`` of each probe.
+    """
     for probing in list(box.probes):
         if probing.source in (ANY_SOURCE, message.source) and probing.tag in (ANY_TAG, message.tag):
             box.probes.remove(probing)
