@@ -33,7 +33,11 @@ class RankOutput:
         self.errors = "replace"
 
     def write(self, text: str) -> int:
-        """Add text of the running rank and pass on its complete lines; return the length of the text."""
+        """Add text of the running rank and pass on its complete lines; return the length of the text.
+
+        A line has no line end when ``emit`` gets it. Text after the last line end is stored until the rank's line is
+        complete.
+        """
         rank = self._scheduler.current.rank
         *lines, unfinished = (self._unfinished.pop(rank, "") + text).split("\n")
         for line in lines:
@@ -70,7 +74,16 @@ class RankOutput:
 
 @contextmanager
 def _replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of a module inside a ``with`` block."""
+    """Replace an attribute of a module inside a ``with`` block; restore it afterwards. Yields None.
+
+    Args:
+        module: the module or object.
+        name: name of the attribute.
+        value: its value inside the block.
+
+    Raises:
+        AttributeError: If the module has no such attribute.
+    """
     original = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -81,9 +94,14 @@ def _replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Pass every rank's printed lines to ``emit(rank, line)`` inside a ``with`` block.
+    """Pass every rank's printed lines to ``emit(rank, line)`` inside a ``with`` block. Yields None.
 
-    The end of the block passes on lines without a line end, too.
+    Replaces ``sys.stdout``; stderr is not captured. The end of the block passes on lines without a line end, too, in
+    rank order.
+
+    Args:
+        scheduler: the simulation, which knows the running rank.
+        emit: called with the rank and the line, without its line end.
     """
     stream = RankOutput(scheduler, emit, sys.stdout)
     try:
@@ -94,9 +112,13 @@ def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> It
 
 
 def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``time.sleep`` advances a rank's modelled clock and lets other ranks run.
+    """Return a context in which ``time.sleep`` advances a rank's modelled clock.
 
-    In other threads of the program ``time.sleep`` waits as usual.
+    It lets other ranks run. It raises ValueError for a negative duration. In other threads of the program ``time.sleep`` waits as usual. The
+    context yields None, and restores ``time.sleep`` at its end.
+
+    Args:
+        scheduler: the simulation; a sleep is recorded in its timeline if it has one.
     """
     original = time.sleep
 
@@ -119,7 +141,11 @@ def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
 def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
     """Return a context in which ``os._exit`` in a rank ends the simulation with a finding.
 
-    In other threads, and in processes that the program forks, ``os._exit`` ends the process as usual.
+    The rank's exit code is the status, or 1 for 0. In other threads, and in processes that the program forks,
+    ``os._exit`` ends the process as usual. The context yields None, and restores ``os._exit`` at its end.
+
+    Args:
+        scheduler: the simulation.
     """
     original, process = os._exit, os.getpid()
 

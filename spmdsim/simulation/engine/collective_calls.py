@@ -84,7 +84,10 @@ class CollectiveCall:
     end: float = 0.0
 
     def nbytes(self) -> int:
-        """Return the larger of the bytes that this rank sends and receives."""
+        """Return the larger of the bytes that this rank sends and receives.
+
+        Only buffers count as received; the objects of a lower-case call are not known before they arrive.
+        """
         sent = sum(block.nbytes for block in self.send)
         received = sum(block.nbytes for block in self.receive or ())
         number: int = max(sent, received)
@@ -96,7 +99,11 @@ class CollectiveCall:
         return flow == "down" if self.rank == self.root else flow == "up"
 
     def leave_early(self) -> None:
-        """Copy what this rank sends, so that the rank can continue before the others have called."""
+        """Copy what this rank sends, so that the rank can continue before the others have called.
+
+        Replaces ``send`` in place, and sets ``end`` to the time of the call. The root of a scatter gets its own
+        block, too.
+        """
         self.send = [_copy_operand(operand) for operand in self.send]
         self.end = self.entered
         if self.rule.answer is _scatter:
@@ -105,11 +112,12 @@ class CollectiveCall:
     def deliver(self) -> Any:
         """Advance the rank's clock, and fill its receive buffers or return its objects.
 
-        Runs when it is the rank's turn, after the meeting is complete.
+        Runs when it is the rank's turn, after the meeting is complete. A block of another dtype is viewed as the
+        buffer's dtype. A block of None leaves its buffer unchanged.
 
         Returns:
             None for a call of buffers; ``value`` for a call that receives nothing; else the received object, or the
-            list of objects if ``listed``.
+            list of objects if ``listed``. A missing object is None.
         """
         if self.end > self.task.clock:
             self.task.clock = self.end
@@ -141,11 +149,13 @@ class Meeting:
     def complete(self, scheduler: Any, shared: Any) -> None:
         """Compare the calls of all ranks, compute the results, set the times, and let all ranks continue.
 
-        A difference that MPI forbids ends the run with a finding.
+        Calls with other names, arguments or block sizes end the run with a finding. Arrays that are stored row by row
+        on one rank and column by column on another one add a warning.
 
         Args:
             scheduler: the simulation.
-            shared: the `CommunicatorState`.
+            shared: the `CommunicatorState`; up to :data:`HISTORY` meetings with calls from different lines are stored
+                in it.
         """
         calls = self.present()
         problem = faults.find_difference(shared, self)
@@ -175,11 +185,12 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
     """Add a rank's call to the meeting of its number; complete the meeting if all ranks have arrived.
 
     A meeting is one collective operation of a communicator: the k-th collective call of each rank belongs to the k-th
-    meeting.
+    meeting. The function never blocks. An error in the last call of a meeting is raised on the rank that arrives
+    last.
 
     Args:
         end: the rank's end of the communicator.
-        call: the call.
+        call: the call; its communicator, task, name, line and time are set in place.
         name: name of the method, such as "Bcast".
         site: code object and instruction of the call.
 
@@ -252,6 +263,7 @@ def _nothing(calls: list[CollectiveCall]) -> None:
 
 
 def _broadcast(calls: list[CollectiveCall]) -> None:
+    """Set the block of all ranks but the root to a copy of the root's block."""
     block = _copy_block(calls[calls[0].root].send[0])
     for call in calls:
         if call.rank != call.root:
@@ -259,23 +271,27 @@ def _broadcast(calls: list[CollectiveCall]) -> None:
 
 
 def _gather(calls: list[CollectiveCall]) -> None:
+    """Set the blocks of the root to copies of the first block of each rank, in rank order."""
     blocks = [_copy_block(call.send[0]) for call in calls]
     calls[calls[0].root].blocks = blocks
 
 
 def _all_gather(calls: list[CollectiveCall]) -> None:
+    """Set the blocks of each rank to copies of the first block of each rank, in rank order."""
     blocks = [_copy_block(call.send[0]) for call in calls]
     for call in calls:
         call.blocks = blocks
 
 
 def _scatter(calls: list[CollectiveCall]) -> None:
+    """Set the block of each rank to a copy of the root's block for it."""
     blocks = calls[calls[0].root].send
     for call, block in zip(calls, blocks):
         call.blocks = [_copy_block(block)]
 
 
 def _all_to_all(calls: list[CollectiveCall]) -> None:
+    """Set the blocks of each rank to copies of the blocks for it, in order of the sending ranks."""
     copies = [[_copy_block(block) for block in call.send] for call in calls]
     for rank, call in enumerate(calls):
         call.blocks = [row[rank] for row in copies]
@@ -304,11 +320,13 @@ def _reduce_all(calls: list[CollectiveCall]) -> Any:
 
 
 def _reduce(calls: list[CollectiveCall]) -> None:
+    """Set the block of the root to the reduction of all ranks' operands."""
     root = calls[calls[0].root]
     root.blocks = [_as_block(root, _reduce_all(calls))]
 
 
 def _all_reduce(calls: list[CollectiveCall]) -> None:
+    """Set the block of each rank to the reduction of all ranks' operands."""
     block = _as_block(calls[0], _reduce_all(calls))
     for call in calls:
         call.blocks = [block]
@@ -316,6 +334,11 @@ def _all_reduce(calls: list[CollectiveCall]) -> None:
 
 def _reduce_scatter(calls: list[CollectiveCall]) -> None:
     """Give each rank the next block of the reduced vector, as long as its receive buffer.
+
+    Blocks are in rank order; elements after the last block are dropped.
+
+    Args:
+        calls: the calls of all ranks, in rank order; their ``blocks`` are set to copies.
 
     Raises:
         ValueError: If the receive buffers together are longer than the vector.
@@ -334,11 +357,13 @@ def _reduce_scatter(calls: list[CollectiveCall]) -> None:
 
 
 def _scan(calls: list[CollectiveCall]) -> None:
+    """Set the block of each rank to the reduction of the operands up to and including its own."""
     for call, value in zip(calls, _accumulate_operands(calls)):
         call.blocks = [_as_block(call, value)]
 
 
 def _exscan(calls: list[CollectiveCall]) -> None:
+    """Set the block of each rank to the reduction of the operands before its own; None on rank 0."""
     values = _accumulate_operands(calls)
     calls[0].blocks = [None]
     for call, value in zip(calls[1:], values):

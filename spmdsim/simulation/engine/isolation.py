@@ -75,7 +75,10 @@ class Process:
         self._chdir(self._folders[self.rank])
 
     def call_exit_functions(self) -> None:
-        """Call the exit functions of the running rank, the last one first."""
+        """Call the exit functions of the running rank, the last registered one first, and forget them.
+
+        Functions that these functions register are called, too. An exception ends the calls.
+        """
         functions = self._exit_functions[self.rank]
         while functions:
             function, args, kwargs = functions.pop()
@@ -83,13 +86,14 @@ class Process:
 
     @contextmanager
     def installed(self, has_copies: Callable[[str], bool]) -> Iterator[None]:
-        """Give each rank its own folder, environment and exit functions inside a ``with`` block.
+        """Give each rank its own folder, environment and exit functions inside a ``with`` block. Yields None.
 
-        Replaces ``os.environ``, ``os.chdir`` and two functions of ``atexit``; restores the process afterwards.
+        Replaces ``os.environ``, ``os.chdir`` and two functions of ``atexit``; restores the process afterwards, with
+        its folder and environment. Exit functions of ranks are not called by it.
 
         Args:
-            has_copies: returns True if every rank has its own copy of the module of this name. Exit functions of other
-                modules run when the process ends.
+            has_copies: returns True if every rank has its own copy of the module of this name. Exit functions of
+                other modules run when the process ends.
         """
         self._chdir, register, unregister = os.chdir, atexit.register, atexit.unregister
         start = working_folder()
@@ -183,7 +187,15 @@ class Isolation:
         self._searching = False
 
     def enter_rank(self, task: Task) -> None:
-        """Set the process state to a rank's: folder, arguments, modules, variables and random numbers."""
+        """Set the process state to a rank's: folder, arguments, modules, variables and random numbers.
+
+        Does nothing if the rank is the current one. Modules change only if some are loaded per rank, variables only
+        if their values differ. numpy's random numbers change only if the program may draw some; a rank's first ones
+        are seeded with (seed, rank).
+
+        Args:
+            task: the rank that runs next.
+        """
         world, before = self.worlds[task.rank], self._current
         if world is before:
             return
@@ -206,6 +218,10 @@ class Isolation:
         """Replace one rank's own modules in ``sys.modules`` by another rank's.
 
         If the first rank has loaded modules in its turn, they are stored first.
+
+        Args:
+            before: the rank that ran; its ``modules`` may be updated.
+            after: the rank that runs next. A module that it has not loaded yet is removed from ``sys.modules``.
         """
         modules = sys.modules
         if self._loading:
@@ -219,10 +235,16 @@ class Isolation:
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module that every rank loads for itself; None if ranks share it.
+        """Return the spec of a module that every rank loads for itself, or None.
 
-        Python calls this method for each module that is not in ``sys.modules``, because the object is in
-        ``sys.meta_path``. Extension modules are shared, because Python cannot load them twice.
+        None if ranks share the module or it does not exist. Python calls this method for each module that is not in ``sys.modules``, because the object is in
+        ``sys.meta_path``. Extension modules are shared, because Python cannot load them twice. Each rank's copy of
+        ``random`` is seeded with the simulation's seed and the rank.
+
+        Args:
+            name: the dotted name of the module.
+            path: the folders of its package; None for a module without package.
+            target: not used: Python's interface has it.
         """
         if self._searching:
             return None
@@ -249,9 +271,12 @@ class Isolation:
         return spec
 
     def _share_submodules(self, spec: Any) -> None:
-        """Make a rank's own copy of a package have the loaded submodules that ranks share as attributes.
+        """Give a rank's own copy of a package its loaded, shared submodules as attributes.
 
-        ``spec`` is the spec of the package; its loader is replaced.
+        Changes nothing if no direct submodule is shared.
+
+        Args:
+            spec: the spec of the package; its loader is replaced.
         """
         prefix = spec.name + "."
         shared = {
@@ -266,7 +291,13 @@ class Isolation:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Isolate ranks inside a ``with`` block, and restore the process afterwards."""
+        """Isolate ranks inside a ``with`` block, and restore the process afterwards. Yields None.
+
+        On entry, modules that ranks load for themselves are removed from ``sys.modules``, and the script's folder
+        becomes the first one of ``sys.path``. The object becomes the first finder of ``sys.meta_path``, and
+        :meth:`enter_rank` the scheduler's ``on_enter``. On exit these modules are back, with ``sys.argv``,
+        ``sys.path``, ``__main__``, the function's variables and numpy's random state.
+        """
         main, arguments = sys.modules.get("__main__"), sys.argv
         numpy_random = sys.modules.get("numpy.random")
         bits = numpy_random.get_bit_generator() if numpy_random is not None else None
@@ -300,10 +331,11 @@ class Isolation:
         return name == self._home or name in self._names
 
     def _remove_loaded(self) -> dict[str, Any]:
-        """Remove loaded modules that every rank loads for itself from ``sys.modules``; return them by name.
+        """Remove loaded modules that every rank loads for itself from ``sys.modules``; return {name: module}.
 
-        For a script all modules of the user are removed. A function may use loaded modules, so for a function only
-        modules that can reach MPI are removed.
+        For a script all modules of the user are removed, and those that a file beside the script hides. A function
+        may use loaded modules, so for a function only modules that can reach MPI are removed, without its own.
+        ``random`` is always removed.
         """
         names = self._ownership.loaded_modules(reaching=self._folder is None)
         if self._folder is None:
@@ -314,7 +346,11 @@ class Isolation:
         return {name: sys.modules.pop(name) for name in {*names, *_OWN_STANDARD} if name in sys.modules}
 
     def _shadowed_modules(self) -> set[str]:
-        """Return the loaded modules whose names the script would import from its own folder."""
+        """Return the loaded modules whose names the script would import from its own folder.
+
+        Only top-level names are compared. A name counts if the module that Python finds for it now is in the script's
+        folder.
+        """
         folder = os.path.join(str(self._folder), "")
         beside = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys()
         specs = {name: self._ownership.find_again(name) for name in beside}
@@ -337,7 +373,11 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        """Load the module; call ``before(module)`` before and ``after(module)`` after it, if they are set."""
+        """Load the module; call ``before(module)`` before and ``after(module)`` after it, if they are set.
+
+        Args:
+            module: the new module object, which Python passes.
+        """
         if self._before is not None:
             self._before(module)
         self._loader.exec_module(module)
@@ -346,7 +386,11 @@ class _Loader:
 
 
 def may_draw_numbers(origin: str | None) -> bool:
-    """Return True if the source file ``origin`` contains the word "random", or cannot be read."""
+    """Return True if a source file contains the word "random", or cannot be read.
+
+    Args:
+        origin: path of the file; None counts as a file that cannot be read.
+    """
     try:
         with open(str(origin), "rb") as stream:
             return b"random" in stream.read()

@@ -100,7 +100,7 @@ class Receive:
     waiter: Any = None
 
     def accepts(self, source: int, tag: int) -> bool:
-        """Return True if the receive accepts a message with this source and tag."""
+        """Return True if the receive accepts a message with this source and tag; its own may be wildcards."""
         return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
 
 
@@ -145,7 +145,8 @@ class JointWait:
     def count_complete(self) -> None:
         """Count a completed operation, and wake the rank if its wait is over.
 
-        After a wait for any one operation, the other operations do not wake the rank again.
+        A wait for all operations is over when none is open, any other wait at once: then the other operations do not
+        wake the rank again.
         """
         self.open_count -= 1
         if not self.every:
@@ -157,7 +158,15 @@ class JointWait:
 
 
 def finish(scheduler: Scheduler, operation: Any) -> None:
-    """Mark an operation complete and wake the rank that waits for it."""
+    """Mark an operation complete, and wake the rank that waits for it.
+
+    A rank that waits for several operations is woken only when its `JointWait` is over. Nothing is woken if no rank
+    waits.
+
+    Args:
+        scheduler: the simulation.
+        operation: a message, receive, probe or collective call.
+    """
     operation.done = True
     waiter = operation.waiter
     if waiter is not None:
@@ -169,7 +178,12 @@ def finish(scheduler: Scheduler, operation: Any) -> None:
 
 
 def wait_for(scheduler: Scheduler, operation: Any) -> None:
-    """Block the running rank until an operation is complete."""
+    """Block the running rank until an operation is complete; return at once if it is.
+
+    Args:
+        scheduler: the simulation.
+        operation: a message, receive, probe or collective call of the running rank.
+    """
     if not operation.done:
         operation.waiter = operation.task
         scheduler.block(operation)
@@ -200,7 +214,11 @@ class Mailbox:
     # ------------------------------------------------------------------ receives
 
     def post(self, receive: Receive) -> None:
-        """Add a receive that has no message yet: as ``blocked`` if its rank is blocked in it."""
+        """Add a receive that has no message yet, and number it.
+
+        It becomes ``blocked`` if its rank is blocked in it. Else it is appended to ``wild`` if it has a wildcard, or
+        to ``posted``.
+        """
         self.count += 1
         receive.number = self.count
         if receive.direct:
@@ -211,7 +229,10 @@ class Mailbox:
             self.posted.setdefault((receive.source, receive.tag), deque()).append(receive)
 
     def find_receive(self, source: int, tag: int) -> Receive | None:
-        """Return the first posted receive that accepts a source and tag, or None; do not remove it."""
+        """Return the first posted receive that accepts a source and tag, or None; do not remove it.
+
+        The receive in which the rank is blocked is the last one.
+        """
         exact = self.posted.get((source, tag)) if self.posted else None
         for receive in self.wild:
             if receive.accepts(source, tag):
@@ -222,7 +243,10 @@ class Mailbox:
         return blocked if blocked is not None and blocked.accepts(source, tag) else None
 
     def remove_receive(self, receive: Receive) -> None:
-        """Remove the receive that ``find_receive`` returned, because a message satisfies it."""
+        """Remove the receive that ``find_receive`` returned, because a message satisfies it.
+
+        It must be the blocked one, one with a wildcard, or the first one of its source and tag; that is not checked.
+        """
         if receive.direct:
             self.blocked = None
         elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
@@ -235,7 +259,10 @@ class Mailbox:
                 del self.posted[key]
 
     def withdraw(self, receive: Receive) -> bool:
-        """Remove a nonblocking receive without a message; return False if the mailbox does not have it."""
+        """Remove a nonblocking receive without a message, and return True.
+
+        Return False, and change nothing, if the mailbox does not have it.
+        """
         if receive in self.wild:
             self.wild.remove(receive)
             return True
@@ -251,7 +278,10 @@ class Mailbox:
     # ------------------------------------------------------------------ messages
 
     def put(self, message: Message) -> None:
-        """Append a message to the chain of its source, and number it."""
+        """Append a message to the chain of its source, and number it.
+
+        A chain is a linked list: ``arrived`` has the first message of a source, ``next`` leads to the later ones.
+        """
         self.count += 1
         message.number = self.count
         first = self.arrived.get(message.source)
@@ -287,7 +317,14 @@ class Mailbox:
         return message
 
     def remove(self, message: Message) -> None:
-        """Remove a message from the linked list of its source; see ``Message.next`` and ``Message.tail``."""
+        """Remove a message from the chain of its source, wherever it is in it.
+
+        A chain is a linked list: ``arrived`` has the first message of a source, ``next`` leads to the later ones, and
+        the first one's ``tail`` is the last one. The source has no entry if no message is left.
+
+        Args:
+            message: a message in the mailbox. Any other message raises KeyError or AttributeError.
+        """
         first = self.arrived[message.source]
         later = message.next
         if first is message:
@@ -306,7 +343,7 @@ class Mailbox:
         message.next = message.tail = None
 
     def put_back(self, message: Message) -> None:
-        """Insert a removed message as the first one of its source."""
+        """Insert a removed message as the first one of its source; its number stays."""
         later = self.arrived.get(message.source)
         if later is not None:
             message.next, message.tail, later.tail = later, later.tail or later, None

@@ -71,14 +71,14 @@ _loaded_packages: dict[str, tuple[ModuleSpec | None, bool, bool]] = {}
 
 
 def find_module(name: str, path: Any, skipped: Any) -> ModuleSpec | None:
-    """Find the spec of a module with all finders except ``skipped``; return None if they find none.
+    """Find the spec of a module with all finders except one; return None if they find none.
 
-    The finder of setuptools for distutils is skipped, too, because it loads setuptools.
+    The finder of setuptools for distutils is skipped, too, because it loads setuptools. Errors of finders are raised.
 
     Args:
         name: the dotted name of the module.
         path: the folders of its package; None for a module without package.
-        skipped: a finder of ``sys.meta_path``.
+        skipped: a finder of ``sys.meta_path`` that is not asked.
     """
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
@@ -105,9 +105,13 @@ class Ownership:
         self._clean: set[str] = set()  # packages that cannot reach MPI
 
     def is_own(self, name: str) -> bool:
-        """Return True if every rank has its own copy of the module of this dotted name.
+        """Return True if every rank has its own copy of a module.
 
-        The answer holds for whole packages, except the simulator itself, which ranks share.
+        True for the user's packages and for packages that can reach MPI. The answer holds for whole packages, and is
+        cached. Ranks share the simulator itself.
+
+        Args:
+            name: the dotted name of the module.
         """
         top = name.partition(".")[0]
         if name in _SIMULATOR or name.startswith(_SIMULATORS):
@@ -117,7 +121,13 @@ class Ownership:
         return self._is_own[top]
 
     def find_again(self, top: str) -> ModuleSpec | None:
-        """Search for a package again, even if another module is loaded under its name."""
+        """Search for a package again, even if another module is loaded under its name.
+
+        Returns its spec, or None if it is not installed. Forgets the decision of :meth:`is_own`, too.
+
+        Args:
+            top: the top-level name of the package.
+        """
         self._is_own.pop(top, None)
         self._specs.pop(top, None)
         return self._spec(top)
@@ -125,7 +135,8 @@ class Ownership:
     def loaded_modules(self, reaching: bool) -> list[str]:
         """Return the names of the loaded modules of which every rank has its own copy.
 
-        ``reaching`` selects only modules of packages that can reach MPI.
+        Args:
+            reaching: True to return only modules of packages that can reach MPI.
         """
         modules = {name: name.partition(".")[0] for name in list(sys.modules)}
         facts = {top: self._loaded_facts(top) for top in dict.fromkeys(modules.values())}
@@ -133,6 +144,11 @@ class Ownership:
 
     def _loaded_facts(self, top: str) -> tuple[bool, bool]:
         """Return two facts on a loaded package, from a cache for all simulations of the process.
+
+        The cache is valid while the package has the spec with which it was loaded.
+
+        Args:
+            top: the top-level name of the package.
 
         Returns:
             True if every rank has its own copy; True if every rank has its own copy and the package can reach MPI.
@@ -147,7 +163,15 @@ class Ownership:
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Return True if a package, or a package that it imports, names mpi4py or imports a user's module."""
+        """Return True if a package, or a package that it imports, names mpi4py or imports a user's module.
+
+        Imports are followed through packages of any number, except Python's own and shared ones. They are found in
+        the source files, see :func:`_scan_source`; nothing is imported. Packages that cannot reach MPI are stored in
+        ``_clean``.
+
+        Args:
+            top: the top-level name of the package.
+        """
         visited, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
@@ -165,7 +189,11 @@ class Ownership:
         return False
 
     def _spec(self, top: str) -> ModuleSpec | None:
-        """Return the spec of a package, or None if it is not installed."""
+        """Return the spec of a package from a cache, or None if it is not installed or its finder fails.
+
+        Args:
+            top: the top-level name of the package.
+        """
         if top not in self._specs:
             try:
                 self._specs[top] = find_module(top, None, self._finder)
@@ -174,7 +202,13 @@ class Ownership:
         return self._specs[top]
 
     def _is_python(self, top: str) -> bool:
-        """Return True if a name belongs to Python, to a shared package, or to no module."""
+        """Return True if a name belongs to Python, to a shared package, or to no module.
+
+        A module with the name of one of Python's belongs to Python only if its files are in Python's folders.
+
+        Args:
+            top: the top-level name of a package.
+        """
         if top in _SHARED or top in sys.builtin_module_names:
             return True
         spec = self._spec(top)
@@ -193,7 +227,11 @@ class Ownership:
 
 
 def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
-    """Return the folders of a package, or the file of a module; empty for None and for built-in modules."""
+    """Return the folders of a package, or the file of a module, as a tuple.
+
+    Args:
+        spec: the spec; None, and a built-in module, give an empty tuple.
+    """
     if spec is None:
         return ()
     if spec.submodule_search_locations is not None:
@@ -202,7 +240,13 @@ def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
 
 
 def _is_installed(location: str) -> bool:
-    """Return True for files in site-packages, or beside the metadata that ``pip --target`` writes."""
+    """Return True for a file in the folder of an installed package.
+
+    These are site-packages, dist-packages and folders with the metadata of ``pip --target``. Metadata are entries with the ending ``.dist-info`` in the folder of the file.
+
+    Args:
+        location: path of a module's file or of a package's folder. False if it is inside an archive.
+    """
     folder = os.path.dirname(location)
     if _INSTALLED.search(folder):
         return True
@@ -215,7 +259,10 @@ def _is_installed(location: str) -> bool:
 def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
     """Return True if any file of a package names mpi4py, and the top-level names that its files import.
 
-    Results for installed packages are cached.
+    Results are cached if all locations are in folders of installed packages.
+
+    Args:
+        locations: the result of :func:`_locations`; empty gives False and no names.
     """
     scanned = _scanned.get(locations)
     if scanned is not None:
@@ -228,7 +275,14 @@ def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
 
 
 def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """Yield the two facts of ``_scan_source`` for each Python file of a folder, file or zip archive."""
+    """Yield the two facts of ``_scan_source`` for each Python file of a folder, file or zip archive.
+
+    Python files end with .py or .pyc; folders are searched with their subfolders, except ``__pycache__``. A location
+    that does not exist gives nothing.
+
+    Args:
+        location: path of the folder or file, which may be inside an archive.
+    """
     if os.path.isdir(location):
         for folder, _, files in os.walk(location):
             if not folder.endswith("__pycache__"):  # its files repeat the sources
@@ -243,6 +297,9 @@ def _scan_file(path: str) -> tuple[bool, frozenset[str]]:
     """Return the two facts of ``_scan_source`` for a file; (False, no names) if it cannot be read.
 
     They come from a cache if the file's time and size did not change.
+
+    Args:
+        path: path of the file.
     """
     try:
         status = os.stat(path)
@@ -260,7 +317,15 @@ def _scan_file(path: str) -> tuple[bool, frozenset[str]]:
 def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
     """Return True if a source names mpi4py, and the top-level names of the modules that it imports.
 
-    Imports are found by regular expressions, also in strings and compiled files, so there may be too many.
+    Imports are found by regular expressions, also in strings and compiled files, so there may be too many. Calls of
+    ``import_module`` and ``__import__`` with a text count. For "mpi4py" see :func:`_names_mpi`.
+
+    Args:
+        source: content of a source or compiled file.
+
+    >>> names_mpi, imports = _scan_source(b"import os.path, json")
+    >>> names_mpi, sorted(imports)
+    (False, ['json', 'os'])
     """
     called = b"import_module" in source or b"__import__" in source  # faster than the regular expression
     imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if called else ())
@@ -292,9 +357,12 @@ def _read_archive(location: str) -> Iterator[bytes]:
 
 
 def _names_mpi(source: bytes) -> bool:
-    """Return True if a file imports mpi4py anywhere, also by a string with its name or in executed code.
+    """Return True if a file imports mpi4py anywhere.
 
-    Docstrings do not count. A file that cannot be parsed but has the word counts.
+    A string with its name, or with code that imports it, counts. Docstrings and other texts that are statements do not count. A file that cannot be parsed but has the word counts.
+
+    Args:
+        source: content of a source or compiled file.
     """
     if b"mpi4py" not in source:
         return False
@@ -307,7 +375,13 @@ def _names_mpi(source: bytes) -> bool:
 
 
 def _is_mpi_import(node: ast.AST) -> bool:
-    """Return True for an import of mpi4py, and for a text that is its name or has an import of it."""
+    """Return True for an import of mpi4py, and for a text that is its name or has an import of it.
+
+    Relative imports do not count. A text that is its name may name a submodule, such as "mpi4py.MPI".
+
+    Args:
+        node: a node of a syntax tree; its children are not searched.
+    """
     if isinstance(node, ast.Import):
         return any(alias.name.partition(".")[0] == "mpi4py" for alias in node.names)
     if isinstance(node, ast.ImportFrom):
@@ -341,6 +415,13 @@ class Variables:
 
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
         """Call the function with the variables and default arguments of a rank; return its result.
+
+        Sets the rank's values of global variables and closure cells in the process, and stores them for
+        :meth:`set_values`. The function runs with its own code, but with the rank's default values.
+
+        Args:
+            task: the rank, which is running.
+            arguments: the positional arguments.
 
         Raises:
             InputError: If the function uses a communicator of the real MPI.
@@ -389,7 +470,10 @@ class Variables:
     def _own_values(
         self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None
     ) -> dict[Any, Any]:
-        """Return a rank's own values of variables by key; variables whose value ranks share are left out.
+        """Return a rank's own values of variables as {key: value}.
+
+        Variables whose value ranks share are left out. Own values stand for the real MPI module and communicators, and for modules, functions and classes that each
+        rank loads.
 
         Args:
             task: the rank.
@@ -413,9 +497,12 @@ class Variables:
     def _own_value(self, task: Task, value: Any, name: str, used: bool) -> Any:
         """Return a rank's own value of a variable, or None if ranks share the value.
 
+        The real module MPI, COMM_WORLD and COMM_SELF become virtual ones. See :meth:`_own_module_value` for other
+        values. An unused communicator of the real MPI is shared.
+
         Args:
             task: the rank.
-            value: the value in the process. The real ``MPI`` module, COMM_WORLD and COMM_SELF become virtual ones.
+            value: the value in the process.
             name: name of the variable, for the error.
             used: True if the function uses the variable.
 
@@ -437,7 +524,14 @@ class Variables:
         return None
 
     def _own_module_value(self, value: Any) -> Any:
-        """Return this rank's copy of a module, or of a function or class of a module; None if ranks share it."""
+        """Return this rank's copy of a module, function or class; None if ranks share it.
+
+        Only modules in ``replaced`` have copies; the running rank's copy is imported if necessary. A function or
+        class must be reachable in its module by its qualified name.
+
+        Args:
+            value: the value of a variable in the process.
+        """
         if isinstance(value, types.ModuleType):
             name: str = value.__name__
             return import_module(name) if value is self.replaced.get(name) else None

@@ -44,7 +44,7 @@ _running_greenlets: list[Any] = []
 
 
 def load_greenlet() -> Any:
-    """Return the module greenlet; raise WorldError with the installation command if it is not installed."""
+    """Return the module greenlet; raise WorldError with the command that installs it if it is missing."""
     try:
         import greenlet
     except ImportError:
@@ -106,6 +106,11 @@ class Task:
 
         The message that reaches the limit `FLOOD` is stored, to be reported later. Counts for several mailboxes need
         a table. Most programs send to one rank and then wait, so they never fill it.
+
+        Args:
+            box: the mailbox of the receiver.
+            nbytes: bytes of the message.
+            message: the message.
         """
         if self.last_box is not box:
             if self.last_box is not None:
@@ -187,7 +192,11 @@ class Scheduler:
         return self.plain or message_link(self.machine, ranks, nbytes)
 
     def start(self, body: Callable[[Task], None]) -> None:
-        """Create the greenlet of every rank and put it in the queue."""
+        """Create the greenlet of every rank and put it in the queue, in rank order; none runs yet.
+
+        Args:
+            body: called with the task, in its greenlet, when the rank runs first.
+        """
         for task in self.tasks:
             task.greenlet = self._greenlet(partial(body, task), parent=self.hub)
             task.switch = task.greenlet.switch
@@ -225,7 +234,11 @@ class Scheduler:
         self.uses_hub = self.random is not None or self.unstarted > 0
 
     def close(self) -> None:
-        """Raise the exit exception in ranks that have not ended, so that their ``finally`` blocks run."""
+        """Raise the exit exception in ranks that have not ended, so that their ``finally`` blocks run.
+
+        Afterwards no finding is recorded. A rank that catches :data:`MOST_EXITS` exit exceptions is suspended for
+        ever.
+        """
         self.closing = self.uses_hub = True
         for task in self.tasks:
             if task.greenlet is not None and not task.greenlet.dead:
@@ -236,7 +249,12 @@ class Scheduler:
     def block(self, waiting: Any) -> None:
         """Suspend the running rank until another rank wakes it.
 
-        ``waiting`` is the operation for which it waits, or a ``JointWait`` for several.
+        The next ready rank runs; without one, the hub, which calls ``on_stall``. A call from another thread than the
+        simulation's ends the run with a finding.
+
+        Args:
+            waiting: the operation for which the rank waits, or a ``JointWait`` for several. It is ``task.waiting``
+                meanwhile.
         """
         task = self.current
         task.waiting = waiting
@@ -256,11 +274,14 @@ class Scheduler:
         self.ready.append(task)
 
     def poll(self, waiting: Any) -> None:
-        """Let the other ranks run, because a test has found that ``waiting`` is not complete.
+        """Let the other ranks run, because a test has found that an operation is not complete.
 
-        Counts such polls since the last progress of any rank. After 50 polls per ready rank the hub tries once to
-        release sends, as a library with buffers would. After 10,000 per ready rank and 500,000 in all it reports a
-        livelock: all ranks only test.
+        The running rank is ready again at once. Counts such polls since the last progress of any rank. After 50 polls
+        per ready rank the hub tries once to release sends, as a library with buffers would. After 10,000 per ready
+        rank and 500,000 in all it reports a livelock: all ranks only test.
+
+        Args:
+            waiting: the operation that was tested, or a ``JointWait``. It is ``task.waiting`` meanwhile.
         """
         task = self.current
         if not self.polls:
@@ -286,22 +307,30 @@ class Scheduler:
         self.switch_to_next(task)
 
     def record_failure(self, problem: Problem) -> None:
-        """Record the finding that ends the run; only the first one counts."""
+        """Record the finding that ends the run; only the first one counts, and none while the run closes."""
         if self.failure is None and not self.closing:
             self.failure = problem
             self.problems.append(problem)
 
     def fail(self, problem: Problem) -> NoReturn:
-        """Record a finding that ends the run, and stop the running rank."""
+        """Record a finding that ends the run, and stop the running rank; never return.
+
+        Raises the exit exception of greenlets, in which the rank's ``finally`` blocks run, when the run closes.
+        """
         self.record_failure(problem)
         if not self.closing:
             self.hub.switch()
         raise self.exit
 
     def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
-        """End the run with a finding, because a thread that the rank ``task`` started calls MPI.
+        """End the run with a finding, because a thread that a rank started calls MPI.
 
-        ``frame`` is the caller's frame. Raises SystemExit to end the thread.
+        Args:
+            task: the rank.
+            frame: the caller's frame, to find the line of the call.
+
+        Raises:
+            SystemExit: Always, to end the thread.
         """
         name, rank, location = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
@@ -318,7 +347,14 @@ class Scheduler:
         return self.ready.popleft()
 
     def switch_to_next(self, task: Task) -> None:
-        """Run the next ready rank; return when ``task`` is ready again and runs."""
+        """Run the next ready rank; return when ``task`` is ready again and runs.
+
+        The hub chooses the next rank if there is a seed, if no rank is ready, or if some ranks have not started. A
+        call from another thread than the simulation's ends the run with a finding.
+
+        Args:
+            task: the running rank.
+        """
         if get_ident() != self.thread:
             self.refuse_thread(task, sys._getframe(1))
         ready = self.ready
@@ -335,6 +371,9 @@ class Scheduler:
         """Switch to the hub; while the run closes, raise the exit exception instead.
 
         A rank that catches `MOST_EXITS` exit exceptions is suspended for ever.
+
+        Args:
+            task: the running rank; its exit exceptions are counted.
         """
         if self.closing:
             task.exits += 1
@@ -351,6 +390,11 @@ _active: list[Scheduler] = []
 @contextmanager
 def activate(scheduler: Scheduler) -> Iterator[None]:
     """Make a simulation the running one inside a ``with`` block; ``current_task`` then returns its ranks.
+
+    Yields None.
+
+    Args:
+        scheduler: the simulation.
 
     Raises:
         WorldError: If another simulation is running.

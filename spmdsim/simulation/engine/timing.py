@@ -25,13 +25,15 @@ _PLAIN = Machine("a plain network", alpha=1e-6, beta=1e-10, gamma=1e-10)
 
 
 def as_machine(machine: MachineLike) -> Machine:
-    """Convert a name, a file, numbers (alpha, beta[, gamma]) or None to a :class:`spmdsim.cost.Machine`.
+    """Convert a name, a file, numbers or None to a :class:`spmdsim.cost.Machine`.
 
-    None gives a plain network: alpha 1e-6 s, beta and gamma 1e-10 s per byte.
+    Numbers are a tuple or list (alpha, beta) or (alpha, beta, gamma): seconds per message, per byte and per reduced
+    byte. None gives a plain network: alpha 1e-6 s, beta and gamma 1e-10 s per byte; this is the default of gamma,
+    too. A Machine is returned as it is.
 
     Raises:
         InputError: If a number is below zero, or no machine has this name.
-        UsageTypeError: If ``machine`` has another type.
+        UsageTypeError: If ``machine`` has another type, or another number of numbers.
 
     >>> as_machine((2e-6, 1e-9)).alpha
     2e-06
@@ -61,7 +63,8 @@ def are_on_one_node(machine: Machine, ranks: Sequence[int]) -> bool:
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
     """Return the link of a message of ``nbytes`` between ranks of the program.
 
-    A link has ``alpha``, the seconds per message, and ``beta``, the seconds per byte.
+    A link has ``alpha``, the seconds per message, and ``beta``, the seconds per byte. Ranks on one node use the
+    machine's link inside a node, if it has one. Other messages use its link for their size.
 
     >>> message_link(_PLAIN, (0, 1), 8)
     Link(alpha=1e-06, beta=1e-10)
@@ -106,7 +109,15 @@ class Timeline:
         self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": values})
 
     def record_call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
-        """Record one call of a rank, from ``begin`` to the rank's clock, with its line and ``facts``."""
+        """Record one call of a rank, from ``begin`` to the rank's clock, with its line.
+
+        Args:
+            task: the rank.
+            name: name of the call, such as "Send".
+            begin: modelled seconds.
+            frame: a frame of the call; the line is that of the user's code. Without one no line is recorded.
+            facts: further values to show with the call, such as ``nbytes``.
+        """
         _, user = user_call(frame)
         if user is not None:
             facts["line"] = in_words(user.f_code.co_filename, user.f_lineno, folder=True)
@@ -127,6 +138,16 @@ class Timeline:
     def _slice(
         self, name: str, rank: int, begin: float, end: float, facts: dict[str, Any], category: str = "mpi"
     ) -> None:
+        """Record a bar on the row of a rank.
+
+        Args:
+            name: its label.
+            rank: the rank.
+            begin: start in modelled seconds.
+            end: end in modelled seconds.
+            facts: values to show with it.
+            category: the bar's category, "mpi" or "wait".
+        """
         times = {"ts": begin * _MICRO, "dur": (end - begin) * _MICRO}
         event = {"ph": "X", "cat": category, "name": name, "pid": rank, "tid": 0}
         self._events.append(event | times | {"args": facts})
@@ -137,17 +158,31 @@ class Timeline:
         self._arrow("message", name, message, message.start, receive)
 
     def record_collective(self, shared: Any, calls: list[Any]) -> None:
-        """Record a collective that waits for all ranks as arrows from the last rank to the others."""
+        """Record a collective that waits for all ranks as arrows from the last rank to the others.
+
+        Collectives in which ranks wait for the root only, or only the root waits, have no arrows.
+
+        Args:
+            shared: not used: the caller's interface has it.
+            calls: the calls of all ranks, in rank order.
+        """
         last_call = max(calls, key=lambda call: call.entered)
         for call in calls:
             if call is not last_call and calls[0].rule.flow == "all":
                 self._arrow("collective", call.name, last_call, last_call.entered, call)
 
     def _arrow(self, category: str, name: str, source: Any, begin: float, target: Any) -> None:
-        """Record an arrow between two ranks, with ``category`` and ``name`` as its labels.
+        """Record an arrow between two ranks.
 
         It starts on the rank of the operation ``source`` at the modelled time ``begin``, and ends on the rank of
         ``target`` when that operation is complete.
+
+        Args:
+            category: "message" or "collective".
+            name: its label.
+            source: the operation at its start: a message or collective call.
+            begin: modelled seconds.
+            target: the operation at its end: a receive or collective call.
         """
         self._arrows += 1
         common = {"cat": category, "name": name, "id": self._arrows, "tid": 0}

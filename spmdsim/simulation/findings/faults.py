@@ -40,9 +40,13 @@ def _error(kind: str, text: str, *places: ProgramPlace) -> Problem:
 
 
 def truncation_problem(message: Message, receive: Receive) -> Problem:
-    """Return the finding on a message that is longer than its receive buffer.
+    """Return the error "truncation" on a message that is longer than its receive buffer.
 
     The caller has compared the lengths.
+
+    Args:
+        message: the message.
+        receive: the receive that it matches.
     """
     sent, received = send_place(message), receive_place(receive)
     text = (
@@ -53,9 +57,13 @@ def truncation_problem(message: Message, receive: Receive) -> Problem:
 
 
 def type_problem(message: Message, receive: Receive) -> Problem:
-    """Return the finding on a message whose sender and receiver use different types.
+    """Return the error "type_mismatch" on a message whose sender and receiver use different types.
 
     The caller has compared the types.
+
+    Args:
+        message: the message.
+        receive: the receive that it matches.
     """
     sent, received = send_place(message), receive_place(receive)
     wanted = receive.target
@@ -68,9 +76,12 @@ def type_problem(message: Message, receive: Receive) -> Problem:
 
 
 def ready_problem(message: Message) -> Problem:
-    """Return the finding on a ready-mode send without a posted receive.
+    """Return the error "ready_send" on a ready-mode send without a posted receive.
 
     The caller has searched for the receive.
+
+    Args:
+        message: the message; only its sender's line is in the finding.
     """
     sent, dest = send_place(message), message.comm.ranks[message.dest]
     text = (
@@ -88,9 +99,14 @@ def is_new(scheduler: Scheduler, *key: Any) -> bool:
 
 
 def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Report a message that arrives transposed, once per pair of source lines.
+    """Add the warning "memory_order" on a message that arrives transposed, once per pair of source lines.
 
     The caller has checked that one array is row-major and the other one column-major.
+
+    Args:
+        scheduler: the simulation, to whose problems it is added.
+        message: the message.
+        receive: the receive that it matches.
     """
     if not is_new(scheduler, "order", message.site, receive.site):
         return
@@ -106,9 +122,14 @@ def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive
 
 
 def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
-    """Report a collective whose data arrives transposed, once per source line of the first call.
+    """Add the warning "memory_order" on a collective whose data arrives transposed.
 
-    The caller has checked that some arrays are row-major and others column-major.
+    It is added once per source line of the first call. It names the first buffer of each order, by rank. The caller
+    has checked that some arrays are row-major and others column-major.
+
+    Args:
+        scheduler: the simulation, to whose problems it is added.
+        calls: the calls of all ranks, in rank order, of a collective of buffers.
     """
     if not is_new(scheduler, "order", calls[0].site):
         return
@@ -131,7 +152,7 @@ def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
 
 
 def report_flood(message: Message, count: int, nbytes: int) -> None:
-    """Report a rank that sends many messages to one rank without waiting, once per source line.
+    """Add the warning "run_ahead" on many messages to one rank without waiting, once per source line.
 
     Args:
         message: one of the messages.
@@ -151,7 +172,9 @@ def report_flood(message: Message, count: int, nbytes: int) -> None:
 
 
 def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
-    """Report a buffer that changed during a nonblocking call, once per source line of the call.
+    """Add the error "buffer_reused" on a buffer that changed during a nonblocking call.
+
+    It is added once per source line of the call. The caller has compared the contents.
 
     Args:
         scheduler: the scheduler of the simulation.
@@ -185,14 +208,14 @@ _PHRASES = {
 
 
 def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
-    """Return the finding on the first difference between the calls of a meeting, or None.
+    """Return the error on the first difference between the calls of a meeting, or None.
 
-    A meeting is one collective operation. The names of the calls are compared first, then their ``facts``, which must
-    be equal on all ranks. Only ranks that have arrived are compared.
+    Its kind is "collective_mismatch". A meeting is one collective operation. The names of the calls are compared first, then their ``facts``, which must
+    be equal on all ranks, in the order of the first call's. Only ranks that have arrived are compared.
 
     Args:
         shared: the state of the communicator.
-        meeting: the collective operation.
+        meeting: the collective operation; at least one rank has arrived.
     """
     calls = meeting.present()
     first = calls[0]
@@ -210,6 +233,9 @@ def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
 
 def _difference_problem(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
     """Return the finding on the ranks that differ from the largest group of ranks with equal values.
+
+    Of equally large groups, the one with the lowest rank is the largest. The other groups are named by size; of more
+    than three, the others are counted. If all calls are in one source line, the values are compared in one sentence.
 
     Args:
         shared: the state of the communicator.
@@ -293,9 +319,14 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 
 
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
-    """Return the finding on the first block whose sender and receiver differ in size or type, or None.
+    """Return the error on the first block whose ends differ in size or type, or None.
 
-    Blocks without bytes are equal. BYTE and PACKED match every type of equal size.
+    Its kind is "collective_mismatch". The ends are the sender and the receiver. Blocks without bytes are equal. BYTE and PACKED match every type of
+    equal size. Only gathers, scatters, all-gathers and all-to-alls are compared.
+
+    Args:
+        shared: the state of the communicator.
+        calls: the calls of all ranks, in rank order, of a collective of buffers.
     """
     for sender, receiver, block, buffer in _pair_blocks(calls):
         if block.nbytes == buffer.nbytes == 0:
@@ -317,9 +348,13 @@ def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem |
 
 
 def _pair_blocks(calls: list[CollectiveCall]) -> Any:
-    """Yield (sending call, receiving call, sent block, receive buffer) for every block of a collective.
+    """Return an iterable of (sending call, receiving call, sent block, receive buffer).
 
-    Only gathers, scatters, all-gathers and all-to-alls move whole blocks; other collectives have no pairs.
+    It has every block of a collective. Only gathers, scatters, all-gathers and all-to-alls move whole blocks; other
+    collectives give an empty tuple. A rank without receive buffers is left out.
+
+    Args:
+        calls: the calls of all ranks, in rank order.
     """
     rule = calls[0].rule.answer.__name__
     root = calls[0].root
@@ -345,7 +380,8 @@ def describe_lag(shared: Any, meeting: Meeting) -> str:
     """Return a clause on ranks that skipped a collective; empty if no ranks did.
 
     A rank that skipped a call is one call ahead of the others: at each meeting it makes the call that the other ranks
-    make at the next meeting. At most half of the ranks can be ahead.
+    make at the next meeting. At most half of the ranks can be ahead. The first meeting at which ranks skipped is
+    named. An example: "; rank 1 skipped barrier at a.py:7 (collective call 3 of the others)".
 
     Args:
         shared: the state of the communicator, with a history of the meetings at which ranks called from other lines.

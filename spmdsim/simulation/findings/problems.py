@@ -51,7 +51,12 @@ class ProgramPlace:
 
 
 def line_of(code: CodeType, offset: int) -> int:
-    """Return the source line of an instruction."""
+    """Return the source line of an instruction; the function's first line if the instruction has none.
+
+    Args:
+        code: the code object.
+        offset: position of the instruction in bytes.
+    """
     for start, end, line in code.co_lines():
         if start <= offset < end and line is not None:
             return line
@@ -81,8 +86,8 @@ def is_ours(frame: FrameType) -> bool:
 def users_frame(frame: FrameType) -> FrameType:
     """Return the frame, or the caller of a generated method.
 
-    The methods that dataclasses and named tuples generate have the file ``<string>``, which shows the reader no line. A program
-    that has no other file, as in ``python -c``, keeps its frame.
+    The methods that dataclasses and named tuples generate have the file ``<string>``, which shows the reader no line.
+    A program that has no other file, as in ``python -c``, keeps its frame.
     """
     caller: FrameType | None = frame
     while caller is not None and caller.f_code.co_filename == "<string>":
@@ -100,11 +105,11 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
     """Return the name of the simulated MPI call in a stack, and the frame of the program that made it.
 
     Args:
-        frame: the innermost frame of the stack.
+        frame: the innermost frame of the stack; None for an empty stack.
 
     Returns:
-        The name, which is empty if the stack has no frame of the simulator; the frame, or None if the stack has no
-        frame of the user's program.
+        The name of the outermost function of the simulator before the user's, which is empty if the stack begins in
+        the user's program; the frame, or None if the stack has no frame of the user's program.
     """
     call = ""
     while frame is not None and is_ours(frame):
@@ -114,7 +119,14 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
 
 
 def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
-    """Return the place of a suspended rank: its MPI call and the user's line that made it."""
+    """Return the place of a suspended rank: its MPI call and the user's line that made it.
+
+    Without a frame of the user's program, the file is "?" and the line 0.
+
+    Args:
+        rank: the rank, which becomes a part of the result.
+        frame: the innermost frame of the stack; None for an empty stack.
+    """
     call, user = user_call(frame)
     if user is None:
         return ProgramPlace(rank, call or "start", "?", 0)
@@ -123,6 +135,10 @@ def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
 
 def ranks_text(ranks: Any, limit: int = 12) -> str:
     """Return ranks as text, with runs as ranges; of more than ``limit`` runs the middle ones are left out.
+
+    Args:
+        ranks: an iterable of at least one rank, in any order; repeated ones count once.
+        limit: the number of runs that are shown, with the mark … for those left out.
 
     >>> ranks_text([3])
     'rank 3'
