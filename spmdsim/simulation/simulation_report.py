@@ -70,7 +70,11 @@ class Report(ShortRepr):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, without results and trace."""
+        """Return the report as JSON values, without results and trace.
+
+        Keys are "ranks", "ok", "completed", "exit_code", "strict", "problems" (see ``Problem.to_dict``), "seconds",
+        "messages" and "bytes" (one number per rank), and "output": {"rank", "line"} per printed line.
+        """
         return {
             "ranks": self.size,
             "ok": self.ok,

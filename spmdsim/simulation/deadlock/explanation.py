@@ -54,9 +54,14 @@ class Relief:
         self.ranks_of_site = ranks_of_site
 
     def report_received(self, scheduler: Scheduler, message: Message) -> None:
-        """Warn about a released message, because a rank has received it now.
+        """Add the warning "needs_buffering", because a rank has received a released message now.
 
-        From now on the simulation buffers messages of this call site at once, without a stall.
+        From now on the simulation buffers messages of this call site at once, without a stall. Only the first one of
+        a call site is reported.
+
+        Args:
+            scheduler: the simulation.
+            message: the released message.
         """
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
@@ -65,7 +70,14 @@ class Relief:
         self._report(scheduler, "needs_buffering", message, location, text)
 
     def report_complete(self, scheduler: Scheduler, call: CollectiveCall) -> None:
-        """Warn about a collective that a rank left early, because all ranks have called it now."""
+        """Add the warning "early_leave", because all ranks have called a collective that a rank left early.
+
+        Only the first one of a call site is reported.
+
+        Args:
+            scheduler: the simulation.
+            call: the released call.
+        """
         location = place_of(call.task.rank, call.name, call.site)
         text = (
             f"{location} only works because the library lets rank {location.rank} leave before the others "
@@ -98,7 +110,12 @@ class Relief:
     def _waiting_words(self, location: ProgramPlace, operation: Any, ranks: list[int]) -> str:
         """Return the clause on the ranks that would wait forever without the release.
 
-        ``ranks`` are the ranks with a released operation of this call site.
+        An example: "ranks 0..1 wait for each other (0 → 1 → 0)".
+
+        Args:
+            location: the place of the operation, with its rank.
+            operation: one of the released operations, a message or a collective call.
+            ranks: the ranks with a released operation of this call site, ascending.
         """
         if len(self.cycle) == 1:
             return f"rank {location.rank} waits for itself"
@@ -115,6 +132,10 @@ def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
     These are standard sends, which a library may buffer, and collectives that a rank may leave early, as a root may
     leave a broadcast. The first of these groups that is not empty is released: standard sends between ranks that wait
     for each other in a cycle; such collectives; all standard sends; all collectives that may be left early.
+
+    Args:
+        scheduler: the simulation.
+        graph: the blocked ranks.
 
     Returns:
         True if a rank can continue now. Always False in strict mode.
@@ -146,15 +167,22 @@ def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
 
 
 def _can_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
-    """Return True if a rank may leave a collective early and all missing ranks are still running."""
+    """Return True if a rank may leave a collective early and all missing ranks are still running.
+
+    A missing rank is one that has not called. See ``CollectiveCall.can_leave_early``.
+    """
     missing = awaited_ranks(call)[0]
     return call.can_leave_early() and not any(scheduler.tasks[rank].finished for rank in missing)
 
 
 def _group_by_cycle(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, list[Any]]:
-    """Return the operations that wait for a rank of their own cycle, by the number of the cycle.
+    """Return the operations that wait for a rank of their own cycle, as {number of the cycle: operations}.
 
-    ``on_cycle`` has the number of the cycle of each rank that is on one; see ``WaitGraph.find_components``.
+    Empty if there are none.
+
+    Args:
+        operations: incomplete operations of blocked ranks.
+        on_cycle: the number of the cycle of each rank that is on one; see ``WaitGraph.find_components``.
     """
     by_cycle: dict[int, list[Any]] = {}
     for operation in operations:
@@ -174,9 +202,14 @@ def _group_ranks_by_site(operations: list[Any]) -> dict[Any, set[int]]:
 
 
 def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:
-    """Complete operations that no rank has answered.
+    """Complete operations that no rank has answered; their ranks can continue.
 
-    Each operation gets a copy of its data, because its rank may change the buffer now, and the mark ``relief``.
+    Each operation gets a copy of its data, because its rank may change the buffer now.
+
+    Args:
+        scheduler: the simulation.
+        operations: messages and collective calls.
+        relief: stored in each operation, to warn when it is answered later.
     """
     for operation in operations:
         operation.relief = relief
@@ -193,6 +226,9 @@ DETAILS = 64
 
 def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
     """Resolve a stall by releasing sends or collectives, or end the run with an explanation.
+
+    A stall is a state in which no rank can continue. In the timeline, if there is one, the blocked calls are
+    recorded.
 
     Args:
         scheduler: the simulation.
@@ -225,8 +261,13 @@ def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     """Return the finding on a stall: the first reason that applies, with the wait of each blocked rank.
 
-    The reasons are, in this order: a collective with different arguments, a rank that waits for a finished rank,
-    a message with another tag or communicator, a cycle, and ranks that test forever.
+    The reasons are, in this order: a collective with different arguments, a rank that waits for a finished rank, a
+    message with another tag or communicator, a cycle, and ranks that test forever. Waits of the first :data:`DETAILS`
+    blocked ranks are listed. The cycle is that of the reason, or else any one.
+
+    Args:
+        scheduler: the simulation.
+        graph: the blocked ranks; there is at least one.
     """
     reason = _explain_mismatch(scheduler) or _explain_missing_rank(scheduler, graph)
     if reason is None:
@@ -241,7 +282,13 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
 
 def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
-    """Return the finding on ranks that call one collective with different arguments, or None."""
+    """Return the finding on ranks that call one collective with different arguments, or None.
+
+    Communicators are searched in the order of their creation; the first difference is returned.
+
+    Args:
+        scheduler: the simulation.
+    """
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             problem = faults.find_difference(shared, meeting)
@@ -253,7 +300,13 @@ def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
 def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
     """Return the finding on a rank that waits for ranks that have finished, or None.
 
-    A finding on a collective, or on a receive with a similar message of another tag, is preferred to the first one.
+    Blocked ranks are searched in order. A finding on a collective, or on a receive with a similar message of another
+    tag or communicator, is preferred to the first one. A wait for any of several ranks counts only if all of them
+    have finished.
+
+    Args:
+        scheduler: the simulation.
+        graph: the blocked ranks.
     """
     first_problem: Problem | None = None
     for task in graph.blocked:
@@ -273,7 +326,14 @@ def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | N
 
 
 def _explain_missing_call(graph: WaitGraph, call: CollectiveCall, wait: Wait, finished: list[int]) -> Problem:
-    """Return the finding on a collective that the ranks ``finished`` have not called before they ended."""
+    """Return the finding on a collective that some ranks have not called before they ended.
+
+    Args:
+        graph: the blocked ranks; all that wait in this collective are named.
+        call: the call of one of them.
+        wait: the wait of this rank.
+        finished: the ranks that have ended.
+    """
     waiting = [
         task.rank
         for task in graph.blocked
@@ -292,9 +352,14 @@ def _explain_missing_call(graph: WaitGraph, call: CollectiveCall, wait: Wait, fi
 
 
 def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: str) -> Problem:
-    """Return the finding on a send or receive whose partners, the ranks ``finished``, have ended.
+    """Return the finding on a send or receive whose partners have ended.
 
-    ``hint`` is a clause on a message with another tag or communicator that the receive may mean, or empty.
+    Args:
+        wait: the wait of the rank.
+        operation: the send, receive or probe.
+        finished: the ranks that have ended.
+        hint: a clause on a message with another tag or communicator that the receive may mean. Empty: say that they
+            never send or receive, and if an earlier receive took their message.
     """
     missing_action = "receives it" if isinstance(operation, Message) else "sends it a message"
     if len(finished) > 1:
@@ -312,6 +377,10 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
     """Return a clause on an earlier receive from any source that took a message of a finished rank.
 
     Empty if there is no such receive, or if ``operation`` is a send or itself receives from any source.
+
+    Args:
+        operation: the send, receive or probe in which a rank is blocked.
+        finished: the awaited ranks that have ended; the first one with such a receive is described.
     """
     wildcard_receives = operation.task.wildcard_receives
     senders = [rank for rank in finished if rank in wildcard_receives]
@@ -322,7 +391,14 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
 
 
 def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Return the finding on a receive whose message has another tag or communicator, or None."""
+    """Return the finding on a receive whose message has another tag or communicator, or None.
+
+    Blocked ranks are searched in order; the first such receive is reported.
+
+    Args:
+        scheduler: the simulation.
+        graph: the blocked ranks.
+    """
     for task in graph.blocked:
         for operation in open_operations(task.waiting):
             hint = _describe_other_message(scheduler, operation)
@@ -339,7 +415,12 @@ def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | 
 def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
     """Return a clause on a message with another tag or communicator that a receive may mean.
 
-    Empty if no message of the awaited source is in a mailbox of the rank, or if ``operation`` is no receive.
+    It is the first message of the awaited source in a mailbox of the rank. Empty if there is none, or if
+    ``operation`` is no receive.
+
+    Args:
+        scheduler: the simulation, with all communicators.
+        operation: the operation in which a rank is blocked.
     """
     if isinstance(operation, Message | CollectiveCall) or operation.dest < 0:
         return ""
@@ -363,7 +444,15 @@ def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
 
 
 def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
-    """Return the finding on ranks that wait for each other, or else on ranks that test forever."""
+    """Return the finding on ranks that wait for each other, or else on ranks that test forever.
+
+    The cycle is a shortest one through the lowest rank on a cycle. Of more than four ranks, only the first two waits
+    are in the sentence. A clause on skipped collectives is appended.
+
+    Args:
+        scheduler: the simulation.
+        graph: the blocked ranks.
+    """
     cycle = graph.find_cycle()
     if not cycle:
         return _explain_polling(graph)
@@ -382,7 +471,11 @@ def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
 
 def _describe_cycle_lag(task: Task) -> str:
-    """Describe ranks that skipped a collective of the cycle; empty if none did."""
+    """Return a clause on ranks that skipped a collective of the cycle; empty if none did.
+
+    Args:
+        task: a rank of the cycle; its first open collective is compared.
+    """
     for operation in open_operations(task.waiting):
         if isinstance(operation, CollectiveCall) and operation.meeting is not None:
             return faults.describe_lag(operation.comm, operation.meeting)
@@ -390,7 +483,11 @@ def _describe_cycle_lag(task: Task) -> str:
 
 
 def _explain_polling(graph: WaitGraph) -> Problem:
-    """Explain a rank that tests repeatedly for an event that cannot happen."""
+    """Return the finding on a rank that tests repeatedly for an event that cannot happen.
+
+    Args:
+        graph: the blocked ranks; the first one is described.
+    """
     task = graph.blocked[0]
     wait = describe_wait(task)
     text = (

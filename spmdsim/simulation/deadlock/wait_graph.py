@@ -48,7 +48,17 @@ def open_operations(waiting: Any) -> list[Any]:
 
 
 def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
-    """Return the ranks that could complete an operation, and True if it needs all of them."""
+    """Return the ranks that could complete an operation, and True if it needs all of them.
+
+    For a collective these are the ranks that have not called. For a send it is the receiver, for a receive or probe
+    the sender, or any other rank of the communicator: then False.
+
+    Args:
+        operation: an incomplete message, receive, probe or collective call.
+
+    Returns:
+        The ranks, as ranks of the program; True if all are needed, False if any one is enough.
+    """
     shared = operation.comm
     if isinstance(operation, CollectiveCall):
         calls = operation.meeting.calls if operation.meeting is not None else []
@@ -62,7 +72,13 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
 
 
 def describe_operation(operation: Any) -> str:
-    """Describe an operation, such as ``Recv(source=1, tag=0)``."""
+    """Return an operation as text, such as ``Recv(source=1, tag=0)`` or ``Bcast(root=0)``.
+
+    A communicator other than COMM_WORLD is named, too.
+
+    Args:
+        operation: a message, receive, probe or collective call.
+    """
     communicator = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
     if isinstance(operation, CollectiveCall):
         root = f"(root={operation.root}{communicator})" if operation.root >= 0 else ""
@@ -80,8 +96,9 @@ def describe_wait(task: Task, toward: int | None = None) -> Wait:
     """Return the wait of a blocked rank.
 
     Args:
-        task: the rank.
-        toward: another rank. Of several operations, one that this rank could complete is described first.
+        task: the rank; it must be suspended.
+        toward: another rank. Of several operations, one that this rank could complete is described first. None: the
+            first one is described.
     """
     location = place_in_stack(task.rank, task.greenlet.gr_frame)
     operations = open_operations(task.waiting)
@@ -101,8 +118,12 @@ def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
 def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
     """Return a text on a wait for some operations in a call at a place.
 
-    An example is ``Wait at a.py:9 for Irecv(source=1, tag=0) of line 7 and 2 more``.
-    If the call itself is the first operation, or a combined send and receive, the text names the operation only.
+    An example is ``Wait at a.py:9 for Irecv(source=1, tag=0) of line 7 and 2 more``. If the call itself is the first
+    operation, or a combined send and receive, the text names the operation only.
+
+    Args:
+        location: the call and its place.
+        operations: the incomplete operations; the first one is described, the others are counted.
     """
     first = operations[0]
     if first.name == location.call or location.call.lower().startswith("sendrecv"):
@@ -124,8 +145,9 @@ class WaitGraph:
     def find_components(self) -> dict[int, int]:
         """Return, for each rank that is on a cycle, the number of its strongly connected component.
 
-        Ranks that can reach each other along edges have equal numbers. Uses Kosaraju's algorithm: order ranks by the
-        end of a depth-first search, then search the reverse edges in the reverse of this order.
+        Ranks that can reach each other along edges have equal numbers; a number is a rank of the component. A rank
+        that waits for itself alone is on a cycle. Uses Kosaraju's algorithm: order ranks by the end of a depth-first
+        search, then search the reverse edges in the reverse of this order.
         """
         waited_for: dict[int, list[int]] = {rank: [] for rank in self.edges}
         for rank, awaited in self.edges.items():
@@ -145,7 +167,17 @@ class WaitGraph:
         return numbers
 
     def find_cycle_through(self, start: int) -> tuple[int, ...]:
-        """Return the ranks of the shortest cycle through ``start``, from ``start`` on; empty if there is none."""
+        """Return the ranks of a shortest cycle through a rank, in the direction of the waits.
+
+        Each rank waits for the next one, the last one for ``start``. Of several shortest cycles, the one that a
+        breadth-first search finds first is returned.
+
+        Args:
+            start: the first rank of the result.
+
+        Returns:
+            The ranks, ``(start,)`` if it waits for itself; empty if no cycle goes through ``start``.
+        """
         predecessor: dict[int, int] = {}
         queue = deque([start])
         while queue:
@@ -168,12 +200,18 @@ class WaitGraph:
 
 
 def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
-    """Return the ranks reachable from ``root`` and ``root`` itself, in post-order of a depth-first search.
+    """Return the ranks reachable from ``root``, and ``root`` last, in post-order of a depth-first search.
+
+    A rank comes after all ranks that were reached from it.
 
     Args:
         root: the first rank.
         edges: the neighbours of each rank. A neighbour without an entry is ignored.
-        before: ranks that are left out, and through which no path leads.
+        before: ranks that are left out, and through which no path leads. With ``root`` among them the result is
+            empty.
+
+    >>> _reachable_ranks(0, {0: [1, 2], 1: [0], 2: []}, [])
+    [1, 2, 0]
     """
     if root in before:
         return []
@@ -190,10 +228,17 @@ def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Cont
 
 
 def join_with_arrows(cycle: Iterable[int]) -> str:
-    """Return a cycle as text, such as ``0 → 1 → 0``; the middle of more than 8 ranks is left out.
+    """Return a cycle as text, such as ``0 → 1 → 0``, with the first rank at the end, too.
+
+    Of more than 8 ranks the first four and the last two are shown.
+
+    Args:
+        cycle: the ranks; at least one.
 
     >>> join_with_arrows([0, 1])
     '0 → 1 → 0'
+    >>> join_with_arrows(range(10))
+    '0 → 1 → 2 → 3 → … → 8 → 9 → 0'
     """
     ranks = list(cycle)
     shown = [str(rank) for rank in [*ranks, ranks[0]]]
@@ -205,8 +250,11 @@ def join_with_arrows(cycle: Iterable[int]) -> str:
 def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
     """Add findings on messages, collectives and requests that are open at the end of the run.
 
-    Operations of one call site become one finding. ``finalize_needed`` adds a finding on ranks that called Init but not
-    Finalize.
+    Operations of one call site become one finding. A warning on messages that pile up comes first.
+
+    Args:
+        scheduler: the simulation, to whose problems they are added.
+        finalize_needed: True to add a finding on ranks that called Init but not Finalize.
     """
     for task in scheduler.tasks:
         task.report_stored_flood()
@@ -220,7 +268,13 @@ def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
 
 
 def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield one finding per call site and tag of sends whose messages were not received."""
+    """Yield one error "unreceived" per call site and tag of sends whose messages were not received.
+
+    It has the numbers of messages and the ranks of senders and receivers. All communicators are searched.
+
+    Args:
+        scheduler: the simulation.
+    """
     groups: dict[Any, list[Message]] = {}
     for shared in scheduler.shared:
         for box in shared.boxes:
@@ -244,7 +298,13 @@ def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
 
 
 def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield a finding for each nonblocking collective that some ranks have not called."""
+    """Yield an error for each nonblocking collective that some ranks have not called.
+
+    Its kind is "collective_mismatch". A meeting is one collective operation. The line is that of the lowest rank that has called.
+
+    Args:
+        scheduler: the simulation.
+    """
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             calls = meeting.present()
@@ -262,6 +322,9 @@ def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
 
     A request is open if its rank never waited for it. An error joins all ranks, and says if some of the requests are
     not even complete.
+
+    Args:
+        scheduler: the simulation.
     """
     groups: dict[Any, list[Any]] = {}
     for task in scheduler.tasks:
@@ -288,7 +351,11 @@ _MOST_CALLS = 3
 def _calls_text(operations: list[Any]) -> str:
     """Return the distinct calls of some requests as text; if they differ, with the first rank of each.
 
-    Only the first three calls are listed; the others are counted.
+    Only the first three calls are listed; the others are counted. An example: "rank 0: Irecv(source=1, tag=0); rank
+    1: Irecv(source=0, tag=0)".
+
+    Args:
+        operations: messages and receives.
     """
     rank_of_call: dict[str, int] = {}
     for operation in operations:
@@ -299,7 +366,11 @@ def _calls_text(operations: list[Any]) -> str:
 
 
 def _find_unfinalized(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield one finding on all ranks that called Init but not Finalize; nothing if there are none."""
+    """Yield one error "not_finalized" on all ranks that called Init but not Finalize, if any.
+
+    Args:
+        scheduler: the simulation; the line is that of the lowest such rank's Init.
+    """
     initialized = [task for task in scheduler.tasks if isinstance(task.initialized, ProgramPlace)]
     open_ranks = [task.rank for task in initialized if not task.finalized]
     if not open_ranks:
