@@ -75,15 +75,9 @@ def simulate(
     >>> simulate(lambda comm: comm.allreduce(comm.rank), 4).results
     (6, 6, 6, 6)
     """
-    if not isinstance(n, int) or n < 1:
-        raise InputError(f"simulate: n must be a number of ranks of 1 or more, got {n!r}")
-    if n > MOST_RANKS:
-        raise InputError(f"simulate: n must be at most {MOST_RANKS:,} ranks, got {n:,}")
-    if ranks_per_node is not None and ranks_per_node < 1:
-        raise InputError(f"simulate: ranks_per_node must be 1 or more, got {ranks_per_node!r}")
+    _check_counts(n, ranks_per_node)
     scheduler = Scheduler(n, as_machine(machine), strict, seed)
-    nodes = ranks_per_node or scheduler.machine.ranks_per_node or n
-    scheduler.ranks_per_node = nodes
+    scheduler.ranks_per_node = ranks_per_node or scheduler.machine.ranks_per_node or n
     if trace:
         scheduler.timeline = Timeline(n)
     scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
@@ -97,6 +91,43 @@ def simulate(
         else:
             emit(rank, line)
 
+    _run_all_ranks(program, args, scheduler, write)
+    report = _build_report(scheduler, tuple(output))
+    if check and not report.ok:
+        raise SimulationError(str(report.errors[-1]), report)
+    return report
+
+
+def _check_counts(n: int, ranks_per_node: int | None) -> None:
+    """Raise InputError if the number of ranks or the ranks of a node are out of range.
+
+    ``n`` must be 1 to :data:`MOST_RANKS`, and ``ranks_per_node`` 1 or more. None is allowed for ``ranks_per_node``.
+    """
+    if not isinstance(n, int) or n < 1:
+        raise InputError(f"simulate: n must be a number of ranks of 1 or more, got {n!r}")
+    if n > MOST_RANKS:
+        raise InputError(f"simulate: n must be at most {MOST_RANKS:,} ranks, got {n:,}")
+    if ranks_per_node is not None and ranks_per_node < 1:
+        raise InputError(f"simulate: ranks_per_node must be 1 or more, got {ranks_per_node!r}")
+
+
+def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, write: Emit) -> None:
+    """Run a program on all ranks to their ends, or until a finding ends the run.
+
+    While it runs, mpi4py, standard output, ``time.sleep`` and ``os._exit`` of this process are replaced. If no finding
+    ended the run, findings on open messages, collectives and requests are added.
+
+    Args:
+        program: the function or the script's path, as in ``simulate``.
+        args: its arguments, as in ``simulate``.
+        scheduler: the simulation; it collects results and findings.
+        write: called with (rank, line) for each printed line.
+
+    Raises:
+        InputError: If the script cannot be read or compiled.
+        UsageTypeError: If ``program`` is neither a function nor a path.
+        WorldError: If a simulation is running.
+    """
     stand_in = StandIn()
     with ExitStack() as stack:
         body, isolation = _rank_body(program, args, scheduler, stand_in)
@@ -116,10 +147,6 @@ def simulate(
     if scheduler.failure is None:
         rc = stand_in.rc_module
         report_open_operations(scheduler, not (rc.finalize or (rc.finalize is None and rc.initialize)))
-    report = _build_report(scheduler, tuple(output))
-    if check and not report.ok:
-        raise SimulationError(str(report.errors[-1]), report)
-    return report
 
 
 def _rank_body(
@@ -127,7 +154,13 @@ def _rank_body(
 ) -> tuple[Callable[[Task], Any], Isolation]:
     """Return the function of a task that runs the program on its rank, and the isolation of the ranks.
 
-    ``program`` and ``args`` are those of ``simulate``.
+    Nothing of the program runs yet. The function's result is that of the program; a script's is None.
+
+    Args:
+        program: the function or the script's path, as in ``simulate``.
+        args: its arguments, as in ``simulate``.
+        scheduler: the simulation.
+        stand_in: the simulated mpi4py, which replaces a real one in the function's variables.
 
     Raises:
         InputError: If the script cannot be read or compiled.
@@ -162,7 +195,11 @@ def _rank_body(
 
 
 def _read_script(path: str) -> bytes:
-    """Return the source of a script; raise InputError if it cannot be read."""
+    """Return the source of a script; raise InputError if the file does not exist or cannot be read.
+
+    Args:
+        path: its path.
+    """
     require_file(path, "script")
     try:
         with open(path, "rb") as stream:
@@ -172,7 +209,10 @@ def _read_script(path: str) -> bytes:
 
 
 def _draws_numbers(function: Callable[..., Any]) -> bool:
-    """Return True if a function's file contains the word "random" or cannot be read."""
+    """Return True if a function's source file contains the word "random" or cannot be read.
+
+    A callable without source file, such as a built-in one, gives True.
+    """
     try:
         return may_draw_numbers(inspect.getsourcefile(function))
     except TypeError:
@@ -190,7 +230,12 @@ def _compile_script(source: bytes, path: str) -> Any:
 def _takes_comm(function: Callable[..., Any], count: int) -> bool:
     """Return True if a function takes a communicator before ``count`` other arguments.
 
-    It does if it requires more arguments, or if the name of its first parameter starts with "comm".
+    It does if it requires more positional arguments, or if the name of its first parameter starts with "comm". True,
+    too, if its signature is unknown.
+
+    Args:
+        function: the function.
+        count: the number of other arguments.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -208,11 +253,14 @@ def _takes_comm(function: Callable[..., Any], count: int) -> bool:
 def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end: Callable[[], None]) -> None:
     """Run the program on one rank, and record how it ended: normally, by sys.exit, or by an exception.
 
+    The task gets its result, its exit code and the mark of a finished rank. An exception ends the run with a finding;
+    its exit code is 1, or 130 for KeyboardInterrupt. Nothing is recorded if the run is closing.
+
     Args:
         scheduler: the simulation.
         task: the rank.
         body: runs the program on a rank and returns its result.
-        end: calls the rank's exit functions. It is not called after an exception.
+        end: calls the rank's exit functions, also after sys.exit. It is not called after another exception, and returns nothing.
     """
     try:
         try:
@@ -236,7 +284,12 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
 def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> None:
     """Store the exit code of a rank that called sys.exit; end the run with a finding if it is not 0.
 
-    As in Python, the code of None is 0, and the code of a text is 1.
+    As in Python, the code of None is 0, and the code of a text is 1. The rank counts as finished.
+
+    Args:
+        scheduler: the simulation.
+        task: the rank.
+        exit_error: the exception of sys.exit.
     """
     code = exit_error.code
     task.exit_code = code if isinstance(code, int) else int(code is not None)
@@ -250,7 +303,8 @@ def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> No
 def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
     """Return the innermost line of the user's program in the traceback of an exception.
 
-    Without a line of the user's, the file is "?" and the line 0.
+    Frames of the simulator, of Python's import system and of generated methods do not count. Without a line of the
+    user's, the file is "?" and the line 0.
 
     Args:
         task: the rank that raised the exception.
@@ -266,7 +320,15 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
 
 
 def _describe_exception(task: Task, error: BaseException) -> Problem:
-    """Return the finding on an exception of the program, with a traceback of the user's frames only."""
+    """Return the finding on an exception of the program.
+
+    Its kind is "exception"; its details are a traceback of the user's frames only. A MemoryError has a hint on the memory limit, if there is one. Errors of
+    MPI are named without their Python class.
+
+    Args:
+        task: the rank that raised it.
+        error: the exception.
+    """
     location = _user_place(task, error, type(error).__name__)
     trace = traceback.TracebackException.from_exception(error)
     user_frames = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
@@ -282,9 +344,14 @@ def _describe_exception(task: Task, error: BaseException) -> Problem:
 
 
 def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
-    """Return the report of a run that has ended, with the printed lines ``output`` as (rank, line).
+    """Return the report of a run that has ended.
 
-    The exit code is the first one that a rank set; else 1 if there is an error, and 0 if not.
+    The exit code is the first one that a rank set; else 1 if there is an error, and 0 if not. In strict mode warnings
+    are errors.
+
+    Args:
+        scheduler: the simulation.
+        output: the printed lines as (rank, line), in order.
     """
     tasks = scheduler.tasks
     problems = tuple(scheduler.problems)
