@@ -29,8 +29,9 @@ def ring(rank: int, size: int) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks gathered so far with partners at distance 1, 2, 4 and so on.
 
-    The partner is r^k; both own the aligned group of k blocks around them. Beyond a power of two, ranks form pairs
-    first.
+    Yields the rounds of ``rank`` among ``size`` ranks. The partner is r^k; both own the aligned group of k blocks
+    around them. Beyond a power of two, ranks form pairs first: the even rank sends its block, and gets all others at
+    the end.
     """
     fold = Fold.of(size)
 
@@ -49,7 +50,15 @@ def _before(rank: int, fold: Fold) -> Rounds:
 
 
 def _after(rank: int, size: int, fold: Fold) -> Rounds:
-    """Yield the round in which ranks that dropped out get all other blocks from their partners."""
+    """Yield the round in which ranks that dropped out get all other blocks from their partners.
+
+    No round is yielded without pairs.
+
+    Args:
+        rank: the rank whose round is yielded.
+        size: the number of ranks, and of blocks.
+        fold: the pairs.
+    """
     if fold.extra:
         missing_there = [block for block in range(size) if block != rank ^ 1]
         missing_here = [block for block in range(size) if block != rank]
@@ -62,7 +71,8 @@ def _after(rank: int, size: int, fold: Fold) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds.
 
-    A rank with k blocks sends the first min(k, n-k) to r-k and receives as many from r+k.
+    Yields the rounds of ``rank`` among ``size`` ranks. A rank with k blocks sends the first min(k, n-k) to r-k and
+    receives as many from r+k. Block b is chunk b.
     """
     for k in doublings(size):
         count = min(k, size - k)
@@ -76,8 +86,9 @@ def bruck(rank: int, size: int) -> Rounds:
 def neighbor_exchange(rank: int, size: int) -> Rounds:
     """Send two blocks per round to alternating neighbours.
 
-    A rank swaps blocks with its pair partner, then sends the newest two blocks to the other side in each round. With
-    an odd number of ranks, the first one leaves its block to the second, which takes part for both.
+    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. A rank swaps blocks with its pair partner,
+    then sends the newest two blocks to the other side in each round. With an odd number of ranks, the first one
+    leaves its block to the second, which takes part for both.
     """
     if size == 1:
         return
@@ -91,9 +102,14 @@ def neighbor_exchange(rank: int, size: int) -> Rounds:
 
 
 def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
-    """Yield the rounds of one survivor of a fold in :func:`neighbor_exchange`; their number is even.
+    """Yield the rounds of one survivor of a fold in :func:`neighbor_exchange`; half as many as survivors.
 
-    ``new`` is the number of the rank among the survivors.
+    In the first, it swaps its blocks with its pair partner: survivors 0 and 1, 2 and 3, ... In later rounds it sends
+    the two newest blocks to the neighbour on the other side than in the round before.
+
+    Args:
+        new: the number of the rank among the survivors.
+        fold: the fold; the number of survivors is even.
     """
     size, sign = fold.power, 1 if new % 2 == 0 else -1
     neighbours = ((new + sign) % size, (new - sign) % size)
@@ -116,7 +132,8 @@ def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
 def sparbit(rank: int, size: int) -> Rounds:
     """Send down a binomial tree from every rank at once, farthest first; no final rotation of blocks.
 
-    At distance d a rank has blocks r, r-2d, r-4d, ... and sends to r+d as many of them as are missing there.
+    Yields the rounds of ``rank`` among ``size`` ranks. At distance d a rank has blocks r, r-2d, r-4d, ... and sends
+    to r+d as many of them as are missing there. Block b is chunk b.
     """
     owned = 1
     for distance in reversed(list(doublings(size))):

@@ -29,7 +29,16 @@ Rank r ends the first half with chunk r (1) or r + 1 (0).
 def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
     """Reduce_scatter, then all_gather, both around the ring.
 
-    With MPICH's index rule, step i sends chunk r-1-i; with ``index="openmpi"`` it sends chunk r-i.
+    Rank r sends to r+1 and receives from r-1. With MPICH's index rule, step i sends chunk r-1-i; with
+    ``index="openmpi"`` it sends chunk r-i.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks, and of chunks.
+        index: "mpich" or "openmpi".
+
+    Raises:
+        ScheduleError: If the index rule is unknown.
     """
     if index not in INDEX_RULES:
         raise ScheduleError(f"unknown ring index rule {index!r}; known are 'mpich' and 'openmpi'")
@@ -62,7 +71,13 @@ def ring_openmpi(rank: int, size: int) -> Rounds:
 def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
     """Run the ring's reduce_scatter segment by segment, then its all_gather in whole blocks.
 
-    This is Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1.
+    This is Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1. The index rule is
+    Open MPI's.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks, and of blocks.
+        segments: the number of segments of each block.
     """
     right, left = (rank + 1) % size, (rank - 1) % size
     for segment in range(segments):
@@ -92,7 +107,8 @@ def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange whole vectors with partners at distance 1, 2, 4 and so on.
 
-    If the rank count is no power of two, pairs fold first; the odd rank of a pair survives.
+    Yields the rounds of ``rank`` among ``size`` ranks; the vector is one chunk. If the rank count is no power of two,
+    pairs fold first; the odd rank of a pair survives. The order of the ranks is kept.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(1))
@@ -113,9 +129,17 @@ def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
 
 
 def halving_range(new: int, steps: int, power: int) -> range:
-    """Return the chunks that survivor number ``new`` of ``power`` works on after ``steps`` halvings.
+    """Return the chunks that a survivor works on after some halvings.
 
     There are ``power`` chunks. Halvings start at distance 1, so the lowest bit of ``new`` selects the first half.
+
+    Args:
+        new: the survivor's number.
+        steps: the number of halvings.
+        power: the number of survivors, a power of two.
+
+    >>> halving_range(1, 1, 8), halving_range(1, 2, 8)
+    (range(4, 8), range(4, 6))
     """
     start, length = 0, power
     for bit in range(steps):
@@ -127,7 +151,12 @@ def halving_range(new: int, steps: int, power: int) -> range:
 def halve(rank: int, fold: Fold) -> Rounds:
     """Yield a reduce_scatter among a fold's survivors by recursive halving, at distances 1, 2, 4, ...
 
-    A survivor ends with the chunk whose number is its own new number with the bits reversed. Dropped ranks idle.
+    There are as many chunks as survivors. A survivor ends with the chunk whose number is its own new number with the
+    bits reversed. A received value is the left operand. Dropped ranks idle.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        fold: the fold.
     """
 
     def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
@@ -139,7 +168,14 @@ def halve(rank: int, fold: Fold) -> Rounds:
 
 
 def double(rank: int, fold: Fold) -> Rounds:
-    """Yield the rounds of an all_gather that reverses :func:`halve`, largest distance first."""
+    """Yield the rounds of an all_gather that reverses :func:`halve`, largest distance first.
+
+    Dropped ranks idle.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        fold: the fold of :func:`halve`.
+    """
 
     def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
         sent = halving_range(new, distance.bit_length(), fold.power)
@@ -160,7 +196,8 @@ def double(rank: int, fold: Fold) -> Rounds:
 def rabenseifner(rank: int, size: int) -> Rounds:
     """Recursive halving (distance 1 first), then recursive doubling back; MPICH's fold.
 
-    MPICH folds with the whole vector, and the odd rank of a pair survives.
+    Yields the rounds of ``rank`` among ``size`` ranks. The vector has as many chunks as survivors, the largest power
+    of two of ranks. MPICH folds with the whole vector, and the odd rank of a pair survives.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(fold.power))
@@ -179,7 +216,11 @@ def rabenseifner(rank: int, size: int) -> Rounds:
     about="Rabenseifner with Open MPI's fold: pairs exchange halves, the even rank survives",
 )
 def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
-    """Run Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out."""
+    """Run Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out.
+
+    Yields the rounds of ``rank`` among ``size`` ranks. The vector has as many chunks as survivors, the largest power
+    of two of ranks.
+    """
     fold = Fold.of(size, survivor=0)
     lower, upper = range(fold.power // 2), range(fold.power // 2, fold.power)
     halves = [
@@ -204,7 +245,8 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
 def all_gather_reduce(rank: int, size: int) -> Rounds:
     """Send all vectors to all ranks; each rank then reduces them in rank order.
 
-    Rank j's vector is stored in scratch chunk 1 + j until all have arrived.
+    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. Rank j's vector is stored in scratch chunk
+    1 + j until all have arrived. Then, in one round without messages, chunk 0 becomes the result.
     """
     for i in range(1, size):
         yield [send((rank + i) % size, 0), recv((rank - i) % size, 1 + (rank - i) % size)]
@@ -240,7 +282,7 @@ def bit_tree_parent(rank: int, size: int) -> int | None:
     """Return the parent of a rank in NCCL's binary tree; None for rank 0, the root.
 
     A rank has the lowest set bit ``b``. Its parent is ``rank - b`` or ``rank + b``, whichever has the lowest set bit
-    ``2 * b``. If that rank does not exist, the parent is ``rank - b``.
+    ``2 * b``. If that rank is not below ``size``, the parent is ``rank - b``.
 
     >>> [bit_tree_parent(r, 6) for r in range(6)]
     [None, 2, 4, 2, 0, 4]
@@ -282,7 +324,9 @@ def bit_tree_depth(rank: int, size: int) -> int:
 def double_binary_tree(rank: int, size: int) -> Rounds:
     """Send each half of the vector up and down its own binary tree (NCCL).
 
-    An inner rank of one tree is a leaf of the other. All ranks of one depth send in one round.
+    Yields the rounds of ``rank`` among ``size`` ranks. Half t of the vector is chunk t. An inner rank of one tree is
+    a leaf of the other. All ranks of one depth send in one round: the deepest first on the way up, the root first on
+    the way down.
     """
     deepest = (size - 1).bit_length()
     for level in range(deepest, 0, -1):
@@ -294,7 +338,14 @@ def double_binary_tree(rank: int, size: int) -> Rounds:
 def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterator[Instruction]:
     """Yield a rank's messages in one tree between depth ``level`` and the depth above it.
 
-    Messages go to the root if ``up``, else away from it.
+    Nothing is yielded if the rank has neither of these depths.
+
+    Args:
+        rank: the rank.
+        size: the number of ranks.
+        tree: 0 or 1, the number of the tree and of its chunk.
+        level: the depth of the children; the root has depth 0.
+        up: True if messages go to the root, and are reduced; False if away from it.
     """
     position = _rename_for_tree(rank, size, tree, -1)
     depth = bit_tree_depth(position, size)
@@ -337,7 +388,12 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     """Reduce in each group, recursive doubling among the leaders, broadcast in each group.
 
     Reduce and broadcast are binomial. ``group`` consecutive ranks share a leader, their first; the last group may be
-    smaller.
+    smaller. The vector is one chunk. Ranks idle in rounds of other ranks, so that all have equally many rounds.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        group: the number of ranks of a group.
     """
     leaders, inside = -(-size // group), (min(group, size) - 1).bit_length()
     first = rank - rank % group
@@ -367,8 +423,14 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
 def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     """Ring reduce_scatter in groups, ring all_reduce between groups, ring all_gather in groups.
 
-    These are also called rail rings; local rank i of each group works on shard i. If the last group is smaller, its
-    ranks work on several shards each, and take part in the rings of these shards one after the other.
+    These are also called rail rings; local rank i of each group works on shard i. A shard has one chunk per group. If
+    the last group is smaller, its ranks work on several shards each, and take part in the rings of these shards one
+    after the other.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        group: the number of ranks of a group, and of shards.
     """
     groups, own_group = -(-size // group), rank // group
     local, base = rank % group, rank - rank % group
@@ -388,26 +450,44 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
         for i in range(members - 1)
     ]
     yield from _pad_rounds(iter(inside), group - 1)
-    owners = [range(i * group // fewest, (i + 1) * group // fewest) for i in range(fewest)]
-    for turn in range(max(len(owned) for owned in owners)):
-        served = [(last, owned[turn]) for last, owned in enumerate(owners) if turn < len(owned)]
-        for last, shard in served:
-            if shard in shards(local):
-                ring = [*(g * group + shard for g in range(groups - 1)), (groups - 1) * group + last]
-                yield from _ring(ring, own_group, shard * groups)
-                break
-        else:
-            yield from ([] for _ in range(2 * (groups - 1)))
+    yield from _shard_rings(shards(local), own_group, groups, group, fewest)
     outside: list[list[Instruction]] = [
         [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
     ]
     yield from outside
 
 
-def _ring(ranks: list[int], position: int, first: int) -> Rounds:
-    """Yield the rounds of a ring all_reduce among some ranks, on the chunks from ``first`` on.
+def _shard_rings(own_shards: range, own_group: int, groups: int, group: int, fewest: int) -> Rounds:
+    """Yield the rounds of a rank in the rings between groups of :func:`two_level_ring`.
 
-    ``position`` is the position of this rank in ``ranks``.
+    Each ring reduces one shard among one rank per group. A rank of the last group may serve several shards. So the
+    rings have turns: in a turn each rank is in one ring at most, and idles for as many rounds if it is in none.
+
+    Args:
+        own_shards: the shards of the rank.
+        own_group: the number of its group.
+        groups: the number of groups, and of chunks of a shard.
+        group: the number of ranks of a group, except the last one.
+        fewest: the number of ranks of the last group.
+    """
+    shards_of_last = [range(i * group // fewest, (i + 1) * group // fewest) for i in range(fewest)]
+    for turn in range(max(map(len, shards_of_last))):
+        served = {shards[turn]: i for i, shards in enumerate(shards_of_last) if turn < len(shards)}
+        shard = next((shard for shard in served if shard in own_shards), None)
+        if shard is None:
+            yield from ([] for _ in range(2 * (groups - 1)))
+        else:
+            ranks = [*(g * group + shard for g in range(groups - 1)), (groups - 1) * group + served[shard]]
+            yield from _ring(ranks, own_group, shard * groups)
+
+
+def _ring(ranks: list[int], position: int, first: int) -> Rounds:
+    """Yield the rounds of a ring all_reduce among some ranks.
+
+    Args:
+        ranks: the ranks in the order of the ring.
+        position: the position of this rank in ``ranks``.
+        first: the first of as many chunks as ranks, into which the vector is divided.
     """
     size = len(ranks)
     right, left = ranks[(position + 1) % size], ranks[(position - 1) % size]

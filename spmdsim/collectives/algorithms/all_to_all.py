@@ -23,7 +23,7 @@ def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
 def pairwise(rank: int, size: int) -> Rounds:
     """Exchange with one partner per round: r^i for a power of two, else to r+i and from r-i.
 
-    Every block travels once.
+    Yields the ``size - 1`` rounds of ``rank`` among ``size`` ranks. Every block travels once.
     """
     for i in range(1, size):
         if size & (size - 1) == 0:
@@ -44,7 +44,8 @@ def pairwise(rank: int, size: int) -> Rounds:
 def linear(rank: int, size: int) -> Rounds:
     """Send all messages at once; needs n-1 ports.
 
-    MPICH calls it scattered, Open MPI linear.
+    Yields the only round of ``rank`` among ``size`` ranks; none for one rank. Its sends go to r+1, r+2, ..., its
+    receives are from r-1, r-2, ... MPICH calls it scattered, Open MPI linear.
     """
     if size > 1:
         yield [
@@ -65,7 +66,8 @@ def linear(rank: int, size: int) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Move blocks along the binary digits of their distance, in ceil(log2 n) rounds.
 
-    Round k moves all blocks whose remaining distance, destination minus source, has bit k set.
+    Yields the rounds of ``rank`` among ``size`` ranks. Round k moves all blocks whose remaining distance, destination
+    minus source, has bit k set, in one message to r + 2^k. A block may pass other ranks.
     """
     for k in doublings(size):
         distances = [j for j in range(size) if j & k]

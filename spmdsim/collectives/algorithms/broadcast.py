@@ -9,7 +9,15 @@ from spmdsim.collectives.instructions import Rounds, recv, send
 
 
 def count_from_root(rounds: Rounds, size: int, root: int) -> Rounds:
-    """Yield rounds that were written for root 0, for ranks counted from ``root``."""
+    """Yield rounds that were written for root 0, for ranks counted from ``root``.
+
+    Each peer becomes ``(peer + root) % size``; local instructions and chunks stay.
+
+    Args:
+        rounds: the rounds of rank ``(rank - root) % size`` for root 0.
+        size: the number of ranks.
+        root: the root.
+    """
     if root == 0:
         yield from rounds
         return
@@ -40,7 +48,13 @@ def binomial(rank: int, size: int, root: int = 0) -> Rounds:
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
     """Send down a tree whose ranks send to radix-1 others per level, one after another.
 
-    With radix 2 it is the binomial tree.
+    The vector is one chunk. With radix 2 it is the binomial tree.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
+        radix: 2 or more.
     """
     return tree_rounds(
         (rank - root) % size,
@@ -67,7 +81,14 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
     """Send segments one after another along a chain.
 
-    At time t, rank v sends segment t - v to v + 1.
+    Yields the rounds of a rank; none for one rank. At time t, rank v sends segment t - v to v + 1; v counts ranks
+    from the root. A segment is a chunk.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
+        segments: the number of segments.
     """
     v = (rank - root) % size
     if size == 1:
@@ -85,7 +106,13 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Send down a binary tree, first to one child, then to the other.
 
-    Children of v are 2v+1 and 2v+2; a rank at depth d gets the vector by round 2d at the latest.
+    Children of v are 2v+1 and 2v+2; a rank at depth d gets the vector by round 2d at the latest. v counts ranks from
+    the root; the vector is one chunk. All ranks have equally many rounds.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
     """
     v = (rank - root) % size
     reached = _arrival_round(v)
@@ -100,9 +127,12 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def _arrival_round(v: int) -> int:
-    """Return the round, counted from 1, that brings the vector to ``v``.
+    """Return the round, counted from 1, that brings the vector to ``v``; 0 for the root.
 
     The first child gets it one round before the second.
+
+    >>> [_arrival_round(v) for v in range(5)]
+    [0, 1, 2, 2, 3]
     """
     rounds = 0
     while v:
@@ -114,7 +144,12 @@ def _arrival_round(v: int) -> int:
 def binomial_scatter(v: int, size: int) -> Rounds:
     """Yield rounds that send blocks to their owners down the binomial tree of rank 0.
 
-    Block numbers are relative ranks.
+    A message has the blocks of the whole subtree of its receiver. Block b is chunk b, and of the rank at distance b
+    from the root.
+
+    Args:
+        v: the rank as counted from the root, whose rounds are yielded.
+        size: the number of ranks, and of blocks.
     """
     return tree_rounds(
         v,

@@ -21,7 +21,13 @@ def gather_linear(rank: int, size: int, root: int = 0) -> Rounds:
 def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
     """Send blocks of whole subtrees up the binomial tree.
 
-    A rank at distance v from the root collects the blocks of v ... v + mask - 1.
+    A rank at distance v from the root collects the blocks of v ... v + mask - 1, and sends them to v - mask; mask is
+    the lowest bit of v. Block b is chunk b, and of rank b.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank that ends with all blocks.
     """
     v = (rank - root) % size
 

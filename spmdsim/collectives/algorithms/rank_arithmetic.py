@@ -75,9 +75,9 @@ class Fold(NamedTuple):
 
         Args:
             rank: the rank.
-            distances: the distance of each round.
-            exchange: ``exchange(peer, new, new_of_peer, distance)`` returns the instructions of a survivor. ``peer`` is
-                the peer's rank; the other two numbers are the survivors' new numbers.
+            distances: the distance of each round; powers of two below the number of survivors.
+            exchange: ``exchange(peer, new, new_of_peer, distance)`` returns the instructions of a survivor. ``peer``
+                is the peer's rank; the other two numbers are the survivors' new numbers.
         """
         for distance in distances:
             if self.survives(rank):

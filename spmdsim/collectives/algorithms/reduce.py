@@ -21,7 +21,14 @@ def linear(rank: int, size: int, root: int = 0) -> Rounds:
 def tree_reduction(rank: int, size: int, chunks: int | Chunks, root: int = 0, radix: int = 2) -> Rounds:
     """Yield the rounds of a rank in a reduction up a tree to ``root``; see :func:`tree_rounds`.
 
-    ``chunks`` are the chunks that are reduced; ``radix`` 2 gives the binomial tree.
+    A received value is the right operand, so the order of the ranks is kept for root 0 only.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        chunks: the chunks that are reduced, all in each message.
+        root: the rank of the result.
+        radix: a parent receives from radix-1 children per level; 2 gives the binomial tree.
     """
     return tree_rounds(
         (rank - root) % size,
@@ -80,7 +87,14 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
     """Send segments one after another along a chain to the root.
 
-    The farthest rank starts; at time t, the rank at d hops from it sends segment t - d.
+    Yields the rounds of a rank; none for one rank. The farthest rank starts; at time t, the rank at d hops from it
+    sends segment t - d. A segment is a chunk.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result; the chain is root + size - 1, ..., root + 1, root, modulo ``size``.
+        segments: the number of segments.
     """
     hops = (size - 1) - (rank - root) % size
     if size == 1:
@@ -98,7 +112,13 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Send up a binary tree whose subtrees are runs of ranks; keeps the order of the ranks.
 
-    The middle rank of each run joins the runs to its left and right. The top sends the result to the root if needed.
+    The middle rank of each run joins the runs to its left and right, and so two rounds per depth. The top is rank
+    ``size // 2``; it sends the result to the root if needed.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     top = size // 2
     for level in reversed(range((size).bit_length())):
@@ -115,7 +135,12 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
 def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
     """Return the runs of ranks ``(start, middle, stop)`` around a rank, from the run of all ranks down.
 
-    The middle of a run is the parent of the middles of its two halves. The rank is the middle of the last run.
+    The middle of a run is the parent of the middles of its two halves. The rank is the middle of the last run;
+    ``stop`` is not in the run.
+
+    Args:
+        rank: the rank, from 0 to ``size - 1``.
+        size: the number of ranks.
 
     >>> _runs_around(1, 6)
     [(0, 3, 6), (0, 1, 3)]
@@ -132,7 +157,13 @@ def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
 def _join_children(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
     """Return the messages of a rank in the round in which depth ``level`` receives from its children.
 
-    Only the left children send if ``left``, else only the right ones. Empty for ranks of other depths.
+    Empty for ranks of other depths, and for a rank without this child.
+
+    Args:
+        rank: the rank.
+        size: the number of ranks.
+        level: the depth of the parents; the top has depth 0.
+        left: True if only the left children send, with lower ranks; False for the right ones.
     """
     *above, (start, middle, stop) = _runs_around(rank, size)
     if len(above) == level:
@@ -149,7 +180,13 @@ def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
     """Send up a binary tree numbered level by level.
 
     Rank r of level l has the children r + 2^l and r + 2^(l+1). Ranks are counted from the root; level l has the ranks
-    from 2^l - 1 on, and first children send first.
+    from 2^l - 1 on. There are two rounds per level, the deepest first, and first children send first. The order of
+    the ranks is not kept.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     v = (rank - root) % size
     level = (v + 1).bit_length() - 1
@@ -183,7 +220,12 @@ def rabenseifner(rank: int, size: int, root: int = 0) -> Rounds:
 def _rabenseifner(rank: int, size: int) -> Rounds:
     """Yield the rounds of Rabenseifner's reduce to rank 0.
 
-    They fold, halve recursively, and gather by a binomial tree.
+    They fold, halve recursively, and gather by a binomial tree. The vector has as many chunks as survivors, the
+    largest power of two of ranks. The even rank of a folded pair survives.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
     """
     from spmdsim.collectives.algorithms.all_reduce import fold_in, halve, halving_range
 

@@ -51,16 +51,17 @@ def _fold_and_exchange(
 ) -> Rounds:
     """Yield rounds in which survivors of a fold exchange and reduce blocks at given distances.
 
-    With a fold, survivors have two blocks each and give their dropped neighbour its own at the end.
+    First, dropped ranks send their vectors to their neighbours, which reduce them. With a fold, survivors have two
+    blocks each and give their dropped neighbour its own at the end. Block b is chunk b, and belongs to rank b.
 
     Args:
-        rank: the rank.
+        rank: the rank whose rounds are yielded.
         fold: the fold.
         size: the number of ranks.
         distances: the distances between survivors, one round each.
-        exchanged: returns the sent and the reduced blocks, from the own new number, the peer's new number and the
-            distance.
-        left: put received blocks on the left of the operator; None: if the sender has the lower rank.
+        exchanged: called with the own new number, the peer's new number and the distance; returns two lists of
+            blocks: those to send, and those to receive and reduce.
+        left: True to put received blocks on the left of the operator; None: if the sender has the lower rank.
     """
 
     def exchange(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:
@@ -82,7 +83,12 @@ def _fold_and_exchange(
     openmpi="recursive_halving 2",
 )
 def recursive_halving(rank: int, size: int) -> Rounds:
-    """Send the half on the partner's side, farthest partner first."""
+    """Send the half on the partner's side, farthest partner first.
+
+    Yields the rounds of ``rank`` among ``size`` ranks. A survivor of the fold sends the blocks of the partner's half
+    of its range, and reduces those of its own half. If the rank count is no power of two, pairs fold first, and the
+    dropped even rank gets its block at the end. Block b is chunk b.
+    """
     fold = Fold.of(size)
 
     def halves(new: int, peer_new: int, half: int) -> Iterable[Chunks]:
@@ -103,7 +109,9 @@ def recursive_halving(rank: int, size: int) -> Rounds:
 def butterfly(rank: int, size: int) -> Rounds:
     """Halving with distance 1 first on blocks in bit-reversed order; keeps the order of the ranks.
 
-    This is Traff's butterfly: before step j a survivor works on blocks that agree with it in j low bits.
+    Yields the rounds of ``rank`` among ``size`` ranks. This is Traff's butterfly: before step j a survivor works on
+    blocks that agree with it in j low bits. If the rank count is no power of two, pairs fold first. Block b is chunk
+    b.
     """
     fold = Fold.of(size)
 
@@ -132,7 +140,9 @@ def _strided(fold: Fold, owner: int, stride: int) -> range | tuple[int, ...]:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks.
 
-    Before step j a survivor has partial sums over its aligned group of 2**j survivors.
+    Yields the rounds of ``rank`` among ``size`` ranks. Before step j a survivor has partial sums over its aligned
+    group of 2**j survivors. It sends those for blocks outside of this group, and reduces those outside of the
+    partner's group. If the rank count is no power of two, pairs fold first. Block b is chunk b.
     """
     fold = Fold.of(size)
 

@@ -29,8 +29,14 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
 def _run_doubling(rank: int, size: int, includes_own: bool) -> Rounds:
     """Yield the rounds of a scan or exscan that exchanges with partners at distance 1, 2, 4, ... (r^k).
 
-    ``includes_own`` is True for scan, whose result starts with the own vector. The result of exscan starts with the
-    first sum from a lower partner. Without a partner a rank is idle.
+    A rank sends the sum over its aligned group of k ranks. A sum from a lower group enters the result, on the left.
+    Without a partner a rank is idle.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        includes_own: True for scan, whose result starts with the own vector. The result of exscan starts with the
+            first sum from a lower partner.
     """
     started = includes_own
     if size > 1:
@@ -67,7 +73,8 @@ def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
 def scan_linear(rank: int, size: int) -> Rounds:
     """Wait for the sum of the ranks before, add the own vector, and send it on.
 
-    Round i brings the sum of ranks 0 ... i to rank i+1.
+    Yields the ``size - 1`` rounds of ``rank``. Round i brings the sum of ranks 0 ... i to rank i+1; other ranks are
+    idle.
     """
     for i in range(size - 1):
         if rank == i:
@@ -80,7 +87,8 @@ def scan_linear(rank: int, size: int) -> Rounds:
 def exscan_linear(rank: int, size: int) -> Rounds:
     """Wait for the sum of the ranks before, and send it on with the own vector.
 
-    Scratch chunk 1 is the sum that is sent on.
+    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. In the first, the own vector is copied to
+    scratch chunk 1, the sum that is sent on. Later, one pair of ranks after the other has a message.
     """
     if size > 1:
         yield [copy(0, 1)]
