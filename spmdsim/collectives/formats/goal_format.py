@@ -6,7 +6,6 @@ data, so a file that is read can be simulated but not verified.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -54,6 +53,8 @@ class GoalProgram:
     def to_text(self) -> str:
         """Return the program as the text of a GOAL file.
 
+        The k-th operation of a rank has the label ``lk``, and its requirements follow it.
+
         >>> print(GoalProgram([[GoalOperation("calc", 5)]]).to_text(), end="")
         num_ranks 1
         <BLANKLINE>
@@ -74,7 +75,10 @@ class GoalProgram:
     def fill(self, program: Any) -> Any:
         """Add all operations to a program of the event simulator and return that program.
 
-        ``program`` is an ``EventProgram`` of ``spmdsim.cost.event_simulation``.
+        The program is changed in place. A network card of a GOAL operation is a card of the simulator.
+
+        Args:
+            program: an ``EventProgram`` of ``spmdsim.cost.event_simulation``, with as many ranks.
         """
         for rank, operations in enumerate(self.ranks):
             numbers = []
@@ -100,7 +104,10 @@ class GoalProgram:
 
 
 def _operation_text(operation: GoalOperation) -> str:
-    """Return the statement of an operation in a GOAL file, such as ``send 8b to 1 tag 0``."""
+    """Return the statement of an operation in a GOAL file, such as ``send 8b to 1 tag 0``.
+
+    A processor or network card with number 0 is left out.
+    """
     if operation.kind == "calc":
         return f"calc {operation.amount}" + (f" cpu {operation.cpu}" if operation.cpu else "")
     direction = "to" if operation.kind == "send" else "from"
@@ -115,16 +122,20 @@ def _operation_text(operation: GoalOperation) -> str:
 def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: float = 0.0) -> GoalProgram:
     """Convert a schedule to a GOAL program.
 
-    An operation waits for the operations of the rank's previous round.
+    An operation waits for the operations of the rank's last round that had some. The tag of a message is the step in
+    which it travels. A reduction of a message waits for its receive; other reductions wait for all operations of
+    their round so far, too. Copies are left out.
 
     Args:
         schedule: any schedule whose messages match.
         nbytes: message size as the collective counts it.
         itemsize: bytes per element.
-        time_per_byte: duration of reducing a byte, in the simulator's unit; 0 leaves reductions out.
+        time_per_byte: duration of reducing a byte, in the simulator's unit; 0 leaves reductions out. A duration that
+            rounds to 0 is left out, too.
 
     Raises:
         ScheduleError: If messages do not match.
+        InputError: If ``nbytes`` is no multiple of ``itemsize``.
     """
     sizes = [items * itemsize for items in schedule.chunk_elements(count_elements(nbytes, itemsize))]
     table, matching = checked_matching(schedule)
@@ -169,10 +180,13 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 
 
 def read_goal(text: str) -> GoalProgram:
-    r"""Parse the text of a GOAL file.
+    r"""Parse the text of a GOAL file; comments are ignored.
+
+    A rank without block has no operations. Messages are not matched, and cycles of requirements are not searched.
 
     Raises:
-        InputError: If a line is no GOAL; the error names the line.
+        InputError: If the text has another form, a number is too large, a rank has two blocks, or a label is unknown.
+            The error names the line.
 
     >>> read_goal("num_ranks 1 rank 0 { a: calc 5\n b: calc 6\n b requires a }").ranks[0][1].requires
     (0,)
@@ -192,10 +206,17 @@ def read_goal(text: str) -> GoalProgram:
 
 
 def _find_blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield ``(rank, start, end)`` of the text between the braces of each rank, from ``position`` on.
+    """Yield ``(rank, start, end)`` of the text between the braces of each rank.
+
+    Positions are in ``text``, without the braces.
+
+    Args:
+        text: the text of the file without comments.
+        position: the position after the head, where the first block starts.
+        ranks: the number of ranks.
 
     Raises:
-        InputError: If something else stands there, or the rank is not below ``ranks``.
+        InputError: If something else stands there, braces do not close, or the rank is not below ``ranks``.
     """
     opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
     while _begin(text, position) < len(text):
@@ -223,12 +244,17 @@ def _begin(text: str, position: int) -> int:
 
 
 def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str, int]:
-    """Return the numbers of an operation by name.
+    """Return the numbers of an operation by name: {"amount", "peer", "tag", "cpu", "nic"}.
 
-    They are amount, peer (-1 without one), and tag, cpu and nic if given.
+    The peer is -1 without one; tag, cpu and nic are there only if the text has them.
+
+    Args:
+        operation: a match of ``_OPERATION``.
+        text: the text of the file, for the line in the error.
+        begin: the operation's position in the text.
 
     Raises:
-        InputError: If a number is above the limit in :data:`MOST`; ``begin`` is the operation's position in the text.
+        InputError: If a number is above the limit in :data:`MOST`.
     """
     digits_of = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
     digits_of |= dict(zip(*[iter(operation["rest"].split())] * 2))
@@ -241,10 +267,18 @@ def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str,
 def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
     """Parse the operations of one rank between two positions of the text.
 
-    ``ranks`` is the number of ranks.
+    Operations are in the order of the text. Their requirements are positions in the result.
+
+    Args:
+        text: the text of the file without comments.
+        start: the position of the first statement.
+        stop: the position of the closing brace.
+        rank: the rank, for errors.
+        ranks: the number of ranks; peers must be below it.
 
     Raises:
-        InputError: If a statement is no operation and no requirement, or a number or label is invalid.
+        InputError: If a statement is no operation and no requirement, a number is too large, or a label is unknown or
+            used twice.
     """
     operations: list[dict[str, Any]] = []
     labels: dict[str, int] = {}
@@ -275,6 +309,10 @@ def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -
             if label not in labels:
                 raise _wrong(text, begin, f"rank {rank} has no operation labelled {label}")
         operations[labels[dependent]].setdefault(word, []).append(labels[required])
-    for settings, word in itertools.product(operations, ("requires", "irequires")):
-        settings[word] = tuple(settings.get(word, ()))
-    return [GoalOperation(**settings) for settings in operations]
+    return [_build_operation(settings) for settings in operations]
+
+
+def _build_operation(settings: dict[str, Any]) -> GoalOperation:
+    """Return an operation from its fields by name; without "requires" or "irequires" these are empty."""
+    needs = {word: tuple(settings.get(word, ())) for word in ("requires", "irequires")}
+    return GoalOperation(**settings | needs)

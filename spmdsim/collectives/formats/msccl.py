@@ -42,7 +42,9 @@ class _Block:
 
 
 def msccl_xml(schedule: Schedule) -> str:
-    """Convert a schedule to MSCCL XML.
+    """Convert a schedule to MSCCL XML, with one channel and the protocol "Simple"; verify it before.
+
+    The algorithm is in place, except for all_to_all.
 
     Raises:
         ScheduleError: If MSCCL does not support the collective, or the schedule is wrong.
@@ -90,9 +92,14 @@ class _Gpu:
             self._add_step(self._threadblock("local"), "cpy", [("i", rank)], [self.spot(own_block)])
 
     def spot(self, cell: int) -> Spot:
-        """Return the buffer and the offset of a chunk on this GPU.
+        """Return the buffer and the offset, in chunks, of a chunk on this GPU.
 
-        The buffer is "i" for the input, "o" for the output, or "s" for scratch memory.
+        The buffer is "i" for the input, "o" for the output, or "s" for scratch memory. For all_to_all, own blocks are
+        in "i", arriving ones in "o", and passing ones in "s". Else chunks are in "i", or "o" for all_gather, and
+        scratch chunks in "s". A new chunk in "s" gets the next offset.
+
+        Args:
+            cell: the chunk number; from the chunk count on it is a scratch chunk.
         """
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         if name == "all_to_all":
@@ -111,7 +118,11 @@ class _Gpu:
     def _threadblock(self, direction: str, peer: int = -1) -> int:
         """Return the number of the threadblock for messages of a direction with a peer.
 
-        A new one is added if needed. The direction is "send", "recv" or "local"; local work has no peer.
+        A new one is added if needed.
+
+        Args:
+            direction: "send", "recv" or "local".
+            peer: the other rank; -1 for local work.
         """
         if (direction, peer) not in self.blocks:
             self.blocks[direction, peer] = len(self.threadblocks)
@@ -120,7 +131,15 @@ class _Gpu:
         return self.blocks[direction, peer]
 
     def add_round(self, moves: list[Instruction]) -> None:
-        """Add a round; sends come first, because they read the values from before the round."""
+        """Add a round's steps: one per chunk of each instruction.
+
+        Sends come first, because they read the values from before the round; receives and local work follow in the
+        order written. MSCCL's types are "s" (send), "r" (receive), "rrc" (receive and reduce), "cpy" (copy) and "re"
+        (reduce).
+
+        Args:
+            moves: the instructions of the round.
+        """
         for move in moves:
             if move.kind == SEND:
                 for spot in map(self.spot, move.chunks):
@@ -169,7 +188,15 @@ class _Gpu:
     ) -> At:
         """Append a step to a threadblock; return ``(threadblock, number of the step)``.
 
-        ``wait`` is the step that it waits for, or None. The other arguments are those of :meth:`_add_step`.
+        A step without source reads its target, a step without target writes its source, and a step with neither names
+        offset 0 of the input. A step has at most one source and one target.
+
+        Args:
+            block: the number of the threadblock.
+            kind: the type of the step in MSCCL; "nop" moves no chunk.
+            sources: the spots (buffers and offsets) that it reads.
+            targets: the spots that it writes.
+            wait: the step of another threadblock that it waits for, or None; it is added to ``waited``.
         """
         steps = self.threadblocks[block].steps
         at = (block, len(steps))
@@ -193,7 +220,11 @@ class _Gpu:
         return at
 
     def lines(self) -> list[str]:
-        """Return the lines of the file for this GPU."""
+        """Return the lines of the file for this GPU, from its opening to its closing element.
+
+        Attributes i_chunks, o_chunks and s_chunks are the sizes of the buffers in chunks. ``hasdep`` is 1 for steps
+        that others wait for. Call it after the last round.
+        """
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         all_chunks = size if name == "all_to_all" else count
         inputs = count // size if name == "all_gather" else all_chunks
