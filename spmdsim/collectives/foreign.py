@@ -79,7 +79,11 @@ class Rounds:
         return self._signature() if question[0] == "signature" else self._rounds(*question[1:])
 
     def _signature(self) -> dict[str, Any]:
-        """Return the name, docstring and parameters of the function as plain values."""
+        """Return the name, docstring and parameters of the function as plain values.
+
+        The keys are "name", "about" and "parameters". A parameter is (name, number of its kind in ``inspect``, True
+        if it has a default value, the value as plain data).
+        """
         declared = inspect.signature(self.generate).parameters.values()
         parameters = [(p.name, int(p.kind), p.default is not p.empty, _to_plain(p.default)) for p in declared]
         return {
@@ -93,8 +97,19 @@ class Rounds:
     ) -> dict[str, Any]:
         """Return up to ``most`` further rounds of a rank, and why they ended.
 
-        The rank starts again if ``first`` is 0. ``"end"`` is None if more rounds may follow, "" if the rank has no
-        more rounds, else the text of the error.
+        The dict has "rounds", packed by :func:`_pack_round`, and "end". "end" is None if more rounds may follow, ""
+        if the rank has no more rounds, else the text of the error that the function raised.
+
+        Args:
+            rank: the rank.
+            size: number of ranks.
+            root: the root; None if the function takes none.
+            options: its further arguments by name.
+            first: the number of the next round; if it is 0, the rank starts again. Other numbers are not compared.
+            most: the largest number of rounds to return.
+
+        Raises:
+            MemoryError: If memory is used up, or a move has too many chunks.
         """
         rounds: list[Any] = []
         try:
@@ -123,6 +138,9 @@ def _to_plain(value: Any) -> Any:
 def _pack_round(moves: Any) -> Any:
     """Return what a foreign algorithm yielded as one round, as plain data for JSON.
 
+    Args:
+        moves: any value.
+
     Returns:
         A list of instructions, each packed by `_pack_move`. ``{"one": instruction}`` for a single instruction outside
         of a list, ``{"other": text}`` for what is no list, and ``{"many": count}`` for more than :data:`MOST_MOVES`
@@ -140,9 +158,12 @@ def _pack_round(moves: Any) -> Any:
 def _pack_move(move: Any) -> Any:
     """Return an instruction as plain data for JSON.
 
+    Args:
+        move: an item of a round; any value.
+
     Returns:
-        ``[kind, peer, chunks]``, and also ``source`` and ``left`` if the instruction has them. ``{"other": text}`` for
-        what is no instruction.
+        ``[kind, peer, chunks]``, and also ``source`` and ``left`` if the instruction has them. ``{"other": text}``
+        for what is no instruction, with at most :data:`MOST_WORDS` characters of its ``repr``.
     """
     try:
         kind, peer, chunks, source, left = move
@@ -154,9 +175,16 @@ def _pack_move(move: Any) -> Any:
 
 
 def _pack_chunks(chunks: Any) -> Any:
-    """Convert chunk numbers to plain data for JSON: a list, or the bounds of a range.
+    """Convert chunk numbers to plain data for JSON: a list, or ``{"range": [start, stop, step]}``.
 
-    A list of more than 2**24 numbers becomes a range of equal length. A list of more than 2**22 raises MemoryError.
+    A list of more than 2**24 numbers becomes a range of equal length.
+
+    Args:
+        chunks: a range, or a sequence of integers.
+
+    Raises:
+        MemoryError: If a list has more than 2**22 numbers, but at most 2**24.
+        TypeError: If ``chunks`` is no sequence, or a number is no integer.
     """
     if type(chunks) is range:
         return {"range": [chunks.start, chunks.stop, chunks.step]}
@@ -179,7 +207,23 @@ class _RankRounds:
 
 
 def foreign(ask: Ask) -> Generate:
-    """Return a generator function that asks another process for its rounds, each round once."""
+    """Return a generator function that asks another process for its rounds, each round once.
+
+    The function has the name, docstring and signature of the user's. Its first question of a rank is for 16 rounds,
+    each later one for as many rounds as it has, up to 4096. Rounds are stored until it is called with another size,
+    root or options.
+
+    Args:
+        ask: called as ``ask("signature")`` and ``ask("rounds", rank, size, root, options, first, most)``; returns the
+            answers of :class:`Rounds`.
+
+    Returns:
+        The function ``(rank, size, root=None, **options)``. Its generator raises ForeignError with the text of an
+        error that the user's function raised.
+
+    Raises:
+        NoAnswer: If an answer has another form, here or in the generator.
+    """
     facts = ask("signature")
     received_by_rank: dict[int, _RankRounds] = {}
     current_arguments: list[Any] = []
@@ -213,7 +257,14 @@ def foreign(ask: Ask) -> Generate:
 
 
 def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
-    """Build the signature of the user's function from the answer to ``["signature"]``."""
+    """Build the signature of the user's function from the answer to ``["signature"]``.
+
+    Args:
+        facts: the answer; "parameters" has (name, number of the kind, True if it has a default value, the value).
+
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: If the answer has another form.
+    """
     parameters = [
         inspect.Parameter(
             str(name),
@@ -231,9 +282,16 @@ def _default_value(data: Any) -> Any:
 
 
 def _append_answer(received: _RankRounds, answer: Any) -> None:
-    """Append an answer's rounds to those of a rank.
+    """Append an answer's rounds to those of a rank, in place, and store its end.
 
-    NoAnswer is raised if the answer has another form.
+    An answer without rounds ends the rank, so that the caller does not ask forever.
+
+    Args:
+        received: the rounds of the rank so far.
+        answer: the answer of :meth:`Rounds._rounds`.
+
+    Raises:
+        NoAnswer: If the answer has another form.
     """
     try:
         rounds, end = answer["rounds"], answer["end"]
@@ -244,7 +302,17 @@ def _append_answer(received: _RankRounds, answer: Any) -> None:
 
 
 def _unpack_round(data: Any) -> Any:
-    """Convert the data that :func:`_pack_round` returned back to a round."""
+    """Convert the data that :func:`_pack_round` returned back to a round.
+
+    Args:
+        data: a list, or a dict with the key "one", "many" or "other".
+
+    Returns:
+        A list of instructions, a single instruction, a :class:`Many`, or an :class:`Other`.
+
+    Raises:
+        KeyError, TypeError, ValueError: If the data has another form.
+    """
     if isinstance(data, list):
         return [_unpack_move(packed) for packed in data]
     if "one" in data:
@@ -253,7 +321,17 @@ def _unpack_round(data: Any) -> Any:
 
 
 def _unpack_move(data: Any) -> Any:
-    """Convert the data that :func:`_pack_move` returned back to an instruction."""
+    """Convert the data that :func:`_pack_move` returned back to an instruction.
+
+    Args:
+        data: a list ``[kind, peer, chunks]``, also with ``source`` and ``left``; or ``{"other": text}``.
+
+    Returns:
+        The instruction, or an :class:`Other` for what is none. A peer that is no integer is an :class:`Other`, too.
+
+    Raises:
+        KeyError, TypeError, ValueError: If the data has another form.
+    """
     if isinstance(data, dict):
         return Other(str(data["other"]))
     kind, peer, chunks, *more = data
@@ -270,7 +348,7 @@ def _unpack_move(data: Any) -> Any:
 
 
 def _unpack_chunks(data: Any) -> Any:
-    """Convert plain data back to chunk numbers."""
+    """Convert the data that :func:`_pack_chunks` returned back to a range or a tuple of ints."""
     if isinstance(data, dict):
         start, stop, step = map(index, data["range"])
         return range(start, stop, step)
