@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -62,9 +62,10 @@ class ScheduleFinding:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector inside the ``with`` block.
+    """Pause the cyclic garbage collector inside the ``with`` block. Yields None.
 
-    It would repeatedly visit millions of small tuples, all of which are in use.
+    It would repeatedly visit millions of small tuples, all of which are in use. A collector that was off stays off.
+    Works as a decorator, too.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -118,7 +119,11 @@ class RoundTable:
     def _collect_rounds(self, rank: int) -> list[list[Instruction]]:
         """Return all rounds of one rank, without their wrong instructions.
 
-        A wrong instruction, an error of the generator, and more rounds than the limit are recorded as findings.
+        A wrong instruction, an error of the generator, and more rounds than the limit are recorded as findings. The
+        limit is 64 per rank plus 8 per chunk plus 4096.
+
+        Raises:
+            ScheduleError, MemoryError, NoAnswer: If the generator raises one of them.
         """
         collected: list[list[Instruction]] = []
         try:
@@ -147,23 +152,16 @@ class RoundTable:
     def _check_round(self, moves: object, number: int, rank: int) -> list[Instruction]:
         """Return the correct instructions of a rank's round; record a finding for each wrong one.
 
-        Findings are also: a round that is no list, too many instructions (then none is returned), and more messages than
-        the rank has ports.
+        Findings are also: a round that is no list, too many instructions (then none is returned), and more messages
+        than the rank has ports. A single instruction outside of a list is used in spite of its finding.
+
+        Args:
+            moves: what the generator yielded; any value.
+            number: the number of the round.
+            rank: the rank.
         """
-        if isinstance(moves, Instruction) or not isinstance(moves, (list, tuple)):
-            self._add_finding(
-                f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
-                number,
-                rank,
-            )
-            moves = [moves] if isinstance(moves, Instruction) else []
-        if len(moves) > self._most_moves:
-            self._add_finding(
-                f"round {number}: rank {rank} has {len(moves):,} moves in its round", number, rank
-            )
-            return []
         size, good = self.schedule.size, []
-        for move in moves:
+        for move in self._list_moves(moves, number, rank):
             if (
                 type(move) is Instruction
                 and type(move.peer) is int
@@ -184,8 +182,41 @@ class RoundTable:
             self._check_ports(good, number, rank)
         return good
 
+    def _list_moves(self, moves: object, number: int, rank: int) -> Sequence[Instruction]:
+        """Return a rank's round as a list of instructions, which may be wrong.
+
+        A finding is recorded for a round that is no list, and for too many instructions.
+
+        Args:
+            moves: what the generator yielded. A single instruction becomes a list of one; any other value, and more
+                instructions than the limit, an empty list. The limit is 4 per rank and per chunk, plus 1024.
+            number: the number of the round.
+            rank: the rank.
+        """
+        if isinstance(moves, Instruction) or not isinstance(moves, (list, tuple)):
+            self._add_finding(
+                f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
+                number,
+                rank,
+            )
+            return [moves] if isinstance(moves, Instruction) else []
+        if len(moves) > self._most_moves:
+            self._add_finding(
+                f"round {number}: rank {rank} has {len(moves):,} moves in its round", number, rank
+            )
+            return []
+        return moves
+
     def _check_ports(self, moves: list[Instruction], number: int, rank: int) -> None:
-        """Record a finding if a rank sends or receives more messages in a round than it has ports."""
+        """Record a finding if a rank sends or receives more messages in a round than it has ports.
+
+        Sends and receives are counted apart.
+
+        Args:
+            moves: the correct instructions of the round.
+            number: the number of the round.
+            rank: the rank.
+        """
         sends = sum(move.kind == SEND for move in moves)
         receives = sum(move.receives for move in moves)
         for count, word in ((sends, "sends"), (receives, "receives")):
@@ -200,7 +231,17 @@ class RoundTable:
     def _find_fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
         """Return `(text, chunk)` if an instruction is wrong, else None.
 
-        The text continues a sentence that begins with the rank; the chunk is None if no chunk is concerned.
+        Wrong are: a value that is no instruction; chunk lists of different lengths in a local one; a peer that is no
+        integer, no rank, or the rank itself; a reduction in a collective without one; a chunk that is negative, 2**24
+        or more, or named twice.
+
+        Args:
+            move: an item of a round; any value.
+            rank: the rank.
+
+        Returns:
+            The text, which continues a sentence that begins with the rank, and the wrong chunk, or None if no chunk
+            is concerned.
         """
         size, collective = self.schedule.size, self.schedule.collective
         if not isinstance(move, Instruction) or move.kind not in KINDS:
@@ -270,10 +311,14 @@ class Matching:
 
 
 def match_messages(table: RoundTable) -> Matching:
-    """Match each send with its receive, and put the rounds of all ranks in an order in which they can run.
+    """Match each send with its receive, and order the rounds of all ranks so that they can run.
 
-    Messages without a partner, other chunks than expected, and ranks that wait for each other are findings of the
-    result.
+    The k-th send of a pair of ranks matches the k-th receive. Findings of the result are messages without a partner,
+    other chunks than expected, and ranks that wait for each other. With findings of the first two kinds, the result
+    has no order.
+
+    Args:
+        table: the rounds.
     """
     sends, receives = group_by_pair(table)
     result = Matching()
@@ -324,6 +369,9 @@ def group_by_pair(table: RoundTable) -> tuple[Places, Places]:
 
     The key is ``(sender, receiver)``. The value is a list of ``(round number, instruction)``, in the order of the
     rounds of the rank that executes them. A pair without messages has no key; the dicts return an empty list for it.
+
+    Args:
+        table: the rounds.
     """
     sends: Places = defaultdict(list)
     receives: Places = defaultdict(list)
@@ -340,7 +388,13 @@ def group_by_pair(table: RoundTable) -> tuple[Places, Places]:
 def _report_unmatched(
     pair: tuple[int, int], sent: list[Place], received: list[Place]
 ) -> Iterator[ScheduleFinding]:
-    """Yield a finding for each send and each receive of a pair of ranks that has no partner."""
+    """Yield a finding for each send and each receive of a pair of ranks that has no partner.
+
+    Args:
+        pair: the sender and the receiver.
+        sent: the sends of the pair, as (round number, instruction).
+        received: its receives, likewise; there is another number of them.
+    """
     source, target = pair
     sides = (
         (source, "sends {} to", target, "receives", _find_unpaired(sent, received)),
@@ -356,9 +410,12 @@ def _report_unmatched(
 def _find_unpaired(these: list[Place], those: list[Place]) -> list[Place]:
     """Return the messages of ``these`` that have no partner in ``those``.
 
-    There is none if ``those`` are as many or more. Both are the messages of one pair of ranks: its sends and its
-    receives. The messages without a partner in their own round are returned if their number is the difference of the
-    lengths, else the last ones.
+    There is none if ``those`` are as many or more. The messages without a partner in their own round are returned if
+    their number is the difference of the lengths, else the last ones.
+
+    Args:
+        these: the sends of a pair of ranks, or its receives, as (round number, instruction).
+        those: its receives, or its sends.
     """
     rounds = Counter(number for number, _ in those)
     extra = []
@@ -475,7 +532,12 @@ def _report_deadlock(
 ) -> ScheduleFinding:
     """Return a finding about one cycle of ranks that wait for each other.
 
-    ``stuck`` has, for each rank that waits, the rank and round that it waits for.
+    It is the cycle to which the waits of the lowest waiting rank lead, named from its lowest rank on.
+
+    Args:
+        table: the rounds.
+        stuck: for each rank that waits, the rank and round that it waits for.
+        result: the matching; its ``starts`` show the round in which a rank waits.
     """
     rank = min(stuck)
     chain: list[int] = []

@@ -81,6 +81,13 @@ class ScheduleVerdict(ShortRepr):
 def verify(schedule: Schedule) -> ScheduleVerdict:
     """Simulate a schedule on symbols and return the verdict.
 
+    Checks run in this order, and the first ones with findings end it: the form of rounds, matching of messages, each
+    step, the final state, and sizes of local moves. Then ``in_order`` and
+    ``same_tree`` are False, and ``depth`` is 0.
+
+    Raises:
+        InputError: If the schedule has too many chunks or rounds to be followed one by one.
+
     >>> from spmdsim.collectives import schedule_of
     >>> verdict = verify(schedule_of("all_reduce", "ring", 6))
     >>> verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth
@@ -105,9 +112,14 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
 
 
 def _list_warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[ScheduleFinding]:
-    """Yield a finding if operands are not in the declared order, and a warning if ranks' trees differ.
+    """Yield an error if operands are not in the declared order, and a warning if ranks' trees differ.
 
     The order is compared only for root 0 and algorithms that declare rank order.
+
+    Args:
+        schedule: a schedule that reduces, without other findings.
+        in_order: True if every result combines its operands in rank order.
+        same_tree: True if all ranks get one reduction tree.
     """
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"
@@ -160,7 +172,12 @@ class SymbolicRun:
     def _start_round(self, rank: int, number: int) -> None:
         """Send the messages of a rank's round, with the values from before the round.
 
-        A chunk that the rank does not own is a finding.
+        They are put into the mail of the pair of ranks. A chunk that the rank does not own is a finding, and travels
+        as None.
+
+        Args:
+            rank: the rank.
+            number: the number of its round, from 0.
         """
         holds = self.holds[rank]
         for move in self.table.rounds[rank][number]:
@@ -174,9 +191,13 @@ class SymbolicRun:
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
     def _end_round(self, rank: int, number: int) -> None:
-        """Receive the messages of a rank's round, and run its copies and reductions.
+        """Receive the messages of a rank's round, and run its copies and reductions, in the order written.
 
         A chunk that the rank uses but does not own is a finding.
+
+        Args:
+            rank: the rank.
+            number: the number of its round, from 0; all its messages have been sent.
         """
         holds = self.holds[rank]
         for move in self.table.rounds[rank][number]:
@@ -191,11 +212,18 @@ class SymbolicRun:
                 self._store_values(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
     def _store_values(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
-        """Store or reduce values into the chunks of a move, by its kind.
+        """Store or reduce values into the chunks of an instruction, by its kind.
 
-        A value of None, for a chunk that the sender did not have, is skipped. Findings are: a reduction into a chunk
-        that the
-        rank does not own, of data of another chunk, or of a contribution that is in the chunk already.
+        Findings are: a reduction into a chunk that the rank does not own, of data of another chunk, or of a
+        contribution that is in the chunk already. The reduction takes place in spite of the last two. With a log, the
+        new values are recorded as changes.
+
+        Args:
+            rank: the rank.
+            number: the number of its round.
+            move: the instruction.
+            values: the number of the value for each chunk; None, for a chunk that the sender did not have, is
+                skipped.
         """
         holds, symbols = self.holds[rank], self.symbols
         reducing = move.kind in (REDUCE, COMBINE)
@@ -211,21 +239,14 @@ class SymbolicRun:
                 self._add_finding(number, rank, chunk, f"reduces into chunk {chunk}, which it does not hold")
                 continue
             if symbols.chunk[current] % self.chunk_count != symbols.chunk[value] % self.chunk_count:
-                self._add_finding(
-                    number,
-                    rank,
-                    chunk,
-                    f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[current]}",
+                text = (
+                    f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[current]}"
                 )
+                self._add_finding(number, rank, chunk, text)
             twice = symbols.ranks[current] & symbols.ranks[value]
             if twice:
-                ranks = members(twice)
-                who = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
                 self._add_finding(
-                    number,
-                    rank,
-                    chunk,
-                    f"adds rank{'s' if len(ranks) > 1 else ''} {who} twice to chunk {chunk}",
+                    number, rank, chunk, f"adds {_name_few(members(twice))} twice to chunk {chunk}"
                 )
             holds[chunk] = symbols.combine(value, current) if left else symbols.combine(current, value)
 
@@ -241,7 +262,7 @@ class SymbolicRun:
     def check_end(self) -> None:
         """Record a finding for each final value that is not what the collective specifies.
 
-        For a barrier, each rank must have heard from all others.
+        For a barrier, each rank must have heard from all others, directly or not; the first missing rank is named.
         """
         schedule, promise = self.schedule, self.schedule.collective
         if promise.value == "nothing":
@@ -256,7 +277,10 @@ class SymbolicRun:
                 self._check_value(rank, chunk, wanted)
 
     def check_sizes(self) -> None:
-        """Record a finding for each local move between different chunks, whose sizes may differ."""
+        """Record a finding for each local copy or reduction between different chunks.
+
+        Their sizes may differ, as chunks are cut unevenly. A chunk and its scratch copies have one size.
+        """
         k = self.chunk_count
         for rank, rounds in enumerate(self.table.rounds):
             for number, moves in enumerate(rounds):
@@ -272,9 +296,14 @@ class SymbolicRun:
                             )
 
     def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
-        """Record a finding if a final chunk lacks contributions or has wrong ones.
+        """Record a finding if a final chunk of a rank lacks contributions or has wrong ones.
 
-        ``wanted`` are the contributing ranks as a bit set.
+        At most one is recorded, the first of: no such chunk, the data of another chunk, missing ranks, surplus ranks.
+
+        Args:
+            rank: the rank.
+            chunk: the chunk, below the chunk count.
+            wanted: the contributing ranks as a bit set.
         """
         value = self.holds[rank].get(chunk)
         if value is None:
@@ -299,8 +328,12 @@ class SymbolicRun:
     def facts(self) -> tuple[bool, bool, int]:
         """Return `(in_order, same_tree, depth)` of the results.
 
-        They are: True if operands are in rank order, True if all ranks' trees are equal, and the longest chain of
-        operators.
+        Valid only if there are no findings.
+
+        Returns:
+            True if operands are in rank order in every result; True if all ranks' trees are equal up to swapped
+            operands, which scans need not be; the longest chain of operators. ``(False, True, 0)`` for a collective
+            that does not reduce.
         """
         if not self.reduces:
             return False, True, 0
@@ -317,6 +350,12 @@ class SymbolicRun:
         return in_order, same, depth
 
 
+def _name_few(ranks: list[int]) -> str:
+    """Return ranks as text, such as "rank 2" or "ranks 0, 1"; of more than four the first four and "…"."""
+    names = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"
+
+
 def _ranks(ranks: int) -> str:
     """Name the ranks of a bit set, at most six."""
     names = members(ranks)
@@ -326,11 +365,13 @@ def _ranks(ranks: int) -> str:
 
 
 def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tree]:
-    """Return the reduction tree of each chunk, by chunk number.
+    """Return the reduction tree of each chunk, as {chunk number: tree}, ascending.
+
+    A tree is a rank, or a pair of trees ``(left operand, right operand)``.
 
     Args:
         schedule: a correct schedule of a reducing collective.
-        rank: the rank of the result; by default the first rank that ends with the chunk.
+        rank: the rank of the result; None: the first rank that ends with the chunk.
 
     Raises:
         ScheduleError: If a round or a message is wrong. The final values are not verified.
@@ -379,7 +420,7 @@ class Symbols:
         self._shapes: dict[tuple[int, int], int] = {}
 
     def leaf(self, rank: int, chunk: int) -> int:
-        """Return the number of rank ``rank``'s input of ``chunk``."""
+        """Return the number of rank ``rank``'s input of ``chunk``; a new number on the first call."""
         number = self._leaves.get((rank, chunk))
         if number is None:
             number = self._add_value(chunk, 1 << rank, 0, True, None)
@@ -388,7 +429,16 @@ class Symbols:
         return number
 
     def combine(self, left: int, right: int) -> int:
-        """Return the number of the value ``left op right``."""
+        """Return the number of the value ``left op right``; a new number on the first call for this pair.
+
+        The value counts as one of the chunk of ``left``. It is in order if both operands are, and all ranks of
+        ``left`` are below those of ``right``. It has the shape of an earlier value that differs only by swapped
+        operands.
+
+        Args:
+            left: the number of the left operand.
+            right: the number of the right operand.
+        """
         number = self._pairs.get((left, right))
         if number is None:
             a, b = self.ranks[left], self.ranks[right]
@@ -420,7 +470,13 @@ class Symbols:
         return len(self.chunk) - 1
 
     def tree(self, value: int) -> Tree:
-        """Return how a value was combined, as nested pairs of ranks; a rank for an input."""
+        """Return how a value was combined, as nested pairs ``(left, right)`` of ranks; a rank for an input.
+
+        An example: ``((0, 1), 2)``. Works without recursion, because trees may be deep.
+
+        Args:
+            value: the number of the value.
+        """
         done: dict[int, Tree] = {}
         stack = [value]
         while stack:
