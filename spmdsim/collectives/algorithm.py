@@ -101,6 +101,13 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
 def evaluate_count(expression: str, size: int, options: Mapping[str, object], label: str, what: str) -> int:
     """Evaluate an expression that counts chunks or ports, rounded down.
 
+    Args:
+        expression: an expression over :data:`NAMES`.
+        size: number of ranks.
+        options: the schedule's options; ``segments``, ``group`` and ``root`` are used.
+        label: the algorithm, for errors.
+        what: the quantity, for errors.
+
     Raises:
         InputError: If the count is below 1, or the expression divides by 0.
 
@@ -212,9 +219,11 @@ class Algorithm(ShortRepr):
         return f"{self.collective.name} {self.name}"
 
     def fits(self, size: int, options: Mapping[str, object] | None = None) -> bool:
-        """Return True if the algorithm works for ``size`` ranks.
+        """Return True if the algorithm works for ``size`` ranks; always False below 1 rank.
 
-        ``options`` replace its default options.
+        Args:
+            size: number of ranks.
+            options: options that replace the default ones; None for the defaults.
         """
         if size < 1:
             return False
@@ -250,7 +259,12 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 
     For all_to_all the count is ``size * size``. For other collectives it follows from the largest chunk number that a
     rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used,
-    else at least ``size``.
+    else at least ``size``. The rounds of all ranks are generated, for root 0.
+
+    Args:
+        algorithm: the algorithm.
+        size: number of ranks.
+        options: all options of the algorithm by name.
 
     Raises:
         InputError: If ``size`` is above 2048, unless the collective is all_to_all.
@@ -275,9 +289,19 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 
 
 def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
-    """Return the largest chunk number in the rounds of a rank.
+    """Return the largest chunk number in the rounds of a rank, scratch included; 0 without chunks.
 
-    If generating the rounds fails, the rounds before the failure count; verification reports the error.
+    If generating the rounds fails, the rounds before the failure count; verification reports the error. At most ``100
+    * size + 4096`` rounds, and 65,536 instructions of each, are read.
+
+    Args:
+        algorithm: the algorithm.
+        rank: the rank.
+        size: number of ranks.
+        options: all options of the algorithm by name.
+
+    Raises:
+        NoAnswer: If the algorithm runs in another process, which does not answer.
     """
     largest = 0
     try:
@@ -306,6 +330,8 @@ def declare(
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
     """Return a decorator that registers a generator function as an algorithm of a collective.
 
+    The decorator returns the function unchanged. Names are compared without case, with - as _.
+
     Args:
         collective_name: such as ``"all_reduce"``.
         name: the algorithm's name.
@@ -315,6 +341,8 @@ def declare(
     Raises:
         InputError: If the collective has an algorithm of this name, or a library has this name for another algorithm.
             The error names both source lines.
+        ScheduleError: If the function does not take ``(rank, size)``, or an expression is none. See
+            :func:`from_function`.
     """
 
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
@@ -348,8 +376,18 @@ def built_in(
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
     """Return a decorator that declares an algorithm of this package.
 
-    Its name is the function's name without the collective, and ``about`` is the first line of its docstring. The
-    keywords named after libraries are the libraries' names and numbers of the algorithm, separated by blanks.
+    The decorator returns the function unchanged. The algorithm's name is the function's name without the collective, and ``about`` is the first line of its docstring, unless
+    it is among ``facts``.
+
+    Args:
+        collective_name: such as ``"all_reduce"``.
+        chunks: expression(s) for the chunk count.
+        formula: its closed-form cost; None if there is none.
+        mpich: MPICH's names of the algorithm, separated by blanks; empty: it has none.
+        openmpi: Open MPI's names and numbers, likewise.
+        nccl: NCCL's names, likewise.
+        astra_sim: ASTRA-sim's names, likewise.
+        **facts: further fields of :class:`Algorithm`, such as ``symmetry`` or ``in_order``.
     """
     names = {"mpich": mpich, "openmpi": openmpi, "nccl": nccl, "astra-sim": astra_sim}
     libraries = tuple(item for item in names.items() if item[1])
@@ -375,20 +413,22 @@ def from_function(
 ) -> Algorithm:
     """Build an algorithm from a user's generator function, without registering it.
 
-    Parameters of the function after ``(rank, size)`` become options; they need default values.
+    Parameters of the function after ``(rank, size)`` become options; they need default values. The function is not
+    called.
 
     Args:
         generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one that takes
             ``root`` works for any root.
         collective_name: such as ``"all_reduce"``.
-        name: the algorithm's name; the function's own if left out.
+        name: the algorithm's name; None: the function's own.
         chunks: expression(s) for the chunk count; empty: found from the chunk numbers the generator uses.
         **facts: further fields of :class:`Algorithm`; ``about`` is by default the first line of the function's
             docstring.
 
     Raises:
-        ScheduleError: when the function does not take ``(rank, size)``, or an expression is none.
-        SpmdError: when there is no such collective; the message lists them.
+        ScheduleError: If the function does not take ``(rank, size)``, a further parameter has no default value, or an
+            expression is none.
+        SpmdError: If the collective is unknown; the message lists all.
 
     >>> from spmdsim.collectives import algorithm, from_function
     >>> from_function(algorithm("all_gather", "ring").generate, "all_gather", "mine", "n").full_name
@@ -431,7 +471,12 @@ def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
 def _check_expression(expression: str, label: str, what: str) -> None:
     """Raise ScheduleError if a text is not an expression of the rank count, such as ``2*n``.
 
-    For the message, ``label`` names the algorithm and ``what`` the quantity.
+    It is evaluated for 4 ranks; a division by 0 there is an error, too.
+
+    Args:
+        expression: the text.
+        label: the algorithm, for the message.
+        what: the quantity, such as "chunk count", for the message.
     """
     try:
         evaluate(expression, 4)
@@ -471,8 +516,12 @@ def _has_library_name(algorithm: Algorithm, name: str, library: str = "") -> boo
 def algorithm(collective_name: str, name: str) -> Algorithm:
     """Find an algorithm by its name or by a library's name for it.
 
+    Its own name is tried first, then the names of all libraries, in the order of declaration. Case does not matter,
+    and - stands for _.
+
     Raises:
-        ScheduleError: when there is none; the message lists those there are.
+        ScheduleError: If the algorithm is unknown; the message lists all, and the nearest one.
+        SpmdError: If the collective is unknown.
 
     >>> algorithm("allreduce", "reduce_scatter_allgather").name
     'rabenseifner'

@@ -57,7 +57,7 @@ class Schedule(ShortRepr):
 
     @property
     def name(self) -> str:
-        """Title, such as ``"all_reduce ring on 6 ranks"``."""
+        """Title, such as ``"all_reduce ring on 6 ranks"``, with the root, if any, and the options."""
         options = "".join(f", {OPTION_WORDS.get(o, f'{o[0]} {o[1]}')}" for o in self.options)
         root = f", root {self.root}" if self.collective.rooted else ""
         return f"{self.algorithm.full_name} on {many(self.size, 'rank')}{root}{options}"
@@ -113,22 +113,45 @@ LEAST = {"segments": 1, "group": 1, "radix": 2}
 """Least value of each option that is a number."""
 
 
+def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:
+    """Return all options of an algorithm by name: the given ones, and defaults for the others.
+
+    Args:
+        chosen: the algorithm.
+        options: some of its options by name.
+
+    Raises:
+        ScheduleError: If the algorithm has no such option, or a number is below its minimum in :data:`LEAST`.
+    """
+    defaults = dict(chosen.options)
+    for name, value in options.items():
+        if name not in defaults:
+            raise ScheduleError(
+                f"{chosen.full_name} has no option {name!r}; it has {', '.join(defaults) or 'none'}"
+            )
+        least = LEAST.get(name, value)
+        if value < least:
+            raise ScheduleError(f"{chosen.full_name}: {name} is {value}; it has to be {least} or more")
+    return {**defaults, **options}
+
+
 @explained
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
-    """Bind an algorithm to a rank count, a root and options.
+    """Bind an algorithm to a rank count, a root and options. Rounds are not generated or verified.
 
     Args:
         chosen: the algorithm.
         size: number of ranks, at least 1.
-        root: root rank of rooted collectives.
-        rounding: ``"balanced"`` or ``"ceiling"`` chunks; the algorithm's rounding if left out.
-        **options: options of the algorithm, such as ``segments`` or ``group``.
+        root: root rank, 0 to ``size - 1``; 0 for collectives without one.
+        rounding: ``"balanced"`` or ``"ceiling"`` chunks; None: the algorithm's rounding. Not checked here.
+        **options: options of the algorithm, such as ``segments`` or ``group`` (1 or more) or ``radix`` (2 or more);
+            its defaults for those left out.
 
     Raises:
-        ScheduleError: If the algorithm does not support the rank count, an option is unknown, or the root is out of
-            range.
+        ScheduleError: If the algorithm does not support the rank count, an option is unknown or too small, or the
+            root is out of range. Also if ranks would own different numbers of chunks.
         UsageTypeError: If ``chosen`` is no algorithm, or the size or root is no integer.
 
     >>> from spmdsim.collectives import algorithm
@@ -143,27 +166,16 @@ def make_schedule(
     size, root = as_integers((size, root), "make_schedule: size and root")
     if size < 1:
         raise ScheduleError(f"{chosen.full_name} needs at least 1 rank, got {size}")
-    defaults = dict(chosen.options)
-    for name in options:
-        if name not in defaults:
-            raise ScheduleError(
-                f"{chosen.full_name} has no option {name!r}; it has {', '.join(defaults) or 'none'}"
-            )
-        least = LEAST.get(name, options[name])
-        if options[name] < least:
-            raise ScheduleError(
-                f"{chosen.full_name}: {name} is {options[name]}; it has to be {least} or more"
-            )
-    settled = {**defaults, **options}
-    if not chosen.fits(size, settled):
-        words = ", ".join(f"{k} {v}" for k, v in settled.items())
+    all_options = _add_defaults(chosen, options)
+    if not chosen.fits(size, all_options):
+        words = ", ".join(f"{name} {value}" for name, value in all_options.items())
         raise ScheduleError(
             f"{chosen.full_name} needs {chosen.condition_words}; got {many(size, 'rank')}"
             + (f", {words}" if words else "")
         )
     if not 0 <= root < size:
         raise ScheduleError(f"root {root} is not a rank of 0 ... {size - 1}")
-    schedule = Schedule(chosen, size, root, tuple(sorted(settled.items())), rounding or chosen.rounding)
+    schedule = Schedule(chosen, size, root, tuple(sorted(all_options.items())), rounding or chosen.rounding)
     chosen.collective.check_chunk_count(size, schedule.chunk_count)
     return schedule
 
