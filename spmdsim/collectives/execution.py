@@ -74,9 +74,15 @@ def check_arrays(program: RankProgram, operand: Array | None, result: Array | No
 
     An array may be None if the program needs none of its elements; an empty array is returned in its place.
 
+    Args:
+        program: the program.
+        operand: the input, elements along the first dimension.
+        result: the output, likewise. Its element type and row shape must be those of the input; without an input they
+            are free.
+
     Raises:
-        ScheduleError: If a length is not the program's ``input_count`` or ``output_count``, if the element types or row
-            shapes of the two arrays differ, or if an array that the program needs is None.
+        ScheduleError: If a length is not the program's ``input_count`` or ``output_count``, if the element types or
+            row shapes of the two arrays differ, or if an array that the program needs is None.
     """
     like = operand if operand is not None else result
     if like is None:
@@ -96,10 +102,15 @@ def run_rounds(
 
     Args:
         program: the program.
-        operand: the input, with as many elements in its first dim as the program needs; None if that is 0.
-        result: the output, likewise.
-        op: the reduction.
-        work: memory of an earlier call to use again; new memory if it is None or too small.
+        operand: the input, with as many elements in its first dim as the program needs; None if that is 0. It is not
+            changed, unless it shares memory with ``result``.
+        result: the output, likewise; it is filled.
+        op: the reduction, a ufunc or a function of two arrays.
+        work: memory of an earlier call to use again; new memory if it is None, too small or of another type.
+
+    Raises:
+        ScheduleError: If an array does not fit the program; see :func:`check_arrays`. It is raised when the generator
+            starts.
     """
     arrays = _bind_arrays(program, operand, result, work)
     for step in program.steps:
@@ -117,9 +128,12 @@ def run_rounds(
 
 
 def _apply_action(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
-    """Copy or reduce the elements that an action names.
+    """Copy or reduce the elements that an action names; the target is changed in place.
 
-    ``arrays`` are the input, output and work arrays in the order of their numbers; ``op`` is the reduction.
+    Args:
+        action: the target, the first operand, and the second one; None in its place: copy the first.
+        arrays: the input, output and work arrays in the order of their numbers.
+        op: the reduction.
     """
     (a, start, stop), first, second = action
     target = arrays[a][start:stop]
@@ -139,9 +153,17 @@ def _bind_arrays(
 ) -> tuple[Array, Array, Array]:
     """Return the input, output and work arrays of a run, after checks.
 
-    The input is copied if it shares memory with the output, unless each element has the address of its result. The
-    work array is ``work`` if that is large enough and of the right type, else new memory. The checks are those of
-    :func:`check_arrays`.
+    The input is copied if it shares memory with the output, unless each element has the address of its result.
+
+    Args:
+        program: the program.
+        operand: the input; None if the program needs none.
+        result: the output; None if the program needs none.
+        work: memory to use again, if it is large enough and of the right type; None, or else, new memory is
+            allocated.
+
+    Raises:
+        ScheduleError: If an array does not fit the program; see :func:`check_arrays`.
     """
     source, target = check_arrays(program, operand, result)
     kind = (source.dtype, source.shape[1:])
@@ -178,7 +200,16 @@ def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[in
 
 
 def _is_in_place(program: RankProgram, source: Array, target: Array) -> bool:
-    """Return True if each element of the input has the memory address of its place in the output."""
+    """Return True if each element of the input has the memory address of its place in the output.
+
+    False if the program does not allow one memory for both. Only the address of the first element is compared: the
+    caller has checked the arrays.
+
+    Args:
+        program: the program, which knows the position of the input in the output.
+        source: the input.
+        target: the output.
+    """
     if not program.same_places:
         return False
     first = target[program.input_shift :]
@@ -195,18 +226,21 @@ def run_lock_step(
 ) -> list[Array | None]:
     """Run a collective on all ranks in this process.
 
+    Inputs are not changed. The schedule is not verified.
+
     Args:
-        schedule: what to run.
+        schedule: the schedule.
         inputs: each rank's input, elements along the first dimension; None for ranks that have none.
         op: the reduction, a ufunc or a function of two arrays.
-        sizes: elements of each chunk; by default the schedule's own cut, and for collectives
-            in which every rank brings its own block the lengths of these.
+        sizes: elements of each chunk; None: the schedule's own cut, and for collectives in which every rank brings
+            its own block the lengths of these.
 
     Returns:
-        Each rank's output; None for ranks that get none.
+        Each rank's output as a new array of the inputs' type; None for ranks that get none.
 
     Raises:
-        ScheduleError: when an input has the wrong length, or the ranks wait for each other.
+        ScheduleError: If the number of inputs is not the number of ranks, an input has the wrong length or type, or
+            the ranks wait for each other.
 
     >>> from spmdsim.collectives import schedule_of
     >>> ones = [np.ones(4, int) for _ in range(3)]
@@ -238,6 +272,13 @@ def run_lock_step(
 def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[int]:
     """Compute the number of elements of each chunk from the lengths of the inputs.
 
+    If each rank brings its own block, the block is divided evenly into the rank's chunks. If the root has the input,
+    its vector is divided; else rank 0's, and all vectors must be equally long. A barrier has chunks of 0 elements.
+
+    Args:
+        schedule: the schedule.
+        inputs: one array per rank; None counts as an array of 0 elements.
+
     Raises:
         ScheduleError: If inputs that must have equal lengths differ.
     """
@@ -257,11 +298,13 @@ def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[in
 def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
     """Run all ranks to their end in this process, and copy the messages between them.
 
-    A rank continues when all messages of its round have been copied. ``runs`` has, by rank, what :func:`run_rounds`
-    returns.
+    A rank continues when all messages of its round have been copied. Messages of a pair of ranks match in order.
+
+    Args:
+        runs: by rank, what :func:`run_rounds` returns; the generators are run to their end.
 
     Raises:
-        ScheduleError: If ranks wait for messages that never come.
+        ScheduleError: If ranks wait for messages that never come, or a message and its receive differ in length.
     """
     sends: dict[tuple[int, int], deque[Array]] = defaultdict(deque)
     receives: dict[tuple[int, int], deque[Array]] = defaultdict(deque)
@@ -295,9 +338,15 @@ def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
 
 
 def _hand_over(pair: tuple[int, int], outgoing: Array, incoming: Array) -> None:
-    """Copy a sent buffer into the receiver's buffer.
+    """Copy a sent buffer into the receiver's buffer, in place.
 
-    ScheduleError is raised if their lengths differ.
+    Args:
+        pair: the sender and the receiver, for the error.
+        outgoing: the sent elements.
+        incoming: the receiver's memory.
+
+    Raises:
+        ScheduleError: If the buffers' lengths differ.
     """
     if len(outgoing) != len(incoming):
         raise ScheduleError(

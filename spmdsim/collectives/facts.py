@@ -54,7 +54,9 @@ class CostBound(NamedTuple):
 
 
 def lower_bound(collective_name: str, size: int) -> CostBound:
-    """Compute the lower bound of a collective on ``size`` ranks.
+    """Return the lower bound of a collective on ``size`` ranks: rounds, and multiples of the message size.
+
+    Raises SpmdError for an unknown collective.
 
     >>> lower_bound("all_reduce", 6)
     CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
@@ -149,11 +151,11 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
         schedule: any schedule whose messages match.
         nbytes: message size, as the collective counts it (see ``Collective.size_means``).
         itemsize: bytes per element; chunks are cut between elements.
-        sizes: bytes of each chunk, instead of cutting ``nbytes``.
+        sizes: bytes of each chunk; ``nbytes`` and ``itemsize`` are ignored then. None: cut ``nbytes``.
 
     Raises:
         ScheduleError: If messages do not match.
-        InputError: If ``nbytes`` is no multiple of ``itemsize``.
+        InputError: If ``nbytes`` is no multiple of ``itemsize``, or there are too many chunks or rounds.
 
     >>> from spmdsim.collectives import schedule_of
     >>> counted = count(schedule_of("all_reduce", "ring", 6), 720720)
@@ -174,7 +176,7 @@ def count_elements(nbytes: int, itemsize: int) -> int:
     """Return the number of elements of ``itemsize`` bytes in a message of ``nbytes`` bytes.
 
     Raises:
-        InputError: If ``nbytes`` is negative or no multiple of ``itemsize``.
+        InputError: If ``nbytes`` is negative or no multiple of ``itemsize``, or ``itemsize`` is below 1.
     """
     if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
         raise InputError(
@@ -211,7 +213,17 @@ class _Tally:
         return sum(sizes[c % count] for c in move.chunks)
 
     def add_round(self, rank: int, number: int, moves: list[Instruction]) -> None:
-        """Add the instructions of round ``number`` of a rank to the totals."""
+        """Add the instructions of one round of a rank to the totals.
+
+        A rank's rounds must be added in order, because the k-th message of a pair of ranks travels in the k-th step
+        of this pair. Sends and receives count in the step in which they travel, reductions in the round of the rank,
+        too. The rank's chunks and largest receive buffer of reductions are updated for the peak of its memory.
+
+        Args:
+            rank: the rank.
+            number: the number of its round.
+            moves: the instructions of the round.
+        """
         per_rank, reduced = self.per_rank, 0
         for move in moves:
             size = self.size_of(move)
@@ -239,7 +251,14 @@ class _Tally:
         self.aside[rank] = max(self.aside[rank], reduced)
 
     def result(self, steps: int) -> Counts:
-        """Return the totals as :class:`Counts`."""
+        """Return the totals as :class:`Counts`.
+
+        Critical numbers are sums over steps of the largest number of a rank. The peak is the bytes of all chunks that
+        a rank ever had, plus the most bytes that it receives for reductions in one round.
+
+        Args:
+            steps: number of steps in which messages travel; copied into the result.
+        """
         owned_bytes = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
         return Counts(
             steps=steps,
@@ -253,7 +272,14 @@ class _Tally:
 
 
 def _sum_of_most(by_place: Mapping[tuple[Any, ...], int]) -> int:
-    """Sum the largest number of each step; the step is the first entry of each key."""
+    """Return the sum over steps of the largest number of each step.
+
+    Args:
+        by_place: numbers by key; the first entry of a key is the step.
+
+    >>> _sum_of_most({(0, 1): 5, (0, 2): 7, (1, 1): 2})
+    9
+    """
     most: dict[int, int] = defaultdict(int)
     for key, number in by_place.items():
         most[key[0]] = max(most[key[0]], number)
@@ -303,7 +329,12 @@ class Facts(ShortRepr):
         return [Fraction(int(v), self.unit) for v in getattr(self.counts, name)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all facts as plain values for JSON."""
+        """Return all facts as plain values for JSON.
+
+        Keys are those of :func:`uncounted_facts`. "beta", "gamma" and the entries with "bytes" or "buffer" are
+        multiples of the message size, as floats. Entries "..._per_rank" are lists by rank. "bytes_reduced_per_rank"
+        has reductions of messages and local ones. The score is rounded to 2 digits.
+        """
         verdict, schedule = self.verdict, self.verdict.schedule
         findings = [str(f) for f in verdict.findings]
         options, chunks = dict(schedule.options), schedule.chunk_count
@@ -346,15 +377,15 @@ def uncounted_facts(
 ) -> dict[str, Any]:
     """Return the keys of :meth:`Facts.to_dict` for a wrong schedule.
 
-    The score is 0, and all counts are None.
+    "ok" is False, the score is 0, and all counts are None. "bound" is {"rounds", "beta", "gamma"}, the lower bound.
 
     Args:
         algorithm: the algorithm of the schedule.
         size: number of ranks.
         root: the root rank.
-        findings: the errors.
+        findings: the errors, as sentences.
         options: the algorithm's options; None for their default values.
-        chunks: the number of chunks, if it is known.
+        chunks: the number of chunks; None if it is not known.
     """
     bound = lower_bound(algorithm.collective.name, size)
     return {
@@ -376,8 +407,15 @@ def uncounted_facts(
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
     """Verify a schedule, unless a verdict is given, and count its messages and bytes.
 
+    They are counted for a message of ``lcm(chunk count, ranks)`` bytes, which divides into equal chunks.
+
+    Args:
+        schedule: the schedule.
+        verdict: the result of its verification; None: verify it.
+
     Raises:
         ScheduleError: If the verdict has an error.
+        InputError: If the schedule has too many chunks or rounds to be followed one by one.
 
     >>> from spmdsim.collectives import schedule_of
     >>> facts = facts_of(schedule_of("all_reduce", "ring", 8))
@@ -399,7 +437,10 @@ def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Fact
 
 
 def as_share(value: Fraction) -> str:
-    """Format a multiple of m with four digits.
+    """Return a multiple of the message size m as text with four digits.
+
+    Args:
+        value: the multiple; 1 gives "m", and 0 gives "0".
 
     >>> as_share(Fraction(5, 3)), as_share(Fraction(2)), as_share(Fraction(0))
     ('1.667 m', '2 m', '0')

@@ -68,7 +68,11 @@ class History(ShortRepr):
 def unroll(schedule: Schedule) -> History:
     """Execute a schedule symbolically and return its history.
 
-    The schedule may be wrong.
+    The schedule may be wrong: errors are findings of the history. If rounds have a wrong form or messages do not
+    match, the history has no states.
+
+    Raises:
+        InputError: If the schedule has too many chunks or rounds to be followed one by one.
 
     >>> from spmdsim.collectives import schedule_of
     >>> story = unroll(schedule_of("broadcast", "binomial", 4))
@@ -92,13 +96,14 @@ def unroll(schedule: Schedule) -> History:
 def _list_messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
-    """Return the messages of each step, from the first step on.
+    """Return the messages of each step, from the first step on; within a step by sender.
+
+    A step without messages is an empty tuple. A message without a receiver counts as not reduced.
 
     Args:
         table: the rounds of all ranks.
         travels: by ``(sender, receiver)``, the step of each message between them, in order. Messages of other pairs,
-        some
-            of which have no partner, count in their sender's own round.
+            some of which have no partner, count in their sender's own round.
     """
     _, receives = group_by_pair(table)
     sent_counts: dict[tuple[int, int], int] = defaultdict(int)
@@ -118,7 +123,14 @@ def _list_messages(
 
 
 def _list_states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:
-    """Return the state before the first step and after each of ``steps`` steps."""
+    """Return the state before the first step and after each of ``steps`` steps.
+
+    In the first state each rank has its inputs, and no chunk is new.
+
+    Args:
+        run: the finished run, with its log of changes.
+        steps: number of steps; later changes are left out.
+    """
     schedule = run.schedule
     holds = [
         {c: run.symbols.leaf(rank, c) for c in schedule.starts_with(rank)} for rank in range(schedule.size)

@@ -151,7 +151,16 @@ def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool
 
 
 def _convert_chunks(chunks: int | Iterable[int]) -> Chunks:
-    """Convert chunk numbers to a range or a tuple of ints."""
+    """Convert chunk numbers to a range or a tuple of ints.
+
+    A range stays a range. An integer, also one of NumPy's, becomes a tuple of one. Numbers are not checked.
+
+    Args:
+        chunks: a number, a range, or an iterable of numbers.
+
+    Raises:
+        TypeError: If a number is no integer.
+    """
     if type(chunks) is int:
         return (chunks,)
     if type(chunks) is range:
@@ -162,7 +171,9 @@ def _convert_chunks(chunks: int | Iterable[int]) -> Chunks:
 
 
 def find_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last number of each run of consecutive numbers.
+    """Return the first and last number of each run of consecutive numbers, in order.
+
+    A run is ascending, with step 1. Numbers are not sorted; without numbers the list is empty.
 
     >>> find_runs([1, 2, 3, 7])
     [(1, 3), (7, 7)]
@@ -207,9 +218,15 @@ CEILING = "ceiling"
 def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
     """Divide ``count`` elements into ``pieces`` chunks and return their sizes.
 
-    ``"balanced"``: the first ``count % pieces`` chunks get one more. ``"ceiling"``: chunks of ``ceil(count / pieces)``
-    until no element is left, so the last ones may be short or empty. MPICH's ring all_reduce and its scatter for
-    broadcast use ceiling chunks.
+    Args:
+        count: number of elements.
+        pieces: number of chunks.
+        rounding: ``"balanced"``: the first ``count % pieces`` chunks get one more. ``"ceiling"``: chunks of
+            ``ceil(count / pieces)`` until no element is left, so the last ones may be short or empty. MPICH's ring
+            all_reduce and its scatter for broadcast use ceiling chunks.
+
+    Raises:
+        ScheduleError: If the rounding is unknown.
 
     >>> cut(10, 4), cut(10, 4, "ceiling"), cut(2, 4)
     ((3, 3, 2, 2), (3, 3, 3, 1), (1, 1, 0, 0))

@@ -64,7 +64,10 @@ class Collective(Pictured):
         return _owned_chunks(self.after, rank, size, chunk_count, root)
 
     def contributors(self, rank: int, size: int, chunk: int, chunk_count: int, root: int) -> range:
-        """Return the ranks whose inputs are combined, or copied, into chunk ``chunk`` of a rank's output.
+        """Return the ranks whose inputs are combined, or copied, into one chunk of a rank's output.
+
+        For a reduction these are all ranks, those up to the rank, or those before it. For a copy it is one rank, the
+        first owner of the chunk.
 
         Args:
             rank: the rank that has the output.
@@ -87,8 +90,15 @@ class Collective(Pictured):
     def check_chunk_count(self, size: int, chunk_count: int) -> None:
         """Raise an error if the collective cannot be divided into this number of chunks.
 
+        all_to_all needs ``size * size`` chunks. Collectives in which ranks own chunks need a multiple of ``size``,
+        but not 0; others take any number.
+
+        Args:
+            size: the number of ranks.
+            chunk_count: the number of chunks.
+
         Raises:
-            ScheduleError: If ranks would own different numbers of chunks.
+            ScheduleError: If the number does not fit.
         """
         words = (self.before, self.after)
         if "row" in words and chunk_count != size * size:
@@ -104,16 +114,18 @@ class Collective(Pictured):
 
 
 def _owned_chunks(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunks:
-    """Return the chunks of a rank before or after a collective.
+    """Return the chunks of a rank before or after a collective; an empty range if it has none.
+
+    With n ranks and k chunks, an "owner" r has k/n chunks from r k/n on. A "row" is the chunks r n to r n + n - 1, a
+    "column" r, r + n, r + 2 n, ...
 
     Args:
         who: the word of ``Collective.before`` or ``Collective.after``: "everyone", "root", "owner", "row" or
-        "column". Other
-            words mean no chunks.
+            "column". Other words mean no chunks.
         rank: the rank.
         size: the number of ranks.
         chunk_count: the number of chunks.
-        root: the root.
+        root: the root; only its rank has chunks if ``who`` is "root".
     """
     if who == "everyone" or (who == "root" and rank == root):
         return range(chunk_count)

@@ -148,9 +148,10 @@ class _Compiler:
         """Assign consecutive positions in an array to chunks; return the number of elements that they occupy.
 
         Args:
-            array: the number of the array.
-            cells: the numbers of the chunks.
-            kinds: the number of the array of each chunk; changed for ``cells``.
+            array: the number of the array: INPUT, OUTPUT or WORK.
+            cells: the numbers of the chunks, in the order of their positions; scratch copies have numbers from the
+                chunk count on.
+            kinds: ``self.now`` or ``self.home``, the number of the array of each chunk; changed for ``cells``.
         """
         position, offsets = 0, self.offsets[array]
         for cell in cells:
@@ -161,7 +162,14 @@ class _Compiler:
 
     @collector_paused()
     def program(self) -> RankProgram:
-        """Translate all rounds and return the program."""
+        """Translate all rounds and return the program.
+
+        Rounds without instructions are left out. At the end, chunks of the result that are not at their position in
+        the output are copied there.
+
+        Raises:
+            ScheduleError: If the rank uses a chunk that it does not have.
+        """
         steps = tuple(self._translate_round(moves) for moves in self.rounds if moves)
         ends = (
             Action(self._span(self.home, first, stop), self._current_span(first, stop))
@@ -178,9 +186,13 @@ class _Compiler:
         )
 
     def _list_runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
-        """Cut chunks into runs of consecutive numbers, as ``(first, stop)``.
+        """Cut chunks into runs of consecutive numbers, and yield each as ``(first, stop)``.
 
-        All chunks of a run are now in one array, and all have their final position in one array.
+        All chunks of a run are now in one array, and all have their final position in one array. Single chunks are
+        runs, too.
+
+        Args:
+            chunks: the chunk numbers; without chunks nothing is yielded.
         """
         if len(chunks) == 1:
             yield chunks[0], chunks[0] + 1
@@ -213,7 +225,17 @@ class _Compiler:
         return self._span(self.now, first, stop)
 
     def _translate_round(self, moves: list[Instruction]) -> RankStep:
-        """Return the step of a round: what to pack, receive and send, and what to do after the messages."""
+        """Return the step of a round: what to pack, receive and send, and what to do after the messages.
+
+        Follows the chunks: ``self.now`` is the position after the round. The work array grows if the round needs more
+        memory for messages. Operations without elements are left out.
+
+        Args:
+            moves: the instructions of the round.
+
+        Raises:
+            ScheduleError: If the rank uses a chunk that it does not have.
+        """
         self.aside = self.cells_end
         packs: list[Action] = []
         sends = []
@@ -266,28 +288,32 @@ class _Compiler:
     def _plan_receive(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
         """Return the span into which a message is received.
 
-        It is the final span of the message's chunks. If their final spans do not follow one another, the message is
-        reduced, or another message of the round uses one of the chunks, it is a new span of the work array. The copies
-        or reductions from it are then added to ``actions``.
+        It is the final span of the message's chunks. It is a new span of the work array in three cases: these final
+        spans do not follow one another, the message is reduced, or another message of the round uses one of the
+        chunks. Copies or reductions from it are then added to ``actions``. The chunks count as being at their final
+        positions afterwards.
 
         Args:
             move: the instruction.
             busy: the chunks that other messages of the round use.
             actions: what to do after the messages; extended.
+
+        Raises:
+            ScheduleError: If the message is reduced into a chunk that the rank does not have.
         """
-        find_runs = list(self._list_runs(move.chunks))
-        targets = [self._span(self.home, first, stop) for first, stop in find_runs]
+        runs = list(self._list_runs(move.chunks))
+        targets = [self._span(self.home, first, stop) for first, stop in runs]
         reducing = move.kind != RECV
         # Input and output may be one memory, so never receive directly into a chunk that is being sent.
         clash = not busy.isdisjoint(move.chunks)
         contiguous = None if reducing or clash else _join_spans(targets)
         if contiguous is not None:
-            for first, stop in find_runs:
+            for first, stop in runs:
                 self.now[first:stop] = self.home[first:stop]
             return contiguous
         arrived = self._set_aside(sum(p.stop - p.start for p in targets))
         left = move.incoming_left(self.rank)
-        for (first, stop), piece in zip(find_runs, _split_span(arrived, targets)):
+        for (first, stop), piece in zip(runs, _split_span(arrived, targets)):
             actions.append(self._plan_store(first, stop, piece, reducing, left))
         return arrived
 
@@ -301,8 +327,17 @@ class _Compiler:
     def _plan_store(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
         """Return the action that stores a value into chunks, or reduces it into them.
 
-        The chunks are ``first`` to ``stop - 1``. The chunks are at their final positions afterwards. With ``left``,
-        the value is the left operand of a reduction.
+        The chunks are ``first`` to ``stop - 1``. They count as being at their final positions afterwards.
+
+        Args:
+            first: the first chunk.
+            stop: one more than the last chunk.
+            value: the span of the value.
+            reducing: True to reduce the value with the current one, False to replace that.
+            left: True if the value is the left operand of the reduction.
+
+        Raises:
+            ScheduleError: If a chunk to reduce into is not on this rank.
         """
         target = self._span(self.home, first, stop)
         if reducing:
@@ -315,7 +350,14 @@ class _Compiler:
 
 
 def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
-    """Yield ``(first, stop)`` of each run of consecutive chunk numbers."""
+    """Yield ``(first, stop)`` of each run of consecutive chunk numbers; ``stop`` is not in the run.
+
+    Args:
+        chunks: the chunk numbers, in any order; a run is ascending.
+
+    >>> list(_consecutive((4, 5, 6, 1)))
+    [(4, 7), (1, 2)]
+    """
     if isinstance(chunks, range) and chunks.step == 1:
         if chunks:
             yield chunks.start, chunks.stop
@@ -327,6 +369,9 @@ def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
     """Return one span for spans that follow one another in one array, else None.
 
     For no spans, it is an empty span.
+
+    Args:
+        places: the spans in their order.
     """
     if len(places) == 1:
         return places[0]
@@ -339,7 +384,12 @@ def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
 
 
 def _split_span(span: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
-    """Divide a span into spans of the sizes of ``like``."""
+    """Divide a span into consecutive spans with the sizes of other spans.
+
+    Args:
+        span: the span, as long as all of ``like`` together; not checked.
+        like: the spans whose sizes are used.
+    """
     pieces, position = [], span.start
     for template in like:
         stop = position + template.stop - template.start

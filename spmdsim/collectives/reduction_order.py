@@ -29,12 +29,12 @@ def emulate(
 
     Args:
         schedule: of all_reduce, reduce, reduce_scatter, scan or exscan.
-        inputs: each rank's vector, elements along the first dimension.
-        op: the reduction.
-        rank: the rank of the result; by default the first rank that has one.
+        inputs: each rank's vector, elements along the first dimension; all of one length and type.
+        op: the reduction, a ufunc or a function of two arrays.
+        rank: the rank of the result; None: the first rank that has one.
 
     Raises:
-        ScheduleError: If the rank has no result.
+        ScheduleError: If the rank has no result, or the inputs do not fit the schedule.
 
     >>> from spmdsim.collectives import schedule_of
     >>> vectors = [np.array([v], np.float32) for v in (1, 1e8, -1e8)]
@@ -52,7 +52,14 @@ def emulate(
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """Return True if two arrays have identical types, shapes and bits."""
+    """Return True if two arrays have identical types, shapes and bits.
+
+    So 0.0 differs from -0.0, and NaN equals a NaN of equal bits. The order in memory does not matter.
+
+    Args:
+        first: any array.
+        second: any array.
+    """
     return (
         first.dtype == second.dtype
         and first.shape == second.shape
@@ -61,10 +68,19 @@ def same_bits(first: Array, second: Array) -> bool:
 
 
 def list_candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
-    """Return the schedules by which a library may have run a collective.
+    """Return the schedules by which a library may have run a collective, with default options.
 
-    There is one per algorithm that supports ``size`` ranks. An algorithm with several chunks has a second schedule,
-    whose chunk rounding is ``"ceiling"``.
+    There is one per algorithm that supports ``size`` ranks, in the order of declaration. An algorithm with several
+    chunks has a second schedule, whose chunk rounding is ``"ceiling"``.
+
+    Args:
+        collective_name: such as ``"all_reduce"``.
+        size: number of ranks.
+        root: root rank of rooted collectives.
+
+    Raises:
+        ScheduleError: If the root is no rank.
+        SpmdError: If the collective is unknown.
     """
     schedules = []
     for chosen in algorithms(collective_name):

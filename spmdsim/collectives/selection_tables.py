@@ -50,14 +50,19 @@ def libraries() -> tuple[str, ...]:
 
 
 def list_rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
-    """Return the rows of a library's table, in order.
+    """Return the rows of a library's table, in order; the first row that fits counts.
 
     A row has conditions, and ``use``, the library's name of the algorithm. Conditions are ``ranks`` and ``bytes``
     (such as ``"<4096"``), ``power_of_two``, ``commutative``, ``user_op``, ``in_place``, ``equal_blocks`` and
-    ``count_below_power`` (fewer elements than the power of two below the rank count).
+    ``count_below_power`` (fewer elements than the largest power of two that is at most the rank count).
+
+    Args:
+        library: its name; case, blanks and hyphens do not matter.
+        collective_name: such as ``"all_reduce"``; MPI's spellings are accepted.
 
     Raises:
-        InputError: If the library or its table for the collective is unknown.
+        InputError: If the library or its table for the collective is unknown, or the file of tables is damaged.
+        SpmdError: If the collective is unknown.
     """
     table = _load_library(library)
     name = collective(collective_name).name
@@ -74,7 +79,9 @@ def list_rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
 def _list_rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a compact table as dicts, in the form of :func:`list_rules`.
 
-    The table maps "any", "commutative" or "noncommutative" to rows ``[ranks, [bytes, use], ...]``.
+    Args:
+        table: maps "any", "commutative" or "noncommutative" to rows ``[ranks, [bytes, use], ...]``; a row for each
+            pair is yielded. "any" rows have no condition on the operator.
     """
     for kind, rows in table.items():
         extra = {} if kind == "any" else {"commutative": kind == "commutative"}
@@ -84,7 +91,10 @@ def _list_rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _load_library(library: str) -> dict[str, Any]:
-    """Return the tables of a library.
+    """Return the tables of a library: a dict with "rules" or "tables", "per_block" and "instead".
+
+    Args:
+        library: its name; case, blanks and hyphens do not matter.
 
     Raises:
         InputError: If the library has no tables, or the file has another form.
@@ -110,18 +120,22 @@ def choose(
 ) -> AlgorithmChoice:
     """Return the algorithm that a library chooses by default.
 
+    It is that of the first row of the library's table that fits.
+
     Args:
         library: ``"mpich"`` or ``"openmpi"``.
-        collective_name: such as ``"all_reduce"``.
+        collective_name: such as ``"all_reduce"``; MPI's spellings are accepted.
         size: number of ranks.
         nbytes: message size as the collective counts it (``Collective.size_means``): for all_gather, all_to_all,
             gather and scatter the bytes of all blocks together.
         commutative: True if the operator is commutative.
         itemsize: bytes per element.
-        **facts: ``user_op``, ``in_place`` (default False) and ``equal_blocks`` (default True).
+        **facts: ``user_op``, ``in_place`` (default False) and ``equal_blocks`` (default True); other names are
+            ignored.
 
     Raises:
         InputError: If the library has no table for the collective, or the table has no row for these numbers.
+        SpmdError: If the collective is unknown.
 
     >>> choose("openmpi", "allreduce", 3, 6000).name, choose("mpich", "allreduce", 6, 6000).algorithm.name
     ('ring', 'rabenseifner')
@@ -151,7 +165,13 @@ def choose(
 def _fulfils(wanted: object, value: int | bool) -> bool:
     """Return True if a value fulfils a condition of a table.
 
-    A condition is a bool, "any", "else", or a comparison such as "<4096".
+    Args:
+        wanted: a bool, which the value must equal; "any" or "else", which every value fulfils; or a comparison with
+            an integer by <=, >=, ==, < or >, such as "<4096".
+        value: the number or the bool.
+
+    >>> _fulfils("<4096", 100), _fulfils("any", 5), _fulfils(False, True)
+    (True, True, False)
     """
     if isinstance(wanted, bool):
         return bool(value) == wanted
@@ -165,15 +185,18 @@ def _fulfils(wanted: object, value: int | bool) -> bool:
 def _build_choice(
     library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, Mapping[str, str]]
 ) -> AlgorithmChoice:
-    """Return the choice that a matching row of a table makes.
+    """Return the choice that a matching row of a table makes, with the row's conditions in words.
 
     Args:
         library: the library.
         name: the collective.
         rule: the row, as :func:`list_rules` yields it.
         size: the number of ranks.
-        instead: by the library's name of an algorithm, ``use``, the algorithm that it runs instead, and ``unless``, the
-            condition on the rank count under which it does not.
+        instead: by the library's name of an algorithm, a dict with ``use``, the algorithm that it runs instead, and
+            ``unless``, the condition on the rank count under which it does not.
+
+    Raises:
+        ScheduleError: If no algorithm of this package has the library's name.
     """
     replacement = instead.get(rule["use"])
     used = rule["use"] if replacement is None or evaluate(replacement["unless"], size) else replacement["use"]
