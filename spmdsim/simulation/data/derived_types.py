@@ -146,19 +146,43 @@ class Datatype(Handle):
         return duplicate
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:
-        """Copy the values of ``inbuf`` into ``outbuf`` from byte ``position`` on; return the byte after them."""
+        """Copy the values of ``inbuf`` into ``outbuf``; return the byte after them.
+
+        Only complete values are copied, without padding.
+
+        Args:
+            inbuf: contiguous memory with values of this type.
+            outbuf: contiguous, writeable memory.
+            position: the first byte of ``outbuf`` to write.
+            comm: not used: mpi4py has it.
+
+        Raises:
+            BufferError: If memory is not contiguous, or ``outbuf`` is read-only.
+            MPIError: If ``outbuf`` has too few bytes after ``position``, or the type is not committed.
+        """
         from spmdsim.simulation.data.packing import pack
 
         return pack(self, inbuf, outbuf, position)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
-        """Fill the values of ``outbuf`` from byte ``position`` of ``inbuf`` on; return the byte after them."""
+        """Fill the values of ``outbuf`` from packed bytes of ``inbuf``; return the byte after them.
+
+        Args:
+            inbuf: contiguous memory with packed bytes.
+            position: the first byte of ``inbuf`` to read.
+            outbuf: contiguous, writeable memory for values of this type; its size decides how many are read.
+            comm: not used: mpi4py has it.
+
+        Raises:
+            BufferError: If memory is not contiguous, or ``outbuf`` is read-only.
+            MPIError: If ``inbuf`` has too few bytes after ``position``, or the type is not committed.
+        """
         from spmdsim.simulation.data.packing import unpack
 
         return unpack(self, inbuf, position, outbuf)
 
     def Pack_size(self, count: int, comm: Any) -> int:
-        """Return the bytes that ``count`` packed values need."""
+        """Return the bytes that ``count`` packed values need, without padding; ``comm`` is not used."""
         return count * self.Get_size()
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
@@ -240,19 +264,27 @@ class Datatype(Handle):
         return nbytes // self.dtype.itemsize
 
     def Create_contiguous(self, count: int) -> Datatype:
-        """Return a type of ``count`` consecutive values."""
+        """Return a new, uncommitted type of ``count`` consecutive values of this type."""
         return self._repeat_at("contiguous", np.arange(count) * self.stride)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """Return a type of ``count`` blocks of ``blocklength`` values.
+        """Return a new, uncommitted type of ``count`` blocks of ``blocklength`` values.
 
-        Starts of neighbouring blocks are ``stride`` values apart.
+        Args:
+            count: number of blocks.
+            blocklength: number of values of this type in each block.
+            stride: distance of the starts of neighbouring blocks, counted in extents of this type.
         """
         starts = np.arange(count)[:, None] * stride + np.arange(blocklength)[None, :]
         return self._repeat_at("vector", starts * self.stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Return a new, uncommitted type of blocks, as ``Create_vector`` does, with the stride in bytes.
+
+        Args:
+            count: number of blocks.
+            blocklength: number of values of this type in each block.
+            stride: distance of the starts of neighbouring blocks, in bytes.
 
         Raises:
             MPIError: If the stride is not a multiple of the size of the basic dtype.
@@ -294,11 +326,24 @@ class Datatype(Handle):
         return self._repeat_at("hindexed", starts)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        """Return a type of blocks of one length at given positions in bytes."""
+        """Return a new, uncommitted type of blocks of one length, as ``Create_hindexed`` does.
+
+        Args:
+            blocklength: number of values of this type in each block.
+            displacements: position of each block, in bytes.
+
+        Raises:
+            MPIError: If a displacement is not a multiple of the size of the basic dtype.
+        """
         return self.Create_hindexed([blocklength] * len(displacements), displacements)
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        """Return a type of blocks of one length at given positions, counted in values."""
+        """Return a new, uncommitted type of blocks of one length, as ``Create_indexed`` does.
+
+        Args:
+            blocklength: number of values of this type in each block.
+            displacements: position of each block, counted in extents of this type.
+        """
         return self.Create_indexed([blocklength] * len(displacements), displacements)
 
     def Create_subarray(

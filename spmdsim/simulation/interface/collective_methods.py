@@ -29,7 +29,7 @@ from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
 
 def check_root(comm: Any, root: int) -> int:
-    """Return the root; raise an MPI error if it is outside of the communicator."""
+    """Return the root; raise an MPI error (ERR_ROOT) if it is outside of the communicator."""
     if not 0 <= root < comm.size:
         raise MPIError("ERR_ROOT", f"root must be 0 to {comm.size - 1}, got {root}")
     return int(root)
@@ -131,11 +131,24 @@ def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCa
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Gather blocks of any size to the root. All ranks must call it.
+    """Gather blocks of any size to the root, in rank order. All ranks must call it.
 
-    Like ``Gather``, but ``recvbuf`` is ``[array, counts, displacements, datatype]`` with one count and one
-    displacement per rank; later items may be omitted. A block whose size is not the root's count ends the run with a
-    finding.
+    ``Gatherv`` blocks; ``Igatherv`` returns a request and ``Gatherv_init`` a persistent one. Roots that differ
+    between ranks, and a block whose size or type is not the one that the root expects, end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            On the root it may be MPI.IN_PLACE or None: its block is in ``recvbuf``.
+        recvbuf: read on the root only, None elsewhere: ``[array, counts, displacements, datatype]`` with one count
+            and one displacement per rank. Without counts blocks are equal, without displacements they are
+            consecutive.
+        root: rank of the root.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the root is no rank, or memory is too small for a block.
+        ValueError: If the number of counts or displacements is not the number of ranks.
     """
     return _gather_call(self, sendbuf, recvbuf, root, split_by_counts, False)
 
@@ -187,9 +200,22 @@ def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveC
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Scatter blocks of any size of the root's buffer, one per rank. All ranks must call it.
 
-    Like ``Scatter``, but ``sendbuf`` is ``[array, counts, displacements, datatype]`` with one count and one
-    displacement per rank; later items may be omitted. A block whose size is not that of its receive buffer ends the
-    run with a finding.
+    ``Scatterv`` blocks; ``Iscatterv`` returns a request and ``Scatterv_init`` a persistent one. Roots that differ
+    between ranks, and a block whose size or type is not that of its receive buffer, end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: read on the root only, None elsewhere: ``[array, counts, displacements, datatype]`` with one count
+            and one displacement per rank. Without counts blocks are equal, without displacements they are
+            consecutive.
+        recvbuf: room for this rank's block: an array, or ``[array, count, displacement, datatype]`` with later items
+            omitted. On the root it may be MPI.IN_PLACE or None: its block is not copied.
+        root: rank of the root.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the root is no rank, or memory is too small for a block.
+        ValueError: If the number of counts or displacements is not the number of ranks.
     """
     return _scatter_call(self, sendbuf, recvbuf, root, split_by_counts, False)
 
@@ -218,11 +244,22 @@ def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
 
 
 def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Gather blocks of any size to all ranks. All ranks must call it.
+    """Gather blocks of any size to all ranks, in rank order. All ranks must call it.
 
-    Like ``Allgather``, but ``recvbuf`` is ``[array, counts, displacements, datatype]`` with one count and one
-    displacement per rank; later items may be omitted. A block whose size is not the receiver's count ends the run
-    with a finding.
+    ``Allgatherv`` blocks; ``Iallgatherv`` returns a request and ``Allgatherv_init`` a persistent one. A block whose
+    size or type is not the one that a receiver expects ends the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            MPI.IN_PLACE or None: the block is in ``recvbuf``.
+        recvbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per rank. Without
+            counts blocks are equal, without displacements they are consecutive.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If memory is too small for a block.
+        ValueError: If the number of counts or displacements is not the number of ranks.
     """
     receive = split_by_counts(recvbuf, self.size)
     block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
@@ -267,21 +304,44 @@ def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Exchange blocks of any size between all ranks. All ranks must call it.
+    """Exchange blocks of any size between all ranks: block j of rank i becomes block i of rank j.
 
-    Like ``Alltoall``, but both buffers are ``[array, counts, displacements, datatype]`` with one count and one
-    displacement per rank; later items may be omitted. A block whose size is not the receiver's count ends the run
-    with a finding.
+    All ranks must call it. ``Alltoallv`` blocks; ``Ialltoallv`` returns a request and ``Alltoallv_init`` a persistent
+    one. A block whose size or type is not the one that the receiver expects ends the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per rank. Without
+            counts blocks are equal, without displacements they are consecutive. MPI.IN_PLACE or None: send the blocks
+            in ``recvbuf``.
+        recvbuf: the memory to fill, in the form of ``sendbuf``.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If memory is too small for a block.
+        ValueError: If the number of counts or displacements is not the number of ranks.
     """
     return _exchange_call(self, sendbuf, recvbuf, split_by_counts)
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Exchange blocks of any size and type between all ranks. All ranks must call it.
+    """Exchange blocks of any size and type: block j of rank i becomes block i of rank j.
 
-    Like ``Alltoall``, but both buffers are ``[array, counts, displacements, datatypes]``. They have one count, one
-    displacement in bytes and one datatype per rank. A block whose size is not the receiver's ends the run with a
-    finding.
+    All ranks must call it. ``Alltoallw`` blocks; ``Ialltoallw`` returns a request and ``Alltoallw_init`` a persistent
+    one. A block whose size or type is not the one that the receiver expects ends the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: ``[array, counts, displacements, datatypes]`` with one count, one displacement in bytes and one
+            datatype per rank; ``[array, datatypes]`` has counts of 1 and displacements of 0. MPI.IN_PLACE or None:
+            send the blocks in ``recvbuf``.
+        recvbuf: the memory to fill, in the form of ``sendbuf``.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If memory is too small for a block, or a displacement is no multiple of the basic type's size.
+        TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
+        ValueError: If a buffer has another form, or another number of entries than ranks.
     """
     return _exchange_call(self, sendbuf, recvbuf, split_by_types)
 
@@ -428,17 +488,43 @@ def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Collective
 
 
 def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce the vectors of the ranks up to and including this one. All ranks must call it.
+    """Reduce the vectors of the ranks up to and including this one, element by element.
 
-    The arguments and errors are those of ``Allreduce``.
+    All ranks must call it. ``Scan`` blocks; ``Iscan`` returns a request and ``Scan_init`` a persistent one.
+    Operations, dtypes or counts that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            MPI.IN_PLACE or None: it is in ``recvbuf``.
+        recvbuf: room for the result, in the form of ``sendbuf``; may be longer than the vector.
+        op: the operation.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
+        ValueError: If ``recvbuf`` is shorter than the vector.
     """
     return _reduce_to_all_call(self, "scan", sendbuf, recvbuf, op)
 
 
 def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce the vectors of the ranks before this one; rank 0's buffer stays unchanged.
+    """Reduce the vectors of the ranks before this one; rank 0's receive buffer stays unchanged.
 
-    All ranks must call it. The arguments and errors are those of ``Allreduce``.
+    All ranks must call it. ``Exscan`` blocks; ``Iexscan`` returns a request and ``Exscan_init`` a persistent one.
+    Operations, dtypes or counts that differ between ranks end the run with a finding.
+
+    Args:
+        self: the communicator.
+        sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            MPI.IN_PLACE or None: it is in ``recvbuf``.
+        recvbuf: room for the result, in the form of ``sendbuf``; may be longer than the vector.
+        op: the operation.
+
+    Raises:
+        BufferError: If memory is not contiguous.
+        MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
+        ValueError: If ``recvbuf`` is shorter than the vector.
     """
     return _reduce_to_all_call(self, "exscan", sendbuf, recvbuf, op)
 
@@ -680,17 +766,33 @@ def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
 
 
 def scan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """Reduce the objects of the ranks up to and including this one.
+    """Reduce the objects of the ranks up to and including this one, in rank order.
 
-    The arguments and errors are those of ``allreduce``.
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: any object that can be pickled.
+        op: an operation, or a function ``(left, right) -> result``.
+
+    Raises:
+        TypeError: If ``op`` cannot be called.
     """
     return _object_reduce_call("scan", sendobj, op)
 
 
 def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """Reduce the objects of the ranks before this one; None on rank 0.
+    """Reduce the objects of the ranks before this one, in rank order; None on rank 0.
 
-    The arguments and errors are those of ``allreduce``.
+    All ranks must call it; it blocks until they have.
+
+    Args:
+        self: the communicator.
+        sendobj: any object that can be pickled.
+        op: an operation, or a function ``(left, right) -> result``.
+
+    Raises:
+        TypeError: If ``op`` cannot be called.
     """
     return _object_reduce_call("exscan", sendobj, op)
 

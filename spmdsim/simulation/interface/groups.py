@@ -102,20 +102,34 @@ class Group:
         return cls(m for m in group1.members if m not in group2.members)
 
     def Incl(self, ranks: Sequence[int]) -> Group:
-        """Return the members at these positions, in this order."""
+        """Return the group of the members at these positions, in this order.
+
+        Raises an MPI error (ERR_RANK) if a position is outside this group.
+        """
         return Group(self.members[self._check_position(rank)] for rank in ranks)
 
     def Excl(self, ranks: Sequence[int]) -> Group:
-        """Return the members at all other positions."""
+        """Return the group of the members at all other positions, in their order.
+
+        Raises an MPI error (ERR_RANK) if a position is outside this group.
+        """
         excluded = {self._check_position(rank) for rank in ranks}
         return Group(m for position, m in enumerate(self.members) if position not in excluded)
 
     def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
-        """Return the members at positions given as (first, last, stride)."""
+        """Return the group of the members at positions given as (first, last, stride).
+
+        The last one is included; a stride may be negative. Raises an MPI error (ERR_RANK) if a position is outside
+        this group.
+        """
         return self.Incl(_expand_ranges(ranks))
 
     def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
-        """Return the members at all positions but those given as (first, last, stride)."""
+        """Return the group of the members at all positions but those given as (first, last, stride).
+
+        The last one is included; a stride may be negative. Raises an MPI error (ERR_RANK) if a position is outside
+        this group.
+        """
         return self.Excl(_expand_ranges(ranks))
 
     def Free(self) -> None:

@@ -280,14 +280,33 @@ class PointToPoint:
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Start to send a buffer; return the request.
 
-        The buffer must stay unchanged until the request is complete. The arguments and errors are those of ``Send``. A change of the buffer is reported as a finding by the wait.
+        The buffer must stay unchanged until the request is complete; the wait reports a change as a finding.
+
+        Args:
+            buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted; None only for
+                PROC_NULL.
+            dest: rank of the receiver, or PROC_NULL.
+            tag: 0 or more.
+
+        Raises:
+            The errors of ``Send``.
         """
         return Request(operation=self._start(send_buffer(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Start to receive into a buffer; return the request.
 
-        The buffer belongs to MPI until the request is complete. The arguments and errors are those of ``Recv``. A change of the buffer is reported as a finding by the wait.
+        The buffer belongs to MPI until the request is complete; the wait reports a change as a finding, and fills the
+        buffer. A message that is longer than the buffer, or has another type, ends the run with a finding.
+
+        Args:
+            buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted; None only for
+                PROC_NULL.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            tag: the tag, or ANY_TAG.
+
+        Raises:
+            The errors of ``Recv``.
         """
         return Request(operation=self._post(receive_buffer(buf, source), source, tag, "Irecv", _frame(1)))
 
@@ -387,11 +406,29 @@ class PointToPoint:
         return self._exchange(ObjectPayload(sendobj), dest, sendtag, *ends, "sendrecv", _frame(1))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send a Python object."""
+        """Start to send a Python object, and return the request; never block.
+
+        Args:
+            obj: any object that can be pickled; it may be changed afterwards.
+            dest: rank of the receiver, or PROC_NULL.
+            tag: 0 or more.
+
+        Raises:
+            MPIError: If ``dest`` is no rank, or the tag is out of range.
+        """
         return Request(operation=self._start(ObjectPayload(obj), dest, tag, STANDARD, "isend", _frame(1)))
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Start to receive a Python object, which the request's ``wait`` returns."""
+        """Start to receive a Python object, which the request's ``wait`` returns; never block.
+
+        Args:
+            buf: not used: mpi4py has it.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            tag: the tag, or ANY_TAG.
+
+        Raises:
+            MPIError: If ``source`` is no rank, or the tag is negative.
+        """
         return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
 
 
@@ -430,7 +467,7 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
         name: name of the method, which decides its kind.
         mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
         prepare: called with the communicator and the program's arguments; returns payload, destination and tag.
-        about: docstring of the method.
+        about: first line of the method's docstring.
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -448,7 +485,9 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
             return Prequest(lambda: self._start(*details))
         return Request(operation=self._start(*details)) if name[0] in "Ii" else self._send(*details)
 
-    setattr(PointToPoint, name, describe_method(method, name, prepare, about))
+    model = "Send" if prepare is _buffer_arguments else "send"
+    text = f"{about}\n\nThe arguments and errors are those of ``{model}``."
+    setattr(PointToPoint, name, describe_method(method, name, prepare, text))
 
 
 def _add_sends_of_modes() -> None:

@@ -79,13 +79,27 @@ class ProbeMethods:
         return message
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Return True if a message has arrived."""
+        """Return True if a message has arrived, which stays in the mailbox; never block.
+
+        If not, other ranks run once before a second search.
+
+        Args:
+            source: rank, ANY_SOURCE, or PROC_NULL, which has a message at any time.
+            tag: number or ANY_TAG.
+            status: filled with the message's source, tag and size if there is one; None: not wanted.
+        """
         return self._probe(source, tag, status, "Iprobe", False) is not None
 
     iprobe = Iprobe
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
-        """Wait for a message and reserve it for ``Matched.Recv``."""
+        """Block until a message has arrived, and reserve it for ``Matched.Recv``; return its handle.
+
+        Args:
+            source: rank, ANY_SOURCE, or PROC_NULL, which has a message at any time.
+            tag: number or ANY_TAG.
+            status: filled with the message's source, tag and size; None: not wanted.
+        """
         return Matched(self, self._probe(source, tag, status, "Mprobe"))
 
     mprobe = Mprobe
@@ -93,7 +107,15 @@ class ProbeMethods:
     def Improbe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
-        """Reserve a message that has arrived; return None if there is none."""
+        """Reserve a message that has arrived, and return its handle; return None if there is none.
+
+        If there is none at first, other ranks run once before a second search.
+
+        Args:
+            source: rank, ANY_SOURCE, or PROC_NULL, which has a message at any time.
+            tag: number or ANY_TAG.
+            status: filled with the message's source, tag and size if there is one; None: not wanted.
+        """
         message = self._probe(source, tag, status, "Improbe", False)
         return None if message is None else Matched(self, message)
 
@@ -131,14 +153,17 @@ class Matched:
     def Probe(
         cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched:
-        """Wait for a message and reserve it."""
+        """Block until a message has arrived, and reserve it; as ``Mprobe`` of the communicator ``comm``."""
         return cls(comm, comm._probe(source, tag, status, "Probe"))
 
     @classmethod
     def Iprobe(
         cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
-        """Reserve a message that has arrived; return None if there is none."""
+        """Reserve a message that has arrived; return None if there is none.
+
+        As ``Improbe`` of the communicator ``comm``.
+        """
         message = comm._probe(source, tag, status, "Iprobe", False)
         return None if message is None else cls(comm, message)
 
@@ -168,17 +193,35 @@ class Matched:
         return task.self_comm if self._comm is None and task is not None else self._comm
 
     def Recv(self, buf: Any, status: Status | None = None) -> None:
-        """Receive the message into a buffer."""
+        """Receive the message into a buffer; the handle then has no message.
+
+        A message that is longer than the buffer, or has another type, ends the run with a finding. A handle without
+        message receives nothing.
+
+        Args:
+            buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            status: filled with source, tag and size of the message; None: not wanted.
+        """
         source, tag = self._put_back()
         self._receiving_comm()._receive(receive_buffer(buf), source, tag, status, "Recv", _frame(1))
 
     def recv(self, status: Status | None = None) -> Any:
-        """Receive the message as a Python object."""
+        """Receive and return the message as a Python object; the handle then has no message.
+
+        Returns None for a handle without message.
+
+        Args:
+            status: filled with source, tag and size of the message; None: not wanted.
+        """
         source, tag = self._put_back()
         return self._receiving_comm()._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def Irecv(self, buf: Any) -> Request:
-        """Start to receive the message into a buffer."""
+        """Start to receive the message into a buffer; return the request, whose wait fills the buffer.
+
+        Args:
+            buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+        """
         source, tag = self._put_back()
         return Request(
             operation=self._receiving_comm()._post(receive_buffer(buf), source, tag, "Irecv", _frame(1))

@@ -94,8 +94,17 @@ class Topocomm(Intracomm):
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive a block of any size from each.
 
-        Like ``Neighbor_allgather``, but ``recvbuf`` is ``[array, counts, displacements, datatype]`` with one count
-        and one displacement per neighbour; later items may be omitted.
+        All ranks of the grid must call it; it blocks until they have. Sizes of sender and receiver are not compared.
+        The block of a neighbour beyond an edge stays unchanged.
+
+        Args:
+            sendbuf: the block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
+            recvbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per neighbour;
+                later items may be omitted. Neighbours are the previous and the next rank in dimension 0, then in
+                dimension 1, and so on.
+
+        Raises:
+            ValueError: If the number of counts or displacements is not the number of neighbours.
         """
         receive = split_by_counts(recvbuf, self.indegree)
         self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
@@ -103,7 +112,17 @@ class Topocomm(Intracomm):
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send an equal block to each neighbour and receive one from each.
 
-        Like ``Neighbor_allgather``, but ``sendbuf`` has one block per neighbour, too.
+        All ranks of the grid must call it; it blocks until they have. The block of a neighbour beyond an edge is not
+        sent or changed.
+
+        Args:
+            sendbuf: one block per neighbour: an array, or ``[array, count, displacement, datatype]`` with later items
+                omitted. A count is the count of one block. Neighbours are the previous and the next rank in dimension
+                0, then in dimension 1, and so on.
+            recvbuf: room for one block per neighbour, in the form of ``sendbuf``.
+
+        Raises:
+            ValueError: If a buffer has no count and cannot be divided by the number of neighbours.
         """
         send, receive = split_equally(sendbuf, self.outdegree), split_equally(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoall", _frame(1))
@@ -111,8 +130,17 @@ class Topocomm(Intracomm):
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size to each neighbour and receive one from each.
 
-        Like ``Neighbor_allgather``, but both buffers are ``[array, counts, displacements, datatype]`` with one count
-        and one displacement per neighbour; later items may be omitted.
+        All ranks of the grid must call it; it blocks until they have. Sizes of sender and receiver are not compared.
+        The block of a neighbour beyond an edge is not sent or changed.
+
+        Args:
+            sendbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per neighbour;
+                later items may be omitted. Neighbours are the previous and the next rank in dimension 0, then in
+                dimension 1, and so on.
+            recvbuf: the memory to fill, in the form of ``sendbuf``.
+
+        Raises:
+            ValueError: If the number of counts or displacements is not the number of neighbours.
         """
         send, receive = split_by_counts(sendbuf, self.outdegree), split_by_counts(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallv", _frame(1))
@@ -120,8 +148,19 @@ class Topocomm(Intracomm):
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size and type to each neighbour and receive one from each.
 
-        Like ``Neighbor_allgather``, but both buffers are ``[array, counts, displacements, datatypes]``. They have one
-        count, one displacement in bytes and one datatype per neighbour.
+        All ranks of the grid must call it; it blocks until they have. Sizes of sender and receiver are not compared.
+        The block of a neighbour beyond an edge is not sent or changed.
+
+        Args:
+            sendbuf: ``[array, counts, displacements, datatypes]`` with one count, one displacement in bytes and one
+                datatype per neighbour. Neighbours are the previous and the next rank in dimension 0, then in
+                dimension 1, and so on.
+            recvbuf: the memory to fill, in the form of ``sendbuf``.
+
+        Raises:
+            MPIError: If a displacement is no multiple of the basic type's size.
+            TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
+            ValueError: If a buffer has another form, or another number of entries than neighbours.
         """
         send, receive = split_by_types(sendbuf, self.outdegree), split_by_types(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallw", _frame(1))

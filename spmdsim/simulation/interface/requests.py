@@ -217,9 +217,13 @@ class Request(Handle):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Block until at least one operation is complete; return the positions of all complete ones.
+        """Block until an operation is complete; return the positions of all complete ones, ascending.
 
-        Returns None if all requests are null.
+        Like ``waitsome``, but without the objects. None if all requests are null, or the list is empty.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            statuses: filled with one status per complete operation; None: not wanted.
         """
         return cls.waitsome(requests, statuses)[0]
 
@@ -245,7 +249,14 @@ class Request(Handle):
 
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
-        """Return True if all operations are complete; the requests become null then."""
+        """Return True if all operations are complete; the requests become null then, else stay as they are.
+
+        If not all are complete, other ranks run once before a second test.
+
+        Args:
+            requests: the requests; null ones are complete.
+            statuses: filled with one status per request if all are complete; None: not wanted.
+        """
         return cls.testall(requests, statuses)[0]
 
     @classmethod

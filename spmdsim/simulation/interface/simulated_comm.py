@@ -227,6 +227,16 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return call_collective(self, call, name, frame)
 
     def _split_by_color(self, color: int, key: int, name: str, frame: Any) -> Any:
+        """Return this rank's communicator of the ranks with equal color; COMM_NULL for UNDEFINED.
+
+        All ranks must call it; it blocks until they have.
+
+        Args:
+            color: the color, which is not checked.
+            key: ranks are ordered by key, then by old rank.
+            name: name of the method, such as "Split".
+            frame: the caller's frame, to find the line of the call.
+        """
         state = self._agree(name, (color, key), _partition, frame)
         return COMM_NULL if state is None else Intracomm.make(state[0], state[1], self._task)
 
@@ -262,7 +272,10 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
 
     def Dup(self, info: Any = None) -> Any:
-        """Create a communicator of all ranks, whose messages are separate."""
+        """Create a communicator of all ranks, whose messages are separate; a grid stays a grid.
+
+        All ranks must call it; it blocks until they have. Attributes are not copied. ``info`` is not used.
+        """
         return self._copy("Dup", _frame(1))
 
     def Clone(self) -> Any:
@@ -303,7 +316,13 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     Disconnect = Free
 
     def _disable(self, reason: str, fatal: bool = False) -> None:
-        """Make every further use of this handle fail; ``fatal`` ends the run instead of raising an MPI error."""
+        """Make every further use of this handle fail.
+
+        Args:
+            reason: the text of the error.
+            fatal: True if a use ends the run with a finding; False if it raises an MPI error and the handle equals
+                COMM_NULL.
+        """
         self.__dict__["_reason"] = (reason, fatal, self.__class__)
         if not fatal:
             del self.__dict__["_shared"]  # it now equals COMM_NULL
@@ -324,7 +343,11 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         raise self._scheduler.fail(problem)
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return a predefined attribute or one of the program; None if it is not set."""
+        """Return a predefined attribute or one of the program; None if it is not set.
+
+        Predefined are TAG_UB, WTIME_IS_GLOBAL and UNIVERSE_SIZE, which is the size of this communicator. ``keyval``
+        is the key.
+        """
         world = {c.TAG_UB: c.TAG_UB_VALUE, c.WTIME_IS_GLOBAL: True, c.UNIVERSE_SIZE: self.size}
         return self._attributes.get(keyval, world.get(keyval))
 
@@ -344,7 +367,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         """Do nothing: errors always raise exceptions."""
 
     def Attach_buffer(self, buf: Any) -> None:
-        """Attach memory for buffered sends."""
+        """Attach memory for buffered sends of this rank, on all its communicators; see ``MPI.Attach_buffer``."""
         self._task.attach(buf)
 
     def Detach_buffer(self) -> Any:

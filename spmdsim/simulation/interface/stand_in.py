@@ -237,7 +237,13 @@ class StandIn:
         return ("spmdsim", (0, 0, 0))
 
     def Attach_buffer(self, buf: Any) -> None:
-        """Attach memory for buffered sends."""
+        """Attach memory for buffered sends of the running rank.
+
+        Its bytes are a limit for each single send. The memory itself is not used.
+
+        Args:
+            buf: an object with memory; None: no limit.
+        """
         _task().attach(buf)
 
     def Detach_buffer(self) -> Any:
@@ -248,7 +254,7 @@ class StandIn:
         """Do nothing: profiling is not simulated."""
 
     def Alloc_mem(self, size: int, info: Any = None) -> bytearray:
-        """Allocate memory for messages."""
+        """Return a new bytearray of ``size`` bytes; ``info`` is not used."""
         return bytearray(size)
 
     def Free_mem(self, mem: Any) -> None:
