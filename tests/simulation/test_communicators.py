@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.simulation import simulate
+from spmdsim.simulation import SimulationError, simulate
 
 pytest.importorskip("greenlet")
 
@@ -152,6 +152,18 @@ def test_neighbours_swap_sides() -> None:
             assert received == [10 * left + 1, 10 * right]
             assert every == [left, right]
             assert objects == [("to right", left), ("to left", right)]
+
+
+def test_blocks_of_neighbours_must_fit() -> None:
+    def program(comm: Any) -> None:
+        ring = comm.Create_cart([comm.size], periods=[True])
+        sent = np.zeros(4 if comm.rank == 1 else 2)
+        ring.Neighbor_alltoall(sent, np.zeros(2))
+
+    with pytest.raises(
+        SimulationError, match="rank 1 sends 2 × float64 to rank 0, which expects 1 × float64"
+    ):
+        run(program, 3)
 
 
 @pytest.mark.parametrize(

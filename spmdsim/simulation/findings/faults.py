@@ -321,8 +321,8 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
     """Return the error on the first block whose ends differ in size or type, or None.
 
-    Its kind is "collective_mismatch". The ends are the sender and the receiver. Blocks without bytes are equal. BYTE and PACKED match every type of
-    equal size. Only gathers, scatters, all-gathers and all-to-alls are compared.
+    Its kind is "collective_mismatch". The ends are the sender and the receiver. Blocks without bytes are equal. BYTE and PACKED
+    match every type of equal size. Reductions and broadcasts are not compared.
 
     Args:
         shared: the state of the communicator.
@@ -350,8 +350,8 @@ def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem |
 def _pair_blocks(calls: list[CollectiveCall]) -> Any:
     """Return an iterable of (sending call, receiving call, sent block, receive buffer).
 
-    It has every block of a collective. Only gathers, scatters, all-gathers and all-to-alls move whole blocks; other
-    collectives give an empty tuple. A rank without receive buffers is left out.
+    It has every block of a collective. Only gathers, scatters, all-gathers, all-to-alls and exchanges with neighbours
+    move whole blocks; other collectives give an empty tuple. A rank without receive buffers is left out.
 
     Args:
         calls: the calls of all ranks, in rank order.
@@ -368,6 +368,14 @@ def _pair_blocks(calls: list[CollectiveCall]) -> Any:
         return ((s, r, s.send[0], r.receive[s.rank]) for r in calls if r.receive for s in calls)
     if rule == "_all_to_all":
         return ((s, r, s.send[r.rank], r.receive[s.rank]) for r in calls if r.receive for s in calls)
+    if rule == "_neighbours":
+        return (
+            (calls[rank], r, calls[rank].send[number], buffer)
+            for r in calls
+            if r.receive
+            for (rank, number), buffer in zip(r.value, r.receive)
+            if rank >= 0
+        )
     return ()
 
 

@@ -94,7 +94,8 @@ class Topocomm(Intracomm):
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive a block of any size from each.
 
-        All ranks of the grid must call it; it blocks until they have. Sizes of sender and receiver are not compared.
+        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that the
+        receiver expects ends the run with a finding.
         The block of a neighbour beyond an edge stays unchanged.
 
         Args:
@@ -130,7 +131,8 @@ class Topocomm(Intracomm):
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size to each neighbour and receive one from each.
 
-        All ranks of the grid must call it; it blocks until they have. Sizes of sender and receiver are not compared.
+        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that the
+        receiver expects ends the run with a finding.
         The block of a neighbour beyond an edge is not sent or changed.
 
         Args:
@@ -148,7 +150,8 @@ class Topocomm(Intracomm):
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size and type to each neighbour and receive one from each.
 
-        All ranks of the grid must call it; it blocks until they have. Sizes of sender and receiver are not compared.
+        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that the
+        receiver expects ends the run with a finding.
         The block of a neighbour beyond an edge is not sent or changed.
 
         Args:
