@@ -376,8 +376,8 @@ def built_in(
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
     """Return a decorator that declares an algorithm of this package.
 
-    The decorator returns the function unchanged. The algorithm's name is the function's name without the collective, and ``about`` is the first line of its docstring, unless
-    it is among ``facts``.
+    The decorator returns the function unchanged. The algorithm's name is the function's name without the collective,
+    and ``about`` is the first line of its docstring, unless it is among ``facts``.
 
     Args:
         collective_name: such as ``"all_reduce"``.

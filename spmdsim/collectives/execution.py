@@ -1,7 +1,7 @@
 """Run the rounds of one rank over any transport that sends and receives arrays, or all ranks in one process.
 
-A round posts its receives, then its sends, then waits for all of them. So nothing relies on a library's buffering, and
-the memory of a message is not changed until the wait is over. In one process, messages are copies between arrays.
+A round posts its receives, then its sends, then waits for all of them. So nothing relies on a library's buffering,
+and the memory of a message is not changed until the wait is over. In one process, messages are copies between arrays.
 """
 
 from __future__ import annotations

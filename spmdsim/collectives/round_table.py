@@ -463,9 +463,9 @@ def _compare_chunks(
 def _order_in_lock_step(table: RoundTable, result: Matching) -> None:
     """Fill ``result`` for a table in which all ranks can run the rounds of one number together.
 
-    The caller has checked that each message is sent and received in rounds of one number. In the order, all ranks start
-    round k before one of them ends it. ``starts`` and ``ends`` number the steps by rounds; ``steps`` counts the rounds
-    in which at least one message travels.
+    The caller has checked that each message is sent and received in rounds of one number. In the order, all ranks
+    start round k before one of them ends it. ``starts`` and ``ends`` number the steps by rounds; ``steps`` counts the
+    rounds in which at least one message travels.
 
     Args:
         table: the rounds.

@@ -114,8 +114,8 @@ def _check_counts(n: int, ranks_per_node: int | None) -> None:
 def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, write: Emit) -> None:
     """Run a program on all ranks to their ends, or until a finding ends the run.
 
-    While it runs, mpi4py, standard output, ``time.sleep`` and ``os._exit`` of this process are replaced. If no finding
-    ended the run, findings on open messages, collectives and requests are added.
+    While it runs, mpi4py, standard output, ``time.sleep`` and ``os._exit`` of this process are replaced. If no
+    finding ended the run, findings on open messages, collectives and requests are added.
 
     Args:
         program: the function or the script's path, as in ``simulate``.
@@ -260,7 +260,8 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
         scheduler: the simulation.
         task: the rank.
         body: runs the program on a rank and returns its result.
-        end: calls the rank's exit functions, also after sys.exit. It is not called after another exception, and returns nothing.
+        end: calls the rank's exit functions, also after sys.exit. It is not called after another exception, and
+            returns nothing.
     """
     try:
         try:
@@ -322,8 +323,8 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
 def _describe_exception(task: Task, error: BaseException) -> Problem:
     """Return the finding on an exception of the program.
 
-    Its kind is "exception"; its details are a traceback of the user's frames only. A MemoryError has a hint on the memory limit, if there is one. Errors of
-    MPI are named without their Python class.
+    Its kind is "exception"; its details are a traceback of the user's frames only. A MemoryError has a hint on the
+    memory limit, if there is one. Errors of MPI are named without their Python class.
 
     Args:
         task: the rank that raised it.

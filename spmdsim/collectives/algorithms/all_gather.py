@@ -29,9 +29,9 @@ def ring(rank: int, size: int) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks gathered so far with partners at distance 1, 2, 4 and so on.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. The partner is r^k; both own the aligned group of k blocks
-    around them. Beyond a power of two, ranks form pairs first: the even rank sends its block, and gets all others at
-    the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The partner is r^k; both own the
+    aligned group of k blocks around them. Beyond a power of two, ranks form pairs first: the even rank sends its
+    block, and gets all others at the end.
     """
     fold = Fold.of(size)
 
@@ -52,12 +52,12 @@ def _before(rank: int, fold: Fold) -> Rounds:
 def _after(rank: int, size: int, fold: Fold) -> Rounds:
     """Yield the round in which ranks that dropped out get all other blocks from their partners.
 
-    No round is yielded without pairs.
+    The partner of a rank is ``rank ^ 1``. No round is yielded without pairs.
 
     Args:
         rank: the rank whose round is yielded.
         size: the number of ranks, and of blocks.
-        fold: the pairs.
+        fold: the pairs, of which one rank dropped out.
     """
     if fold.extra:
         missing_there = [block for block in range(size) if block != rank ^ 1]
@@ -71,8 +71,8 @@ def _after(rank: int, size: int, fold: Fold) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. A rank with k blocks sends the first min(k, n-k) to r-k and
-    receives as many from r+k. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank with k blocks sends the first
+    min(k, n-k) to r-k and receives as many from r+k. Block b is chunk b.
     """
     for k in doublings(size):
         count = min(k, size - k)
@@ -86,9 +86,9 @@ def bruck(rank: int, size: int) -> Rounds:
 def neighbor_exchange(rank: int, size: int) -> Rounds:
     """Send two blocks per round to alternating neighbours.
 
-    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. A rank swaps blocks with its pair partner,
-    then sends the newest two blocks to the other side in each round. With an odd number of ranks, the first one
-    leaves its block to the second, which takes part for both.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. A rank swaps blocks
+    with its pair partner, then sends the newest two blocks to the other side in each round. With an odd number of
+    ranks, the first one leaves its block to the second, which takes part for both.
     """
     if size == 1:
         return
@@ -109,7 +109,7 @@ def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
 
     Args:
         new: the number of the rank among the survivors.
-        fold: the fold; the number of survivors is even.
+        fold: the fold, which leaves an even number of ranks, the survivors.
     """
     size, sign = fold.power, 1 if new % 2 == 0 else -1
     neighbours = ((new + sign) % size, (new - sign) % size)
@@ -132,8 +132,8 @@ def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
 def sparbit(rank: int, size: int) -> Rounds:
     """Send down a binomial tree from every rank at once, farthest first; no final rotation of blocks.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. At distance d a rank has blocks r, r-2d, r-4d, ... and sends
-    to r+d as many of them as are missing there. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. At distance d a rank has blocks r,
+    r-2d, r-4d, ... and sends to r+d as many of them as are missing there. Block b is chunk b.
     """
     owned = 1
     for distance in reversed(list(doublings(size))):

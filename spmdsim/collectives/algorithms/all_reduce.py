@@ -107,8 +107,9 @@ def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange whole vectors with partners at distance 1, 2, 4 and so on.
 
-    Yields the rounds of ``rank`` among ``size`` ranks; the vector is one chunk. If the rank count is no power of two,
-    pairs fold first; the odd rank of a pair survives. The order of the ranks is kept.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; the vector is one chunk. If the rank
+    count is no power of two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and
+    gets the result at the end. The order of the ranks is kept.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(1))
@@ -151,8 +152,9 @@ def halving_range(new: int, steps: int, power: int) -> range:
 def halve(rank: int, fold: Fold) -> Rounds:
     """Yield a reduce_scatter among a fold's survivors by recursive halving, at distances 1, 2, 4, ...
 
-    There are as many chunks as survivors. A survivor ends with the chunk whose number is its own new number with the
-    bits reversed. A received value is the left operand. Dropped ranks idle.
+    A fold pairs ranks until a power of two survives; the other ranks idle here. There are as many chunks as
+    survivors. A survivor ends with the chunk whose number is its own new number with the bits reversed. A received
+    value is the left operand.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -170,7 +172,7 @@ def halve(rank: int, fold: Fold) -> Rounds:
 def double(rank: int, fold: Fold) -> Rounds:
     """Yield the rounds of an all_gather that reverses :func:`halve`, largest distance first.
 
-    Dropped ranks idle.
+    At its end each survivor of the fold has all chunks. Dropped ranks idle.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -196,8 +198,9 @@ def double(rank: int, fold: Fold) -> Rounds:
 def rabenseifner(rank: int, size: int) -> Rounds:
     """Recursive halving (distance 1 first), then recursive doubling back; MPICH's fold.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. The vector has as many chunks as survivors, the largest power
-    of two of ranks. MPICH folds with the whole vector, and the odd rank of a pair survives.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has as many chunks as the
+    largest power of two of ranks. If there are more ranks, the first ones form pairs (MPICH's fold): the even rank
+    sends its whole vector to the odd one, idles, and gets the result at the end.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(fold.power))
@@ -218,8 +221,9 @@ def rabenseifner(rank: int, size: int) -> Rounds:
 def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     """Run Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. The vector has as many chunks as survivors, the largest power
-    of two of ranks.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has as many chunks as the
+    largest power of two of ranks. If there are more ranks, the first ones form pairs: they swap and reduce halves,
+    the odd rank sends its half to the even one, idles, and gets the result at the end.
     """
     fold = Fold.of(size, survivor=0)
     lower, upper = range(fold.power // 2), range(fold.power // 2, fold.power)
@@ -245,8 +249,9 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
 def all_gather_reduce(rank: int, size: int) -> Rounds:
     """Send all vectors to all ranks; each rank then reduces them in rank order.
 
-    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. Rank j's vector is stored in scratch chunk
-    1 + j until all have arrived. Then, in one round without messages, chunk 0 becomes the result.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. Rank j's vector is
+    stored in scratch chunk 1 + j until all have arrived. Then, in one round without messages, chunk 0 becomes the
+    result.
     """
     for i in range(1, size):
         yield [send((rank + i) % size, 0), recv((rank - i) % size, 1 + (rank - i) % size)]
@@ -324,9 +329,9 @@ def bit_tree_depth(rank: int, size: int) -> int:
 def double_binary_tree(rank: int, size: int) -> Rounds:
     """Send each half of the vector up and down its own binary tree (NCCL).
 
-    Yields the rounds of ``rank`` among ``size`` ranks. Half t of the vector is chunk t. An inner rank of one tree is
-    a leaf of the other. All ranks of one depth send in one round: the deepest first on the way up, the root first on
-    the way down.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Half t of the vector is chunk t. An
+    inner rank of one tree is a leaf of the other. All ranks of one depth send in one round: the deepest first on the
+    way up, the root first on the way down.
     """
     deepest = (size - 1).bit_length()
     for level in range(deepest, 0, -1):

@@ -66,8 +66,9 @@ def linear(rank: int, size: int) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Move blocks along the binary digits of their distance, in ceil(log2 n) rounds.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. Round k moves all blocks whose remaining distance, destination
-    minus source, has bit k set, in one message to r + 2^k. A block may pass other ranks.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Round k moves all blocks whose
+    remaining distance, destination minus source, has bit k set, in one message to r + 2^k. A block may pass other
+    ranks.
     """
     for k in doublings(size):
         distances = [j for j in range(size) if j & k]

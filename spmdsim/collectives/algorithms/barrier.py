@@ -26,8 +26,8 @@ def dissemination(rank: int, size: int) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange with partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. p is the largest power of two that is at most ``size``. Rank r
-    >= p sends to r - p first, and waits for its message at the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. p is the largest power of two that is
+    at most ``size``. Rank r >= p sends to r - p first, and waits for its message at the end.
     """
     power = power_below(size)
     extra = size - power
@@ -48,7 +48,8 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 def tree(rank: int, size: int) -> Rounds:
     """Send up the binomial tree to rank 0 and down again.
 
-    Yields the rounds of ``rank`` among ``size`` ranks: a binomial gather and a binomial broadcast of empty messages.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks: a binomial gather and a binomial
+    broadcast of empty messages.
     """
 
     def receive(peer: int, distance: int) -> Instruction:
@@ -75,8 +76,8 @@ def linear(rank: int, size: int) -> Rounds:
 def double_ring(rank: int, size: int) -> Rounds:
     """Send a token around the ring twice.
 
-    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. In round i only ranks i and i + 1, modulo
-    ``size``, have a message. The first lap collects, the second releases.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In round i only
+    ranks i and i + 1, modulo ``size``, have a message. The first lap collects, the second releases.
     """
     for step in range(2 * size if size > 1 else 0):
         holder = step % size

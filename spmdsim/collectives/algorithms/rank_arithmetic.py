@@ -63,7 +63,13 @@ class Fold(NamedTuple):
     def pair_round(self, rank: int, survivor: list[Instruction], dropped: list[Instruction]) -> Rounds:
         """Yield the round of pairs: ``survivor`` on the rank that survives, else ``dropped``.
 
-        The round of a rank without a partner is empty. Without pairs no round is yielded.
+        One rank of a pair survives, the other drops out. The round of a rank without a partner is empty. Without
+        pairs no round is yielded.
+
+        Args:
+            rank: the rank whose round is yielded.
+            survivor: the instructions of a rank that survives.
+            dropped: the instructions of a rank that drops out.
         """
         if self.extra:
             yield [] if not self.is_paired(rank) else survivor if self.survives(rank) else dropped
@@ -71,10 +77,11 @@ class Fold(NamedTuple):
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
         """Yield one round per distance, in which survivors exchange with one at that distance.
 
-        The distance is the exclusive-or of their new numbers. Ranks that dropped out are idle (``[]``).
+        Survivors are the ranks that have not dropped out of a pair; they have new numbers. The distance is the
+        exclusive-or of their new numbers. Ranks that dropped out are idle (``[]``).
 
         Args:
-            rank: the rank.
+            rank: the rank whose rounds are yielded.
             distances: the distance of each round; powers of two below the number of survivors.
             exchange: ``exchange(peer, new, new_of_peer, distance)`` returns the instructions of a survivor. ``peer``
                 is the peer's rank; the other two numbers are the survivors' new numbers.
@@ -124,8 +131,8 @@ def ring_rounds(
 ) -> Rounds:
     """Yield the rounds of a rank in a ring, one less than the ring has ranks.
 
-    In each round, the rank sends a chunk to the right and receives the chunk before it, modulo ``size``, from the left.
-    The received chunk is sent in the next round.
+    In each round, the rank sends a chunk to the right and receives the chunk before it, modulo ``size``, from the
+    left. The received chunk is sent in the next round.
 
     Args:
         right: the right neighbour.

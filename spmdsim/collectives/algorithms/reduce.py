@@ -218,10 +218,10 @@ def rabenseifner(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def _rabenseifner(rank: int, size: int) -> Rounds:
-    """Yield the rounds of Rabenseifner's reduce to rank 0.
+    """Yield the rounds of Rabenseifner's reduce to rank 0: halving, then a binomial gather.
 
-    They fold, halve recursively, and gather by a binomial tree. The vector has as many chunks as survivors, the
-    largest power of two of ranks. The even rank of a folded pair survives.
+    The vector has as many chunks as the largest power of two of ranks. If there are more ranks, the first ones form
+    pairs: the odd rank sends its vector to the even one and idles.
 
     Args:
         rank: the rank whose rounds are yielded.

@@ -51,12 +51,13 @@ def _fold_and_exchange(
 ) -> Rounds:
     """Yield rounds in which survivors of a fold exchange and reduce blocks at given distances.
 
-    First, dropped ranks send their vectors to their neighbours, which reduce them. With a fold, survivors have two
-    blocks each and give their dropped neighbour its own at the end. Block b is chunk b, and belongs to rank b.
+    A fold pairs ranks until a power of two survives. First, the dropped rank of each pair sends its vector to the
+    survivor, which reduces it. At the end each survivor has two blocks, and gives the dropped rank its own. Block b
+    is chunk b, and belongs to rank b.
 
     Args:
         rank: the rank whose rounds are yielded.
-        fold: the fold.
+        fold: the fold; without pairs no rank drops out.
         size: the number of ranks.
         distances: the distances between survivors, one round each.
         exchanged: called with the own new number, the peer's new number and the distance; returns two lists of
@@ -85,9 +86,10 @@ def _fold_and_exchange(
 def recursive_halving(rank: int, size: int) -> Rounds:
     """Send the half on the partner's side, farthest partner first.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. A survivor of the fold sends the blocks of the partner's half
-    of its range, and reduces those of its own half. If the rank count is no power of two, pairs fold first, and the
-    dropped even rank gets its block at the end. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank sends the blocks of the
+    partner's half of its range, and reduces those of its own half. Block b is chunk b. If the rank count is no power
+    of two, the first ranks form
+    pairs: the even rank sends its vector to the odd one, idles, and gets its block at the end.
     """
     fold = Fold.of(size)
 
@@ -109,9 +111,10 @@ def recursive_halving(rank: int, size: int) -> Rounds:
 def butterfly(rank: int, size: int) -> Rounds:
     """Halving with distance 1 first on blocks in bit-reversed order; keeps the order of the ranks.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. This is Traff's butterfly: before step j a survivor works on
-    blocks that agree with it in j low bits. If the rank count is no power of two, pairs fold first. Block b is chunk
-    b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. This is Traff's butterfly: before step
+    j a rank works on blocks that agree with it in j low bits. Block b is chunk b. If the rank count is no power of
+    two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at the
+    end.
     """
     fold = Fold.of(size)
 
@@ -140,9 +143,10 @@ def _strided(fold: Fold, owner: int, stride: int) -> range | tuple[int, ...]:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks.
 
-    Yields the rounds of ``rank`` among ``size`` ranks. Before step j a survivor has partial sums over its aligned
-    group of 2**j survivors. It sends those for blocks outside of this group, and reduces those outside of the
-    partner's group. If the rank count is no power of two, pairs fold first. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Before step j a rank has partial sums
+    over its aligned group of 2**j ranks. It sends those for blocks outside of this group, and reduces those outside
+    of the partner's group. Block b is chunk b. If the rank count is no power of two, the first ranks form pairs: the
+    even rank sends its vector to the odd one, idles, and gets its block at the end.
     """
     fold = Fold.of(size)
 

@@ -87,8 +87,9 @@ def scan_linear(rank: int, size: int) -> Rounds:
 def exscan_linear(rank: int, size: int) -> Rounds:
     """Wait for the sum of the ranks before, and send it on with the own vector.
 
-    Yields the rounds of ``rank`` among ``size`` ranks; none for one rank. In the first, the own vector is copied to
-    scratch chunk 1, the sum that is sent on. Later, one pair of ranks after the other has a message.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In the first, the
+    own vector is copied to scratch chunk 1, the sum that is sent on. Later, one pair of ranks after the other has a
+    message.
     """
     if size > 1:
         yield [copy(0, 1)]

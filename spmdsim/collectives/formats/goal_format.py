@@ -1,7 +1,7 @@
 """GOAL, the text format of the LogGOPSim simulator: write schedules, read any program.
 
-A GOAL file has operations per rank (``send``, ``recv``, ``calc``) and the operations that each requires. It carries no
-data, so a file that is read can be simulated but not verified.
+A GOAL file has operations per rank (``send``, ``recv``, ``calc``) and the operations that each requires. It carries
+no data, so a file that is read can be simulated but not verified.
 """
 
 from __future__ import annotations

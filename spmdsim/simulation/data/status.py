@@ -62,7 +62,8 @@ class Status:
     def Get_elements(self, datatype: Datatype) -> int:
         """Return the number of basic elements of a datatype in the message.
 
-        It is UNDEFINED if the message does not have a whole number of elements. A pair is one element, as in Open MPI.
+        It is UNDEFINED if the message does not have a whole number of elements. A pair is one element, as in Open
+        MPI.
         """
         size = count_data_bytes(datatype.dtype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED

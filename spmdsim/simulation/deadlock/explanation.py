@@ -56,11 +56,11 @@ class Relief:
     def report_received(self, scheduler: Scheduler, message: Message) -> None:
         """Add the warning "needs_buffering", because a rank has received a released message now.
 
-        From now on the simulation buffers messages of this call site at once, without a stall. Only the first one of
-        a call site is reported.
+        A released message is one that the simulation buffered when no rank could continue. From now on messages of
+        this call site are buffered at once. Only the first one of a call site is reported.
 
         Args:
-            scheduler: the simulation.
+            scheduler: the simulation, to whose problems the warning is added.
             message: the released message.
         """
         key = site_key(message.site)
@@ -72,11 +72,12 @@ class Relief:
     def report_complete(self, scheduler: Scheduler, call: CollectiveCall) -> None:
         """Add the warning "early_leave", because all ranks have called a collective that a rank left early.
 
-        Only the first one of a call site is reported.
+        The simulation let the rank leave it when no rank could continue. Only the first one of a call site is
+        reported.
 
         Args:
-            scheduler: the simulation.
-            call: the released call.
+            scheduler: the simulation, to whose problems the warning is added.
+            call: the call of this rank.
         """
         location = place_of(call.task.rank, call.name, call.site)
         text = (
@@ -89,6 +90,9 @@ class Relief:
         self, scheduler: Scheduler, kind: str, operation: Any, location: ProgramPlace, text: str
     ) -> None:
         """Add a warning about the released operations of one call site; later ones of this kind are ignored.
+
+        A released operation was completed without an answer, when no rank could continue. Operations of other call
+        sites that were released with it are counted by their ranks.
 
         Args:
             scheduler: the simulation, which stores the warning.
@@ -110,7 +114,8 @@ class Relief:
     def _waiting_words(self, location: ProgramPlace, operation: Any, ranks: list[int]) -> str:
         """Return the clause on the ranks that would wait forever without the release.
 
-        An example: "ranks 0..1 wait for each other (0 → 1 → 0)".
+        A release completes an operation without an answer, when no rank can continue. An example: "ranks 0, 1 wait
+        for each other (0 → 1 → 0)".
 
         Args:
             location: the place of the operation, with its rank.
@@ -208,8 +213,8 @@ def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> Non
 
     Args:
         scheduler: the simulation.
-        operations: messages and collective calls.
-        relief: stored in each operation, to warn when it is answered later.
+        operations: messages and collective calls of blocked ranks.
+        relief: the common record of these operations, stored in each, to warn when it is answered later.
     """
     for operation in operations:
         operation.relief = relief
@@ -415,8 +420,9 @@ def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | 
 def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
     """Return a clause on a message with another tag or communicator that a receive may mean.
 
-    It is the first message of the awaited source in a mailbox of the rank. Empty if there is none, or if
-    ``operation`` is no receive.
+    It is the first such message of the awaited source in a mailbox of the rank. Empty if there is none, or if
+    ``operation`` is no receive. An example: "but the message that rank 1 sent it with send at a.py:5 has tag 7, not
+    0".
 
     Args:
         scheduler: the simulation, with all communicators.
@@ -484,6 +490,8 @@ def _describe_cycle_lag(task: Task) -> str:
 
 def _explain_polling(graph: WaitGraph) -> Problem:
     """Return the finding on a rank that tests repeatedly for an event that cannot happen.
+
+    It is an error "deadlock", which names what the rank tests in which line.
 
     Args:
         graph: the blocked ranks; the first one is described.

@@ -237,9 +237,9 @@ class Isolation:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of a module that every rank loads for itself, or None.
 
-        None if ranks share the module or it does not exist. Python calls this method for each module that is not in ``sys.modules``, because the object is in
-        ``sys.meta_path``. Extension modules are shared, because Python cannot load them twice. Each rank's copy of
-        ``random`` is seeded with the simulation's seed and the rank.
+        None if ranks share the module or it does not exist. Python calls this method for each module that is not in
+        ``sys.modules``, because the object is in ``sys.meta_path``. Extension modules are shared, because Python
+        cannot load them twice. Each rank's copy of ``random`` is seeded with the simulation's seed and the rank.
 
         Args:
             name: the dotted name of the module.

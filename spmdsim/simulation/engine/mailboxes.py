@@ -297,8 +297,8 @@ class Mailbox:
         Args:
             source: rank or ANY_SOURCE.
             tag: number or ANY_TAG.
-            random: generator that draws one of the sources that have such a message; None takes the first message that
-                arrived.
+            random: generator that draws one of the sources that have such a message; None takes the first message
+                that arrived.
         """
         if source != ANY_SOURCE:
             return _first_with_tag(self.arrived.get(source), tag)

@@ -242,7 +242,8 @@ def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
 def _is_installed(location: str) -> bool:
     """Return True for a file in the folder of an installed package.
 
-    These are site-packages, dist-packages and folders with the metadata of ``pip --target``. Metadata are entries with the ending ``.dist-info`` in the folder of the file.
+    These are site-packages, dist-packages and folders with the metadata of ``pip --target``. Metadata are entries
+    with the ending ``.dist-info`` in the folder of the file.
 
     Args:
         location: path of a module's file or of a package's folder. False if it is inside an archive.
@@ -359,7 +360,8 @@ def _read_archive(location: str) -> Iterator[bytes]:
 def _names_mpi(source: bytes) -> bool:
     """Return True if a file imports mpi4py anywhere.
 
-    A string with its name, or with code that imports it, counts. Docstrings and other texts that are statements do not count. A file that cannot be parsed but has the word counts.
+    A string with its name, or with code that imports it, counts. Docstrings and other texts that are statements do
+    not count. A file that cannot be parsed but has the word counts.
 
     Args:
         source: content of a source or compiled file.
@@ -472,8 +474,8 @@ class Variables:
     ) -> dict[Any, Any]:
         """Return a rank's own values of variables as {key: value}.
 
-        Variables whose value ranks share are left out. Own values stand for the real MPI module and communicators, and for modules, functions and classes that each
-        rank loads.
+        Variables whose value ranks share are left out. Own values stand for the real MPI module and communicators,
+        and for modules, functions and classes that each rank loads.
 
         Args:
             task: the rank.
@@ -526,8 +528,9 @@ class Variables:
     def _own_module_value(self, value: Any) -> Any:
         """Return this rank's copy of a module, function or class; None if ranks share it.
 
-        Only modules in ``replaced`` have copies; the running rank's copy is imported if necessary. A function or
-        class must be reachable in its module by its qualified name.
+        Only modules in ``replaced`` have copies: those loaded before the simulation that each rank loads again. The
+        running rank's copy is imported if necessary. A function or class must be reachable in its module by its
+        qualified name.
 
         Args:
             value: the value of a variable in the process.

@@ -349,8 +349,8 @@ class Scheduler:
     def switch_to_next(self, task: Task) -> None:
         """Run the next ready rank; return when ``task`` is ready again and runs.
 
-        The hub chooses the next rank if there is a seed, if no rank is ready, or if some ranks have not started. A
-        call from another thread than the simulation's ends the run with a finding.
+        The hub, the scheduler's own loop, chooses the next rank if there is a seed, if no rank is ready, or if some
+        ranks have not started. A call from another thread than the simulation's ends the run with a finding.
 
         Args:
             task: the running rank.
@@ -368,7 +368,7 @@ class Scheduler:
             following.switch()
 
     def _to_hub(self, task: Task) -> None:
-        """Switch to the hub; while the run closes, raise the exit exception instead.
+        """Switch to the hub, the scheduler's own loop; while the run closes, raise the exit exception.
 
         A rank that catches `MOST_EXITS` exit exceptions is suspended for ever.
 

@@ -210,8 +210,9 @@ _PHRASES = {
 def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
     """Return the error on the first difference between the calls of a meeting, or None.
 
-    Its kind is "collective_mismatch". A meeting is one collective operation. The names of the calls are compared first, then their ``facts``, which must
-    be equal on all ranks, in the order of the first call's. Only ranks that have arrived are compared.
+    Its kind is "collective_mismatch". A meeting is one collective operation. The names of the calls are compared
+    first, then their ``facts``, which must be equal on all ranks, in the order of the first call's. Only ranks that
+    have arrived are compared.
 
     Args:
         shared: the state of the communicator.
@@ -321,8 +322,8 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
     """Return the error on the first block whose ends differ in size or type, or None.
 
-    Its kind is "collective_mismatch". The ends are the sender and the receiver. Blocks without bytes are equal. BYTE and PACKED
-    match every type of equal size. Reductions and broadcasts are not compared.
+    Its kind is "collective_mismatch". The ends are the sender and the receiver. Blocks without bytes are equal. BYTE
+    and PACKED match every type of equal size. Reductions and broadcasts are not compared.
 
     Args:
         shared: the state of the communicator.

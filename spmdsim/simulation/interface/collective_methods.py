@@ -418,8 +418,8 @@ def _first_elements(buffer: MessageBuffer, count: int) -> MessageBuffer:
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
     """Reduce all ranks' vectors element by element to the root, in rank order.
 
-    All ranks must call it. ``Reduce`` blocks; ``Ireduce`` returns a request and ``Reduce_init`` a persistent one. Roots, operations, dtypes
-    or counts that differ between ranks end the run with a finding.
+    All ranks must call it. ``Reduce`` blocks; ``Ireduce`` returns a request and ``Reduce_init`` a persistent one.
+    Roots, operations, dtypes or counts that differ between ranks end the run with a finding.
 
     Args:
         self: the communicator.
@@ -469,8 +469,8 @@ def _reduce_to_all_call(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op
 def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """Reduce all ranks' vectors element by element to all ranks, in rank order.
 
-    All ranks must call it. ``Allreduce`` blocks; ``Iallreduce`` returns a request and ``Allreduce_init`` a persistent one. Operations, dtypes
-    or counts that differ between ranks end the run with a finding.
+    All ranks must call it. ``Allreduce`` blocks; ``Iallreduce`` returns a request and ``Allreduce_init`` a persistent
+    one. Operations, dtypes or counts that differ between ranks end the run with a finding.
 
     Args:
         self: the communicator.
@@ -579,9 +579,9 @@ def Reduce_scatter(
 ) -> CollectiveCall:
     """Reduce all ranks' vectors element by element; give each rank a block of the result.
 
-    All ranks must call it. Rank r gets ``recvcounts[r]`` elements. Blocks are consecutive, in rank order. ``Reduce_scatter`` blocks; ``Ireduce_scatter``
-    returns a request and ``Reduce_scatter_init`` a persistent one. Operations, dtypes, lengths or counts that differ
-    between ranks end the run with a finding.
+    All ranks must call it. Rank r gets ``recvcounts[r]`` elements. Blocks are consecutive, in rank order.
+    ``Reduce_scatter`` blocks; ``Ireduce_scatter`` returns a request and ``Reduce_scatter_init`` a persistent one.
+    Operations, dtypes, lengths or counts that differ between ranks end the run with a finding.
 
     Args:
         self: the communicator.
@@ -635,7 +635,8 @@ def barrier(self: Any) -> CollectiveCall:
 def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
     """Send the root's object to all ranks, and return it.
 
-    All ranks must call it; it blocks until they have. The root gets its own object, the other ranks copies. Roots that differ between ranks end the run with a finding.
+    All ranks must call it; it blocks until they have. The root gets its own object, the other ranks copies. Roots
+    that differ between ranks end the run with a finding.
 
     Args:
         self: the communicator.

@@ -32,9 +32,10 @@ class Topocomm(Intracomm):
     def _neighbours(self) -> list[tuple[int, int]]:
         """Return a pair (neighbour, slot) for each neighbour of this rank.
 
-        Neighbours are the previous and the next rank in each dimension. Pairs are in the order of dimensions, the previous rank first. The slot is the position of the block for this
-        rank in the neighbour's send buffer: the block of dimension d is 2 d + 1 for a previous rank and 2 d for a
-        next one. A neighbour beyond an edge is PROC_NULL.
+        Neighbours are the previous and the next rank in each dimension. Pairs are in the order of dimensions, the
+        previous rank first. The slot is the position of the block for this rank in the neighbour's send buffer: the
+        block of dimension d is 2 d + 1 for a previous rank and 2 d for a next one. A neighbour beyond an edge is
+        PROC_NULL.
         """
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
@@ -78,8 +79,8 @@ class Topocomm(Intracomm):
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive one from each.
 
-        All ranks of the grid must call it; it blocks until they have. Neighbours are the previous and the next rank in dimension 0, then in
-        dimension 1, and so on. The block of a neighbour beyond an edge stays unchanged.
+        All ranks of the grid must call it; it blocks until they have. Neighbours are the previous and the next rank
+        in dimension 0, then in dimension 1, and so on. The block of a neighbour beyond an edge stays unchanged.
 
         Args:
             sendbuf: the block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
@@ -94,9 +95,8 @@ class Topocomm(Intracomm):
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive a block of any size from each.
 
-        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that the
-        receiver expects ends the run with a finding.
-        The block of a neighbour beyond an edge stays unchanged.
+        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that
+        the receiver expects ends the run with a finding. The block of a neighbour beyond an edge stays unchanged.
 
         Args:
             sendbuf: the block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
@@ -131,9 +131,9 @@ class Topocomm(Intracomm):
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size to each neighbour and receive one from each.
 
-        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that the
-        receiver expects ends the run with a finding.
-        The block of a neighbour beyond an edge is not sent or changed.
+        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that
+        the receiver expects ends the run with a finding. The block of a neighbour beyond an edge is not sent or
+        changed.
 
         Args:
             sendbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per neighbour;
@@ -150,9 +150,9 @@ class Topocomm(Intracomm):
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size and type to each neighbour and receive one from each.
 
-        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that the
-        receiver expects ends the run with a finding.
-        The block of a neighbour beyond an edge is not sent or changed.
+        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that
+        the receiver expects ends the run with a finding. The block of a neighbour beyond an edge is not sent or
+        changed.
 
         Args:
             sendbuf: ``[array, counts, displacements, datatypes]`` with one count, one displacement in bytes and one
@@ -326,8 +326,8 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     """Return a communicator of the first ranks of ``comm``, which form a grid.
 
-    Other ranks get COMM_NULL. It blocks until all ranks of ``comm`` have called. The dims of rank 0's call are used for all ranks; equal dims
-    are not checked.
+    Other ranks get COMM_NULL. It blocks until all ranks of ``comm`` have called. The dims of rank 0's call are used
+    for all ranks; equal dims are not checked.
 
     Args:
         comm: a communicator; all its ranks call the function.
@@ -374,7 +374,8 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
         dims: number of dimensions, or a list of extents in which 0 stands for an extent to choose.
 
     Raises:
-        MPIError: If ``nnodes`` is below 1, or not a multiple of the fixed extents, or not their product if all are fixed.
+        MPIError: If ``nnodes`` is below 1, or not a multiple of the fixed extents, or not their product if all are
+            fixed.
 
     >>> Compute_dims(12, 2), Compute_dims(12, [0, 2])
     ([4, 3], [6, 2])

@@ -363,8 +363,8 @@ class Prequest(Request):
 def take_result(operation: Any, status: Status | None) -> Any:
     """Complete an operation on its rank, and return the received object.
 
-    Advances the rank's clock, writes received data to the buffer and fills the status. Adds a finding if the program changed a buffer since the operation was started. The status of a collective is not
-    filled.
+    Advances the rank's clock, writes received data to the buffer and fills the status. Adds a finding if the program
+    changed a buffer since the operation was started. The status of a collective is not filled.
 
     Args:
         operation: a done `Message`, `Receive` or `CollectiveCall`.

@@ -117,8 +117,9 @@ class StandIn:
     def installed(self) -> Iterator[None]:
         """Replace ``mpi4py`` inside a ``with`` block.
 
-        On entry the real mpi4py and the modules that imported it are removed from ``sys.modules``, so that the program imports them again. On exit they
-        are restored, and modules that imported the stand-in inside the block are removed. Yields None.
+        On entry the real mpi4py and the modules that imported it are removed from ``sys.modules``, so that the
+        program imports them again. On exit they are restored, and modules that imported the stand-in inside the block
+        are removed. Yields None.
         """
         removed = _find_users(sys.modules.get("mpi4py.MPI"))
         for name in removed:
@@ -140,7 +141,8 @@ class StandIn:
     def _lookup(self, name: str) -> Any:
         """Return COMM_WORLD or COMM_SELF of the running rank.
 
-        This is the ``__getattr__`` of the module ``mpi4py.MPI``. If ``rc.initialize`` is off and the rank has not called Init, its COMM_WORLD is a disabled handle.
+        This is the ``__getattr__`` of the module ``mpi4py.MPI``. If ``rc.initialize`` is off and the rank has not
+        called Init, its COMM_WORLD is a disabled handle.
 
         Raises:
             AttributeError: If ``name`` is another name; the text says if it exists in mpi4py but is not simulated.
