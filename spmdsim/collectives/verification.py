@@ -81,9 +81,10 @@ class ScheduleVerdict(ShortRepr):
 def verify(schedule: Schedule) -> ScheduleVerdict:
     """Simulate a schedule on symbols and return the verdict.
 
-    Checks run in this order, and the first ones with findings end it: the form of rounds, matching of messages, each
-    step, the final state, and sizes of local moves. Then ``in_order`` and
-    ``same_tree`` are False, and ``depth`` is 0.
+    Checks run in this order, and the first ones with errors end it: the form of rounds, matching of messages, each
+    step, the final state, and sizes of local copies and reductions. After errors ``in_order`` and ``same_tree`` are
+    False, and ``depth`` is 0. A correct schedule that reduces gets an error if its order is not the declared one, and
+    a warning if ranks combine operands in different trees.
 
     Raises:
         InputError: If the schedule has too many chunks or rounds to be followed one by one.

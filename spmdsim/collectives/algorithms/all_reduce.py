@@ -371,7 +371,7 @@ def _with_global_ranks(rounds: Rounds, first: int, stride: int) -> Rounds:
 
 
 def _pad_rounds(rounds: Rounds, length: int) -> Rounds:
-    """Yield the rounds, then idle rounds up to ``length`` rounds.
+    """Yield the rounds, then idle rounds (``[]``) up to ``length`` rounds; longer ones stay as they are.
 
     So groups of different sizes stay in step.
     """

@@ -202,10 +202,10 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
 def _count_values(elements: int, datatype: Datatype) -> int:
     """Return the number of values in a buffer without a count.
 
-    It is negative if the buffer starts after its end.
+    It is negative if the buffer starts after its end. An extent of 0 counts as 1.
 
     Args:
-        elements: number of its basic elements.
+        elements: number of the buffer's basic elements.
         datatype: the type of the values.
 
     Raises:
@@ -458,7 +458,7 @@ def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: 
         flat: the memory as a 1-D array of the datatype's basic dtype.
         count: number of values.
         start: position of the first value in ``flat``.
-        datatype: the type of the values. A derived type with gaps gives a buffer with the indices of its elements.
+        datatype: the type of the values. A derived type gives a buffer with the indices of its elements.
         order: the order in memory, copied into the buffer.
 
     Raises:

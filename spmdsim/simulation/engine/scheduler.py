@@ -203,10 +203,11 @@ class Scheduler:
             self.ready.append(task)
 
     def run(self) -> None:
-        """Run until every rank has finished, or a finding ends the run.
+        """Run until every rank has finished, a finding ends the run, or ``on_stall`` resolves nothing.
 
         The hub, which is the caller's greenlet, runs here: it starts each rank, and calls ``on_stall`` if no rank can
-        continue or all ranks only test.
+        continue (with "") or all ranks only test (with "relief" or "livelock"). If "relief" resolves nothing, the run
+        continues.
         """
         while True:
             while self.ready and self.failure is None and not self.attention:
@@ -249,8 +250,8 @@ class Scheduler:
     def block(self, waiting: Any) -> None:
         """Suspend the running rank until another rank wakes it.
 
-        The next ready rank runs; without one, the hub, which calls ``on_stall``. A call from another thread than the
-        simulation's ends the run with a finding.
+        The next ready rank runs. Without one, the hub, the scheduler's own loop, calls ``on_stall``. A call from
+        another thread than the simulation's ends the run with a finding.
 
         Args:
             waiting: the operation for which the rank waits, or a ``JointWait`` for several. It is ``task.waiting``
