@@ -44,6 +44,8 @@ class ValuesAndIndices(NamedTuple):
 def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
     """Return rows of a table for a system that gives the parameters other names.
 
+    A row is an operator's function, and perhaps its layer.
+
     ``with_names(TORCH, "roll", axis="dims")`` returns the row of ``roll`` with ``axis`` instead of ``dims``.
 
     Args:
@@ -92,7 +94,7 @@ def extreme_row(name: str, *, tied: bool = False) -> Row:
     - an int: `ValuesAndIndices` along this dim.
     - a tensor (anything else): the elementwise extreme of both. ``keepdim`` is ignored.
 
-    The parameters of the row's function are ``(input, dim=None, keepdim=False)``.
+    The row (an operator's function) has the parameters ``(input, dim=None, keepdim=False)``.
 
     Args:
         name: ``"max"`` or ``"min"``.
@@ -137,8 +139,8 @@ def with_mask_gradient(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool)
 def _deviation_row(function: Callable[..., Any]) -> Row:
     """Return the row of ``std`` or ``var``.
 
-    Its parameters are ``(input, dim=None, unbiased=True, keepdim=False)``. It divides by n - 1, or by n if
-    ``unbiased=False``. ``dim`` None or an empty list reduces over all dims.
+    A row is an operator's function. Its parameters are ``(input, dim=None, unbiased=True, keepdim=False)``. It divides
+    by n - 1, or by n if ``unbiased=False``. ``dim`` None or an empty list reduces over all dims.
 
     Args:
         function: `ops.std` or `ops.var`, which take ``keepdims`` and ``correction`` (the number subtracted from n).
@@ -294,10 +296,10 @@ def _concat(tensors: Any, dim: int = 0) -> Any:
 def _equal_split_row(dim: int) -> Row:
     """Return the row of ``hsplit`` or ``vsplit``.
 
-    The parameters are ``(input, indices_or_sections)``; the result is the list of blocks. An int asks for this number
-    of equal blocks. A list states the indices where blocks end, in ascending order, which is not checked: ``[2, 5]``
-    splits size 6 into ``[0:2]``, ``[2:5]`` and ``[5:6]``. The function raises FunctionError if the int is less than 1
-    or does not divide the size of the dim.
+    A row is an operator's function. Its parameters are ``(input, indices_or_sections)``; it returns the list of blocks.
+    An int asks for this number of equal blocks. A list states the indices where blocks end, in ascending order, which
+    is not checked: ``[2, 5]`` splits size 6 into ``[0:2]``, ``[2:5]`` and ``[5:6]``. The function raises FunctionError
+    if the int is less than 1 or does not divide the size of the dim.
 
     Args:
         dim: the dim to split (1 for ``hsplit``, 0 for ``vsplit``); of a vector, dim 0 is split.

@@ -59,6 +59,8 @@ class Row:
 def same_rows(module: Any, words: str, operands: str = "") -> dict[str, Row]:
     """Return rows of functions whose parameters are the original's, except for their names.
 
+    A row is an operator's function, and perhaps its layer.
+
     Args:
         module: module of this library with the functions.
         words: names, separated by spaces. ``mul=multiply`` renames a function, ``relu:ReLU`` adds a layer.

@@ -187,7 +187,8 @@ class MindSporeModel(PublishedModel):
         """Return the bytes that MindSpore counts for a collective of the forward pass.
 
         They have no weights. They are half of the message of an all_gather or reduce_scatter, twice that of an
-        all_to_all, and the message of others. The class says what the message is. It is 0 for one rank.
+        all_to_all, and the message of others. The message is the whole vector of the group: the gathered result, or
+        what is reduced or exchanged. It is 0 for one rank.
 
         Args:
             collective: name of the collective.

@@ -140,7 +140,7 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     class.
 
     Args:
-        row: the row.
+        row: row of the operator table.
         name: name of the class; empty for the row's.
     """
     name = name or row.cell

@@ -44,8 +44,8 @@ def real_axes(axes: Iterable[str]) -> tuple[str, ...]:
 def device_mesh(mesh: Mesh) -> Mesh:
     """Return the mesh of real devices: a virtual axis (of micro-shards) gets size 1.
 
-    A mesh without virtual axis is returned itself. Device d of the new mesh plays the ranks d * n to d * n + n - 1 of a
-    virtual axis of size n.
+    A micro-shard is one of the n shards that a device computes one after the other. A mesh without virtual axis is
+    returned itself. Device d of the new mesh plays the ranks d * n to d * n + n - 1 of a virtual axis of size n.
 
     Raises:
         LayoutError: If the micro-shards of a device are not adjacent in the rank list.

@@ -170,6 +170,7 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
 
     Raises:
         InputError: If a stride is negative.
+        ValueError: If a stride is 0.
     """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]

@@ -113,8 +113,8 @@ def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """Return the tensor in another layout; gradients pass back to the source.
 
-    All ranks must call it.     ``Partial`` keeps the values on one rank of each group. A variable of a program is laid
-    out when the program runs.
+    All ranks must call it. ``Partial`` keeps the values on one rank of each group. A variable of a program is laid out
+    when the program runs.
 
     Args:
         dist_tensor: a tensor, a parameter (its value is moved) or a variable.

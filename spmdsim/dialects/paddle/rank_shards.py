@@ -33,7 +33,8 @@ def rank_shard(x: CoreTensor) -> Tensor:
 def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -> Any:
     """Return the result of a function, some of whose operands are the ranks' own shards.
 
-    The function gets the global tensors. Tensors of the result that are not replicated are ranks' shards, too.
+    A rank's own shard is a tensor of which the program sees the rank's shard alone. The function gets the global
+    tensors. Tensors of the result that are not replicated are ranks' shards, too.
 
     Args:
         function: the function or the bound method.

@@ -289,8 +289,9 @@ class Program(DialectObject):
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
         """Record a call and return its result; compute it at once as far as it is known.
 
-        Without variables, values are computed. With variables, shapes are computed with each stand-in size, and the
-        result has variables. Training steps with variables compute nothing and return None.
+        Without variables, values are computed. With variables, shapes are computed twice, with each stand-in for a size
+        that a feed decides, and the result has variables. Training steps with variables compute nothing and return
+        None.
 
         Args:
             function: the function.
@@ -337,7 +338,7 @@ class Program(DialectObject):
         without values for them.
 
         Args:
-            x: the result with the first stand-in size; returned unchanged if it is no tensor.
+            x: the result with the first stand-in for sizes that a feed decides; returned unchanged if it is no tensor.
             function: the function or bound method that was called; it names the variable, such as ``relu_0.tmp_0``.
             others: the results with the second stand-in size, from which one is taken; empty without a feed.
             outputs: list to which the key of the result is appended.
@@ -389,7 +390,7 @@ class Program(DialectObject):
         """Return a value of a run with the ``stop_gradient`` that the program set for its variable.
 
         Args:
-            key: number of the variable.
+            key: number of the variable's value in a run.
             x: its value; returned unchanged if the program set no flag, or it is no tensor. With the flag True, the
                 result has no history.
         """
@@ -404,8 +405,8 @@ class Program(DialectObject):
 def _use_stand_in(k: int, world: World, x: Any) -> Any:
     """Return an operand for a calculation of shapes in a world without data.
 
-    A variable becomes its tensor with the ``k``-th stand-in size, a tensor loses its data. The value of a parameter and
-    other operands stay, because parameters remove their data themselves.
+    A variable becomes its tensor with the ``k``-th stand-in for sizes that a feed decides, a tensor loses its data. The
+    value of a parameter and other operands stay, because parameters remove their data themselves.
 
     Args:
         k: 0 or 1, the index in ``STAND_INS``.

@@ -56,8 +56,8 @@ class Recursion:
     def strategies(self) -> tuple[Strategy, ...]:
         """Return one strategy per operator, in the program's order, on the mesh with one axis per step.
 
-        Axis i splits the factor that step i cut; a factor that several steps cut is split by several axes, the first
-        one major.
+        A factor is an index of the operator's rule, such as m, k and n of a product. Axis i splits the factor that step
+        i cut; a factor that several steps cut is split by several axes, the first one major.
         """
         mesh = binary_mesh(self.ranks)
         by_cuts: dict[tuple[str | None, ...], Strategy] = {}
@@ -164,6 +164,8 @@ class CutCosts:
     def costs(self, state: Cuts, pieces: int) -> list[float | None]:
         """Return, per factor, the cost of a cut in elements; None for a cut that is not possible.
 
+        A factor is an index of the operator's rule, such as m, k and n of a product.
+
         See `_cost` for the formula. Costs are cached.
 
         Args:
@@ -179,12 +181,14 @@ class CutCosts:
     def _cost(self, k: int, state: Cuts, pieces: int) -> float | None:
         """Return the cost, in elements, of cutting one factor; None if the cut is not possible.
 
+        A factor is an index of the operator's rule, such as m, k and n of a product.
+
         The cost of a product is the elements of the operands and results that lack the factor, times
-        ``(pieces - 1) / pieces``. Rows cost a tenth of it in version 2.x. Cuts of other operators are free (0). See
-        `_can_cut` for cuts that are not possible.
+        ``(pieces - 1) / pieces``. Rows (factors of operand 0 and the result that another operand lacks) cost a tenth of
+        it in version 2.x. Cuts of other operators are free (0). See `_can_cut` for cuts that are not possible.
 
         Args:
-            k: number of the factor.
+            k: number of the factor in the order of the rule's sizes.
             state: number of blocks per factor so far.
             pieces: number of blocks into which each block of the factor is cut.
         """
@@ -199,11 +203,12 @@ class CutCosts:
     def _can_cut(self, k: int, state: Cuts, pieces: int) -> bool:
         """Return True if the blocks of a factor can be cut further.
 
-        It cannot if it must stay whole, does not divide evenly, or lies inside a factor of its dim that is not cut
-        completely. Version 2.x also never cuts both a reduced and a column factor of one product.
+        It cannot if the rule keeps it whole, or if ``pieces`` does not divide its blocks. A dim may be the product of
+        several factors: a minor one can be cut only when the major ones are cut into blocks of size 1. Version 2.x also
+        never cuts both a reduced and a column factor of one product.
 
         Args:
-            k: number of the factor.
+            k: number of the factor in the order of the rule's sizes.
             state: number of blocks per factor so far.
             pieces: number of blocks into which each block of the factor is cut.
         """
@@ -411,13 +416,16 @@ class _Search:
     def _decide(self, number: int, i: int, around: Cuts, pieces: int) -> tuple[str | None, int]:
         """Cut an operator along the factor of least cost plus charges.
 
+        See `CutCosts.costs` for costs, `_charge_differences` for charges.
+
         Equal sums go to the first factor in ``kind.preference``. Version 2.x may leave a product uncut, at the square
         of the cheapest cost / UNCUT_DIVISOR; any operator stays uncut if no cut is possible.
 
         Args:
             number: number of the operator's state.
             i: index of the operator.
-            around: per link the number of the neighbour's view; -1 if it is not decided in this step.
+            around: per link (see `_list_links`) the number of the neighbour's view; -1 if it is not decided in this
+                step.
             pieces: number of blocks of the cut.
 
         Returns:
@@ -449,7 +457,8 @@ class _Search:
         Args:
             views: number of the view (blocks per dim of a tensor) of each operand and result.
             i: index of the operator.
-            around: per link the number of the neighbour's view; -1 if it is not decided in this step.
+            around: per link (see `_list_links`) the number of the neighbour's view; -1 if it is not decided in this
+                step.
             sizes: elements of a shard of each operand and result, before the cut.
         """
         least = 2 if self.version == "r1.0" else 1

@@ -438,7 +438,10 @@ class _Inference:
     def _split_dims(self) -> None:
         """Remove finished dims from ``open``; append a Split for each dim that can be split now.
 
-        It is a dim without axis whose wanted axis splits no other open dim; then it is finished, too.
+        ``open`` is the dict of unfinished dims with their present axes.
+
+        A dim can be split if it has no axis (-1), and its wanted axis splits no other open dim; then it is finished,
+        too.
         """
         for dim, axis in list(self.open.items()):
             wanted = self.after[dim]
@@ -451,8 +454,9 @@ class _Inference:
     def _exchange_axes(self) -> None:
         """Append the exchanges in which a whole dim takes its wanted axis from the dim that has it.
 
-        With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis and a Split. The dim
-        that got its axis is removed from ``open``; the other one is whole now.
+        With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis, and a Split of the
+        other. The dim that got its axis is removed from ``open`` (the unfinished dims with their axes); the other one
+        is whole now.
         """
         for dim in list(self.open):
             wanted = self.after[dim]
@@ -476,7 +480,8 @@ class _Inference:
     def _gather(self, dim: int) -> None:
         """Append a Concat that removes the split of a dim.
 
-        The dim is removed from ``open`` if its target is not split; else it is whole now.
+        The dim is removed from ``open`` (the unfinished dims with their axes) if its target is not split; else its axis
+        becomes -1.
 
         Args:
             dim: an open dim that an axis splits.

@@ -306,8 +306,9 @@ def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes
     """Return MindSpore's cost of a Split, Concat or AllToAll (also called Permute).
 
     Communication of a Concat: half of the gathered elements forward, half of the shard backward. Of an AllToAll: twice
-    the shard in each direction. A Split communicates nothing. Computation and memory count the elements that are read
-    or copied.
+    the shard in each direction. A Split communicates nothing. Let e be the shard, g = e * count, and c = e for dim 0, e
+    + 2 * g otherwise. Computation is c + e for Concat and AllToAll, e for Split. Memory is c + e, except g + e for a
+    Concat along dim 0, and e for Split.
 
     Args:
         name: name of the operator; other names cost as a Split.

@@ -59,6 +59,8 @@ def batch_parallel(
 ) -> Sharded:
     """Split dim 0 of every operand and result over all devices, on a device matrix of one axis.
 
+    Return the layouts of operands and results. Nothing is communicated.
+
     Semantics: ``ops_info/batch_parallel_info.cc``. Scalars are replicated.
 
     Args:
@@ -113,6 +115,8 @@ def data_source(
     name: str, shapes: Sequence[Shape], in_strategy: Sequence[Any] | None, devices: Devices, repeat: str
 ) -> Sharded:
     """Derive the sharding of tensors from a data set: each dim is split as its strategy states.
+
+    A sharding has the layouts of operands and results, and the collectives.
 
     The device matrix is the longest strategy: the one with the most dims. Semantics:
     ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
@@ -230,9 +234,9 @@ MANUAL = "MANUAL"
 def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
     """Return MindSpore's mode of a Gather strategy: the meaning of a split lookup axis.
 
-    ``MANUAL`` with a manual split; ``NORMAL`` if the lookup axis is not split; ``AXIS_0`` or ``AXIS_1`` if the indices
-    are not split; else ``BATCH_AND_AXIS`` if dim 0 of the indices is split, ``BATCH_AXIS_SP`` if dim 1 is (perhaps
-    beside dim 0).
+    The modes are constants of this module: ``MANUAL`` with a manual split; ``NORMAL`` if the lookup axis is not split;
+    ``AXIS_0`` or ``AXIS_1`` if the indices are not split; else ``BATCH_AND_AXIS`` if dim 0 of the indices is split,
+    ``BATCH_AXIS_SP`` if dim 1 is (perhaps beside dim 0).
 
     Args:
         axis: lookup axis of the table, from 0.
@@ -278,6 +282,9 @@ def gather(
     attrs: Mapping[str, Any],
 ) -> Sharded:
     """Derive the sharding of a Gather of a table (operand 0) by indices (operand 1).
+
+    A sharding has the layouts of operands and results, and the collectives. The lookup axis is the dim of the table
+    that the indices count.
 
     Args:
         shapes: global shapes of table and indices.
@@ -488,6 +495,8 @@ Axes = tuple[str, ...]
 
 def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
     """Derive the sharding of a product whose operands' layouts match the 2-D or the 3-D pattern.
+
+    A sharding has the layouts of operands and results, and the collectives. See `_match_pattern` for the patterns.
 
     Operands are gathered along axes that the product does not use, then the sum is scattered. The result's ``mode`` is
     "2-D" or "3-D".

@@ -128,8 +128,8 @@ def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
     """Return the layout of a reshape whose ``src_shape`` has one unknown size, written as -1.
 
-    It is derived for two sizes: the smallest size that divides as required, times the primes 101 and 103. Both must
-    agree.
+    It is derived for two sizes: the smallest size that the layout's axes divide and that gives whole sizes of
+    ``dst_shape``, times the primes 101 and 103. Both must agree.
 
     Args:
         operator: name of the operator.

@@ -386,6 +386,8 @@ class Sharded:
 def derive_sharding(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) -> Sharded:
     """Return the sharding that an operator's rule derives from a strategy.
 
+    A sharding has the layouts of operands and results, and the collectives.
+
     Results have no pending reductions, and no collectives are listed, unless ``more`` states them.
 
     Args:

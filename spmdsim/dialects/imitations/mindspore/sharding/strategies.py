@@ -64,6 +64,8 @@ def shard(
 ) -> Sharded:
     """Derive the sharding of an operator from its strategy.
 
+    A sharding has the device matrix, the layouts of operands and results, and the collectives.
+
     Args:
         operator: MindSpore's name, such as ``"MatMul"``.
         input_shapes: global shapes of the operands.
@@ -170,7 +172,7 @@ class _RequestedStrategy:
     attrs: Mapping[str, Any]
 
     def by_cuts(self, in_strategy: Any, repeat: str) -> Sharded:
-        """Derive the sharding from cuts.
+        """Derive the sharding (layouts and collectives) from cuts.
 
         Args:
             in_strategy: cuts per operand, or of the result for OneHot; None is data parallel.
@@ -198,7 +200,7 @@ class _RequestedStrategy:
         return self._derive(strategy, len(members) // used, repeat)
 
     def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
-        """Derive the sharding from one layout per operand.
+        """Derive the sharding (layouts and collectives) from one layout per operand.
 
         With the attribute ``enable_nd_tp``, layouts of a product are those of tensor parallelism in two or three dims.
 
