@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import binary_mesh, configured_strategy, prime_factors
-from spmdsim.core import BoundRule, Strategy
+from spmdsim.core import BoundRule, Mesh, Strategy
 from spmdsim.errors import InputError, many
 
 Cuts = tuple[int, ...]
@@ -60,14 +60,7 @@ class Recursion:
         i cut; a factor that several steps cut is split by several axes, the first one major.
         """
         mesh = binary_mesh(self.ranks)
-        by_cuts: dict[tuple[str | None, ...], Strategy] = {}
-        for cuts in self.cuts:
-            if cuts not in by_cuts:
-                splits: dict[str, tuple[str, ...]] = {}
-                for axis, factor in zip(mesh.axes, cuts):
-                    if factor is not None:
-                        splits[factor] = (*splits.get(factor, ()), axis)
-                by_cuts[cuts] = Strategy.of(mesh, splits)
+        by_cuts = {cuts: _strategy_of_cuts(mesh, cuts) for cuts in {*self.cuts}}
         return tuple(by_cuts[cuts] for cuts in self.cuts)
 
     def parts(self, operator: int) -> tuple[Cuts, ...]:
@@ -82,6 +75,20 @@ class Recursion:
             if factor is not None:
                 pieces[factor] *= size
         return tuple(tuple(math.prod(pieces[f] for f in dim) for dim in term) for term in bound.inputs)
+
+
+def _strategy_of_cuts(mesh: Mesh, cuts: tuple[str | None, ...]) -> Strategy:
+    """Return the strategy in which axis i of a mesh splits the factor that step i cut.
+
+    Args:
+        mesh: the mesh with one axis per step.
+        cuts: per step the factor that it cut; None for a step that cut nothing.
+    """
+    splits: dict[str, tuple[str, ...]] = {}
+    for axis, factor in zip(mesh.axes, cuts):
+        if factor is not None:
+            splits[factor] = (*splits.get(factor, ()), axis)
+    return Strategy.of(mesh, splits)
 
 
 def double_recursion(
