@@ -297,7 +297,7 @@ def all_to_all(group: CallGroup) -> Tensor:
         raise InputError(f"AlltoAll: split_count is {count}, but the group has {many(group.size, 'rank')}")
     split = group.check_dim(group.attrs["split_dim"], "split_dim", divides=True)
     shape = list(group.shape)
-    if split == concat:  # each block is a dim of its own for the way
+    if split == concat:  # Make the number of the block a dim of its own during the exchange.
         head, tail = shape[:split], [count, shape[split] // count, *shape[split + 1 :]]
         source, target = (group.layout(dim, ndim=len(shape) + 2) for dim in (split, split + 1))
         moved = group.redistribute(source, target, [*head, count, *tail], [*head, 1, *tail])

@@ -89,9 +89,13 @@ class Sharing:
         for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
             factor = 1 if axis in layout.split_axes else math.gcd(remaining, size)
             remaining //= factor
-            parts = [(axis, size // factor), (f"{axis}'", factor)] if 1 < factor < size else [(axis, size)]
-            axes[:0] = parts
-            shared[:0] = [parts[-1][0]] if factor > 1 else []
+            if 1 < factor < size:  # Cut the axis in two: the ranks along the minor part share a slice.
+                new_axes = [(axis, size // factor), (f"{axis}'", factor)]
+            else:
+                new_axes = [(axis, size)]
+            axes[:0] = new_axes
+            if factor > 1:
+                shared.insert(0, new_axes[-1][0])
         rows = (*layout.dims[0], *shared)
         if remaining > 1 or shape[0] % math.prod(dict(axes)[axis] for axis in rows):
             return layout

@@ -218,14 +218,11 @@ class Module(DialectModule):
         """
         parameters: dict[str, Any] = dict(self.named_parameters())
         values = {name: value for name, value in state_dict.items() if name in parameters}
-        wrong = [
-            f"{what} key(s) in state_dict: {', '.join(json.dumps(name) for name in names if name not in others)}"
-            for what, names, others in (
-                ("Missing", parameters, values),
-                ("Unexpected", state_dict, parameters),
-            )
-            if strict and not names.keys() <= others.keys()
-        ]
+        wrong: list[str] = []
+        for what, names, others in (("Missing", parameters, values), ("Unexpected", state_dict, parameters)):
+            absent_names = [json.dumps(name) for name in names if name not in others]
+            if strict and absent_names:
+                wrong.append(f"{what} key(s) in state_dict: {', '.join(absent_names)}")
         for name, value in values.items():
             if not isinstance(value, GlobalTensor | Parameter):
                 wrong.append(f"{name} is no global tensor but a {type(value).__name__}")
@@ -236,8 +233,10 @@ class Module(DialectModule):
                 )
         error = f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
         refuse({error: bool(wrong)}, OneFlowError)
-        taken = [(parameters[name], value.value, parameters[name].data) for name, value in values.items()]
-        for parameter, value, _ in taken:
+        # A parameter that is not global yet raises here, before the first value is set.
+        _ = [parameters[name].data for name in values]
+        new_values = [(parameters[name], value.value) for name, value in values.items()]
+        for parameter, value in new_values:
             parameter.assign(value)
 
 
