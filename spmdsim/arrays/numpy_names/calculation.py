@@ -316,7 +316,8 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
     sums = ops.add(_slice_along(y, d, 1, None), _slice_along(y, d, 0, -1))
     if x is None:
         return ops.multiply(ops.sum(sums, axis=d), dx / 2)
-    steps = ops.diff(operands("np.trapezoid", (y, x))[1], dim=-1)
+    positions = operands("np.trapezoid", (y, x))[1]
+    steps = ops.diff(positions, dim=d if positions.ndim > 1 else 0)
     steps = ops.reshape(steps, [-1 if k == d else 1 for k in range(y.ndim)]) if steps.ndim == 1 else steps
     return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)
 
