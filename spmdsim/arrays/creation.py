@@ -258,7 +258,7 @@ def _create_like(
     if not isinstance(x, Tensor):
         raise UsageTypeError(
             f"{name} takes a tensor, but got {type(x).__name__}; make one with Tensor.from_global(array, layout), or "
-            f"give the shape: {name.removesuffix('_create_like')}(shape, layout=...)"
+            f"give the shape: {name.removesuffix('_like')}(shape, layout=...)"
         )
     return full(
         x.shape,

@@ -202,3 +202,9 @@ def test_records_are_no_numbers_and_a_packages_types_are():
     assert why_no_number(bfloat16()) is None
     assert "tensors hold numbers" in why_no_number(np.dtype("V3"))
     assert "tensors hold numbers" in why_no_number(np.dtype([("a", "f4")]))
+
+
+@pytest.mark.parametrize("make, advice", [(zeros_like, r"zeros\(shape"), (empty_like, r"empty\(shape")])
+def test_likes_of_lists_name_the_function_that_takes_a_shape(make, advice):
+    with pytest.raises(UsageTypeError, match=f"takes a tensor, but got list; .* {advice}, layout="):
+        make([1, 2])
