@@ -92,13 +92,10 @@ def check(
     'ok'
     """
     if not isinstance(tensor, Tensor):
-        swapped = "; the tensor comes first: check(y, function, operands=(a, b))" * isinstance(
-            reference, Tensor
-        )
-        raise UsageTypeError(
-            f"check: tensor must be a Tensor, got {type(tensor).__name__}{swapped}"
-            + ("" if swapped else "; make one with Tensor.from_global(array, layout)")
-        )
+        advice = "make one with Tensor.from_global(array, layout)"
+        if isinstance(reference, Tensor):
+            advice = "the tensor comes first: check(y, function, operands=(a, b))"
+        raise UsageTypeError(f"check: tensor must be a Tensor, got {type(tensor).__name__}; {advice}")
     world = tensor.world
     if not world.has_data:
         raise WorldError("a ShapeOnly world holds no data to check")
@@ -109,19 +106,17 @@ def check(
             f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.meta.shape}"
         )
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
-    pieces, surveys = Pieces(tensor.layout, tensor.meta.shape), []
-    for rank, shard in zip(world.ranks, tensor.read_shards()):
-        surveys.append(
-            _compare_shard(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None
-        )
-    own_pieces = [piece for piece in surveys if isinstance(piece, _Piece)]
+    pieces = Pieces(tensor.layout, tensor.meta.shape)
+    surveys = [
+        _compare_shard(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None
+        for rank, shard in zip(world.ranks, tensor.read_shards())
+    ]
     summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in surveys], "check")
     problem = next((summary for summary in summaries if isinstance(summary, str)), None)
     if problem is not None:
         return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {problem}")
     limits = limits.with_summaries([summary for summary in summaries if isinstance(summary, _Summary)])
-    worst_reports = iter([_report_worst(piece, limits) for piece in own_pieces])
-    own_reports = [next(worst_reports) if isinstance(piece, _Piece) else None for piece in surveys]
+    own_reports = [_report_worst(piece, limits) if isinstance(piece, _Piece) else None for piece in surveys]
     reports = [report for report in world.gather_objects(own_reports, "check") if report is not None]
     return _judge_reports(reports, limits, expected.name)
 
@@ -475,24 +470,8 @@ def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Ve
         name: describes the reference.
     """
     worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.element_index is not None))
-    measured, word = worst.how is not None, "ok"
-    why = (
-        limits.formula
-        if worst.how is None
-        else worst.how + (f", or {limits.formula}" if limits.has_user_tolerance else "")
-    )
-    if worst.beyond:
-        explained = not (measured or limits.has_user_tolerance) and worst.error <= max(
-            limits.unexplained_error, worst.allowed
-        )
-        word = "unproven" if explained or limits.overflows(worst) else "WRONG"
-    elif worst.outlying:
-        word, why = (
-            "unproven",
-            f"{OUTLIER:g} x the errors of the elements around it, or {limits.single_rounding}",
-        )
-    elif measured and limits.single > limits.expected:
-        word = "overflow" if math.isinf(limits.single) else "ill-conditioned here"
+    measured = worst.how is not None
+    word, why = _choose_word(worst, limits)
     compared = (
         f"compared on {len(reports)} rank{'s' * (len(reports) > 1)} with "
         f"{'the reference run in one process' if measured else name}: {_explain_verdict(word, measured, limits, worst)}"
@@ -508,6 +487,35 @@ def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Ve
         worst.actual,
         compared,
     )
+
+
+def _choose_word(worst: _Report, limits: _Limits) -> tuple[str, str]:
+    """Return the word of the verdict, and the formula of the tolerance as text.
+
+    - An element beyond its tolerance: "WRONG". It is "unproven" if a partial sum may have overflowed. It is also
+      "unproven" if nothing was measured, the caller passed no tolerance, and the error is at most
+      :attr:`_Limits.unexplained_error`.
+    - An element within its tolerance that stands out: "unproven".
+    - All else: "ok"; for measured rounding "overflow" if a run of the reference was not finite, and
+      "ill-conditioned here" if these runs differ by more than :attr:`_Limits.expected`.
+
+    Args:
+        worst: the worst element of all shards.
+        limits: the allowed errors.
+    """
+    measured = worst.how is not None
+    why = limits.formula
+    if worst.how is not None:
+        why = worst.how + (f", or {limits.formula}" if limits.has_user_tolerance else "")
+    if worst.beyond:
+        is_formula = not measured and not limits.has_user_tolerance
+        may_be_rounding = is_formula and worst.error <= max(limits.unexplained_error, worst.allowed)
+        return "unproven" if may_be_rounding or limits.overflows(worst) else "WRONG", why
+    if worst.outlying:
+        return "unproven", f"{OUTLIER:g} x the errors of the elements around it, or {limits.single_rounding}"
+    if measured and limits.single > limits.expected:
+        return "overflow" if math.isinf(limits.single) else "ill-conditioned here", why
+    return "ok", why
 
 
 def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
