@@ -86,7 +86,7 @@ class FileArray:
         number = 0
         for row in range(3):
             # One index for all dims but the last, of which up to SAMPLE elements are read.
-            starts = [row * max(size - 1, 0) // 2 for size in self.shape]
+            starts = [row * max(length - 1, 0) // 2 for length in self.shape]
             starts[-1:] = [min(start, max(self.shape[-1] - SAMPLE, 0)) for start in starts[-1:]]
             ends = [start + 1 for start in starts[:-1]] + [start + SAMPLE for start in starts[-1:]]
             number = zlib.crc32(self[tuple(map(slice, starts, ends))].tobytes(), number)

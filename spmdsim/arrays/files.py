@@ -319,6 +319,25 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         raise InputError(
             f"{str(path)!r} is compressed in a way that numpy does not use; save it with savez_compressed"
         )
+    return _stream_member(path, info, start, shape, dtype, fortran)
+
+
+def _stream_member(
+    path: Path, info: zipfile.ZipInfo, start: int, shape: tuple[int, ...], dtype: np.dtype, fortran: bool
+) -> FileArray:
+    """Return the array in a compressed member of a ``.npz`` file; each read decompresses all of it.
+
+    Args:
+        path: the file.
+        info: the entry of the member in the archive's directory.
+        start: number of bytes of the array's header in the decompressed member.
+        shape: the shape in the header.
+        dtype: the element type in the header.
+        fortran: True if elements are in Fortran order.
+
+    Raises:
+        InputError: If the compressed bytes are too few for the shape.
+    """
 
     def open_member() -> IO[bytes]:
         """Open the decompressed member at its first element."""
