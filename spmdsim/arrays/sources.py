@@ -147,13 +147,7 @@ def assemble_shards(
         [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays], "from_local"
     )
     members = layout.mesh.rank_list
-    names = {facts[rank][1] for rank in members}
-    for rank in members:
-        if facts[rank][2] is not None:
-            raise LayoutError(f"rank {world.job[rank]} holds a piece with {facts[rank][2]}")
-    if len(names) > 1:
-        words = in_words(sides((rank, facts[rank][1]) for rank in members), "hold", world.job)
-        raise LayoutError(f"all pieces need one dtype, but {words}")
+    type_name = _require_one_type(facts, members, world)
     full_shape = (
         tuple(shape) if shape is not None else infer_global_shape(layout, {r: facts[r][0] for r in members})
     )
@@ -167,12 +161,34 @@ def assemble_shards(
             )
     own_types = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.
-    dtype = number_type(own_types[0] if own_types else names.pop(), "the pieces have")
+    dtype = number_type(own_types[0] if own_types else type_name, "the pieces have")
     outside = np.zeros((0,) * layout.ndim, dtype)
     shards_of_ranks = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
     return Meta.of(layout, full_shape, dtype), [
         np.asarray(piece, dtype, order="C") for piece in shards_of_ranks
     ]
+
+
+def _require_one_type(
+    facts: Sequence[tuple[tuple[int, ...], str, str | None]], members: Sequence[int], world: World
+) -> str:
+    """Return the name of the element type of all shards.
+
+    Args:
+        facts: per rank, shape and type name of its shard, and why its elements are no numbers, or None.
+        members: the ranks of the mesh; other ranks are not checked.
+        world: the world, for the ranks' numbers in messages.
+
+    Raises:
+        LayoutError: If elements are no numbers, or the types differ.
+    """
+    for rank in members:
+        if facts[rank][2] is not None:
+            raise LayoutError(f"rank {world.job[rank]} holds a piece with {facts[rank][2]}")
+    ranks_by_type = sides((rank, facts[rank][1]) for rank in members)
+    if len(ranks_by_type) > 1:
+        raise LayoutError(f"all pieces need one dtype, but {in_words(ranks_by_type, 'hold', world.job)}")
+    return facts[members[0]][1]
 
 
 def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
