@@ -252,14 +252,37 @@ def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Arr
         right[is_free] -= multipliers @ right_sides
         if (start, stop) == (first, last):
             own_panel = upper, right_part, right_sides
-    solution = np.zeros((n, right.shape[1]), dtype)
+    solution = yield from _substitute_back(
+        panels, (first, last), own_panel, np.zeros((n, right.shape[1]), dtype)
+    )
+    return solution[first:last]
+
+
+def _substitute_back(
+    panels: Sequence[tuple[int, int]],
+    own_rows: tuple[int, int],
+    own_panel: tuple[Array, ...],
+    solution: Array,
+) -> Generator[Array, Array, Array]:
+    """Return the solution of the triangular system, block by block, the last panel first.
+
+    The generator yields this rank's block of the solution, or zeros for another rank's panel; the caller sends back
+    the sum over all ranks.
+
+    Args:
+        panels: first row and row after the last one of each panel.
+        own_rows: the panel of this rank.
+        own_panel: its upper triangle, the row parts to the right of it, and its right sides; () if the rank has no
+            rows.
+        solution: an array of zeros in the shape of the solution, which is filled.
+    """
     for start, stop in panels[::-1]:
-        block = np.zeros((stop - start, right.shape[1]), dtype)
-        if (start, stop) == (first, last):
+        block = np.zeros_like(solution[start:stop])
+        if (start, stop) == own_rows:
             upper, right_part, right_sides = own_panel
             block = np.linalg.solve(upper, right_sides - right_part @ solution[stop:])
         solution[start:stop] = yield block
-    return solution[first:last]
+    return solution
 
 
 def _scatter_pivot_rows(is_owned: Array, rows: Array) -> Array:
