@@ -296,14 +296,7 @@ class LocalFunction(Pictured):
             dtype = np.dtype(self._dtype or promote_types(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
         run = compute_in_float32(self._call_function, tuple(x.meta.storage_dtype for x in moved))
-        jobs: dict[int, Callable[[], Any]] = {
-            rank: bound(
-                run, rank, len(leaves), *[arrays[k] for arrays in arrays_of_ranks], structure=structure
-            )
-            for k, rank in enumerate(world.ranks)
-            if rank in leaves[0].mesh
-        }
-        first = run_ranks(world, leaves[0].mesh, self._op.name, jobs)
+        first = self._run_on_ranks(world, run, leaves, arrays_of_ranks, structure)
         own_facts = [
             None
             if r not in first
@@ -321,6 +314,35 @@ class LocalFunction(Pictured):
             shapes = [_guess_shape(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
         types = [self._find_result_type(k, moved, facts) for k in range(len(leaves))]
         return tuple(zip(map(tuple, shapes), types)), first if world.has_data else None
+
+    def _run_on_ranks(
+        self,
+        world: Any,
+        run: Callable[..., Any],
+        leaves: Sequence[Layout],
+        arrays_of_ranks: Sequence[Sequence[np.ndarray]],
+        structure: Structure,
+    ) -> dict[int, Any]:
+        """Run the function of each of this process's ranks; return the results by rank.
+
+        Ranks outside of the mesh do not run it.
+
+        Args:
+            world: the world of the ranks.
+            run: `_call_function`, which converts 16-bit floats.
+            leaves: the layouts of the results.
+            arrays_of_ranks: for each operand the shards of this process's ranks.
+            structure: the nesting of the operands in the call.
+
+        Raises:
+            RuleError: If the function fails on a rank.
+        """
+        jobs: dict[int, Callable[[], Any]] = {}
+        for k, rank in enumerate(world.ranks):
+            if rank in leaves[0].mesh:
+                shards = [arrays[k] for arrays in arrays_of_ranks]
+                jobs[rank] = bound(run, rank, len(leaves), *shards, structure=structure)
+        return run_ranks(world, leaves[0].mesh, self._op.name, jobs)
 
     def _read_global_shapes(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
         """Return the global shape of each result that the argument ``shape`` states, or None.
