@@ -64,26 +64,33 @@ def check(
     rtol: float | None = None,
     atol: float = 0.0,
 ) -> Verdict:
-    """Compare every shard with the reference; all ranks must call it and return the same verdict.
+    """Compare every shard with the reference; all ranks must call it.
+
+    The verdict is equal on all ranks. Its ``word`` is "ok", "ill-conditioned here", "overflow", "unproven" or
+    "WRONG"; see the module's text. It is "WRONG", too, if a rank owns other elements than the layout's definition
+    says. A wrong tensor raises no error.
 
     Args:
-        tensor: the computed tensor; pending reductions are finished first.
+        tensor: the computed tensor; pending reductions are finished first, in a copy.
         reference: an array of the global shape (or a :class:`~spmdsim.arrays.rounding.Measured` one); a NumPy
             function of ``operands``; or a function of a tuple of slices, so that no process needs the whole array. It
             returns the block as an array, or a pair of a function and its operands, for which rounding is measured.
         operands: arrays for the function. It runs in one process (the processes share the runs) with each of them in
-            a wider type, which gives the true values, and in its own type.
+            a wider type, which gives the true values, and in its own type. None: a function gets a tuple of slices.
         depth: number of terms that each element is a sum of; it widens the tolerance. 0: elements are copied, or
             integers that the type adds exactly in any order; every bit counts.
         magnitude: size of the added terms, one number or an array of the global shape, such as ``abs(a) @ abs(b)``
-            for a product; None: the reference's largest absolute value.
-        rtol: allowed part of each element's own value, instead of the formula for arrays.
+            for a product; None: the reference's largest absolute value. If rounding is measured, it only
+            affects the verdict ``ill-conditioned here``.
+        rtol: allowed part of each element's own value, instead of the formula for arrays; None: the formula. If
+            rounding is measured, each element may have the larger of both errors.
         atol: allowed difference in addition to ``rtol``.
 
     Raises:
-        InputError: If the reference has another shape, or operands are passed for an array.
+        InputError: If the reference or ``magnitude`` has another shape, or operands are passed for an array.
         WorldError: If the world has no data.
-        UsageTypeError: If ``tensor`` is no tensor.
+        UsageTypeError: If ``tensor`` is no tensor, or a function without ``operands`` does not accept a tuple of
+            slices.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, matmul
     >>> mesh, world, a = Mesh((4,), ("x",)), LockStep(4), np.ones((4, 8), np.float32) / 3
@@ -192,7 +199,7 @@ class _Expected:
     def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
         """Return the block at these bounds (start and stop per dim): an array, or a measured one.
 
-        A block that was asked for before is not computed again.
+        Blocks are cached: the block of equal bounds is computed once per process.
         """
         if bounds not in self._blocks:
             self._blocks[bounds] = self._read_reference(tuple(slice(*pair) for pair in bounds))
@@ -201,11 +208,15 @@ class _Expected:
     def _read_reference(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
         """Return the block at an index, from the array or from the reference function.
 
-        If the function returns a pair of a function and operands, the function runs here, and its rounding is
-        measured.
+        The function gets the index as its only argument. It may return the block, or a pair (function, operands). The
+        function of a pair runs here on the operands. For a rounded type its rounding is measured by more runs, and
+        the result is a `Measured`; for exact types it runs once.
+
+        Args:
+            index: one slice with start and stop per dim.
 
         Raises:
-            UsageTypeError: If the reference function does not accept an index.
+            UsageTypeError: If the reference function raises TypeError, because it probably takes no index.
         """
         if self._read_block is None:
             array: np.ndarray | Measured = self.whole[index]
@@ -229,7 +240,10 @@ class _Expected:
 def _compare_shard(
     tensor: Tensor, pieces: Pieces, rank: int, shard: np.ndarray, expected: _Expected
 ) -> _Piece | str:
-    """Return a shard with its reference and errors, or a text: why the rank owns wrong elements.
+    """Return a shard with reference and errors, or a text if the rank owns wrong elements.
+
+    The elements are wrong if the layout gives the rank other indices than its definition, or the shard has another
+    shape than the definition says. Two empty shapes count as equal.
 
     Args:
         tensor: the computed tensor.
@@ -264,7 +278,12 @@ def _compare_shard(
 def _summarise_errors(
     dtype: np.dtype, truth: np.ndarray, measured: Measured | None, error: np.ndarray
 ) -> _Summary:
-    """Return the facts of one shard that all ranks need.
+    """Return the facts of one shard that all ranks need: scale, bulk, single and own_type.
+
+    - scale: the largest absolute value of the reference; nan and infinities are left out. 0 if it is empty.
+    - bulk: the 0.9 quantile of the errors, nan if empty. Types of 16 bits are rounded once when they are stored; this
+      rounding is subtracted from each error before.
+    - single: the largest spread of the measured runs, and own_type: their type; nan and None if nothing was measured.
 
     Args:
         dtype: the element type of the tensor.
@@ -302,8 +321,11 @@ class _Limits:
     def with_summaries(self, summaries: Sequence[_Summary]) -> _Limits:
         """Return a copy with the facts of all shards: scale, bulk, single and own_type.
 
+        Scale and single are the largest of all shards. The caller's magnitude, or the largest element of it, replaces
+        the scale. Bulk is the lower median of the shards' bulks, 0 if all are empty. The type is the first shard's.
+
         Args:
-            summaries: one per shard.
+            summaries: one per shard; may be empty.
         """
         scale = max((s.scale for s in summaries), default=0.0)
         if self.magnitude is not None:
@@ -315,10 +337,18 @@ class _Limits:
         return replace(self, scale=scale, bulk=bulk, single=single, own_type=own_type)
 
     def allowed_errors(self, piece: _Piece) -> np.ndarray:
-        """Return the allowed error of each element of a shard.
+        """Return the allowed error of each element of a shard, as an array of the shard's shape.
 
-        It is the caller's ``rtol`` and ``atol`` or the measured rounding, whichever is larger. Without both it
-        follows from the formula for arrays.
+        The first of these that applies:
+
+        - the caller passed a tolerance: ``atol + rtol * |reference|`` (``atol`` where the reference is not finite),
+          or the measured rounding where that is larger,
+        - rounding was measured: what `Measured.allowed` says,
+        - the caller passed the magnitude of each element's terms: :meth:`errors_of_terms`,
+        - else one number for all elements: the tolerance for the largest absolute value of the reference.
+
+        Args:
+            piece: the shard with its reference.
         """
         measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
         if self.has_user_tolerance:
@@ -335,6 +365,8 @@ class _Limits:
     def errors_of_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
         """Return the error that rounding explains for sums of terms, plus one rounding of each sum.
 
+        Terms of 16-bit types are taken as added up in float32.
+
         Args:
             magnitude: the size of the terms of each element.
             values: the absolute value of each sum.
@@ -345,7 +377,15 @@ class _Limits:
     def usual_errors(self, piece: _Piece) -> np.ndarray:
         """Return the largest error per element that does not stand out from those around it.
 
-        It is infinite if errors are measured, the caller passed a tolerance or magnitudes, or the type is exact.
+        It is the larger of the rounding of the element's own value and ``OUTLIER`` times the error that nine tenths
+        of the shard's elements do not exceed. A shard of fewer than 16 elements uses the median of this error over
+        all shards.
+
+        It is infinite if errors are measured, the caller passed a tolerance or an array of magnitudes, or the type is
+        exact.
+
+        Args:
+            piece: the shard with its reference.
         """
         has_own_limits = piece.measured is not None or self.has_user_tolerance or self.has_magnitudes
         if has_own_limits or not is_rounded(self.dtype):
@@ -374,7 +414,11 @@ class _Limits:
 
     @property
     def formula(self) -> str:
-        """The formula of the tolerance as text."""
+        """The formula of the tolerance as text, such as "rtol 0.01, atol 0.1".
+
+        Without ``rtol`` and ``atol`` it is that of :func:`~spmdsim.arrays.rounding.tolerance`, such as
+        "8 u(float32) sqrt(4 terms) * 2.5". An array of magnitudes puts "terms of each element: " before it.
+        """
         if self.has_user_tolerance:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
         return (
@@ -435,8 +479,12 @@ class _Report(NamedTuple):
 def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
     """Return the report of the worst element of one shard.
 
-    The worst element is the one furthest beyond its tolerance; if none is, the one that stands out most, else that
-    with the largest error. The report of an empty shard has no element.
+    - If an error exceeds its tolerance, the worst element has the largest quotient of error and tolerance.
+    - Otherwise, if an error stands out, it is the largest of these errors; its tolerance is then the usual error, if
+      that is smaller.
+    - Otherwise it is the element with the largest error.
+
+    The first such element in C order counts. The report of an empty shard has no element.
 
     Args:
         piece: the shard with its reference.
@@ -464,10 +512,13 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
 def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
     """Return the verdict on a tensor from the reports of all its shards.
 
+    It is about the worst element of all shards. Elements beyond their tolerance are worse than those that stand out,
+    and these are worse than others; then the larger ratio counts. See :func:`_choose_word` for the word.
+
     Args:
-        reports: the worst element of each shard.
+        reports: the worst element of each shard; at least one.
         limits: the allowed errors.
-        name: describes the reference.
+        name: describes the reference; not shown if it was run in one process.
     """
     worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.element_index is not None))
     measured = worst.how is not None
@@ -519,13 +570,15 @@ def _choose_word(worst: _Report, limits: _Limits) -> tuple[str, str]:
 
 
 def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
-    """Return half a sentence that explains what a verdict means.
+    """Return half a sentence that explains a verdict, such as "equal but for rounding".
 
     Args:
-        word: the verdict.
-        measured: True if the reference's rounding was measured.
-        limits: the allowed errors.
-        worst: the worst element.
+        word: the verdict's word: "ok", "ill-conditioned here", "overflow", "unproven" or "WRONG".
+        measured: True if the reference's rounding was measured. If then a wrong error is at most
+            :attr:`_Limits.unexplained_error`, and the caller passed no tolerance, the text suggests ``rtol=``.
+        limits: the allowed errors; with the caller's tolerance "ok" is "equal within what was asked for".
+        worst: the worst element; an infinite error that is "unproven" is explained by overflow, others by
+            cancellation.
     """
     if word == "WRONG":
         near = measured and not limits.has_user_tolerance and worst.error <= limits.unexplained_error
