@@ -84,11 +84,14 @@ def to_wider_type(array: np.ndarray) -> np.ndarray:
 def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
     """Return the operand of a run in the program's own type: unchanged for run 0, else moved.
 
-    It moves by units in the last place. Integers, zeros, and nan or infinities stay. Types of 16 bits are returned as
-    float32, because accelerators add them so.
+    Each element moves up or down by 1, 2, 4 or 8 units in the last place, those of the pair of runs. The direction is
+    random, but depends only on shape, type, pair and ``salt``; in the second run of a pair it is reversed.
+
+    Integers, zeros, and nan or infinities stay, and elements that would become infinite. Types of 16 bits are
+    returned as float32, because accelerators add them so.
 
     Args:
-        array: the operand.
+        array: the operand; not changed.
         run: 0, or the number of a run from 1; runs 1 and 2 are the first pair.
         salt: distinguishes operands of equal shape, which are otherwise moved alike.
     """
@@ -138,9 +141,9 @@ class Measured:
         """Return a measurement from the truth and the runs.
 
         Args:
-            truth: the result in the wider type; None: that of the unchanged run.
-            runs: the results of the runs in the program's type, the unchanged one first.
-            dtype: the type of the result.
+            truth: the result in the wider type; None: that of the unchanged run, because no wider type is available.
+            runs: the results of the runs in the program's type: the unchanged one, then pairs with moved operands.
+            dtype: the type of the result; the runs are converted to it.
             own_type: the coarsest type of the operands; None: ``dtype``.
         """
         with np.errstate(over="ignore", invalid="ignore"):
@@ -156,9 +159,13 @@ class Measured:
     def allowed(self, dtype: Any, terms: int = 1) -> np.ndarray:
         """Return per element the largest difference from the truth that rounding explains.
 
+        It is the larger of ``FACTOR`` (12) times the spread, and the rounding of the value itself: ``8 u sqrt(terms)
+        |truth|``, where u is the unit roundoff of the coarser of both types. The second is 0 where the truth is not
+        finite.
+
         Args:
             dtype: the type of the compared tensor.
-            terms: number of terms of a sum, for the rounding of the value itself.
+            terms: number of terms of a sum, for the rounding of the value itself; 0 counts as 1.
         """
         coarsest = max(unit_roundoff(dtype), unit_roundoff(self.own_type))
         value_rounding = 8 * coarsest * np.sqrt(max(terms, 1)) * np.abs(np.asarray(self.truth))
@@ -175,10 +182,16 @@ class Measured:
 def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
     """Return the rounding error of each element: its own, and its response to moved operands.
 
+    With mean squares over the runs: ``sqrt(4 response + max(own error, usual response))``. The response is half of
+    the difference of a pair, per unit. The own error is the distance from the truth of the unchanged run and of each
+    pair's mean. The usual response keeps an element that is exact by chance from a tolerance of 0: it is the
+    response, plus one rounding of the value, times the ratio that nine tenths of the elements do not exceed; at most
+    the largest own error.
+
     Args:
         true: the true result.
         runs: the results in the program's type: the unchanged one, then pairs with operands moved by `MOVES` units.
-        u: the unit roundoff of this type; 0 for exact types.
+        u: the unit roundoff of this type; 0 for exact types, whose spread is the root mean square of the differences.
     """
     if not u:
         return np.asarray(np.sqrt(sum(difference(run, true) ** 2 for run in runs) / len(runs)))
@@ -200,14 +213,19 @@ def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> n
 
 
 def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:
-    """Run a program in one process, once in the wider type and :data:`RUNS` times in its own type.
+    """Run a program in a wider type and :data:`RUNS` times in its own, to measure rounding.
 
-    The processes of a world share the runs: all must call it.
+    The processes of a world share the runs: all must call it, and return equal results. The warnings of NumPy are off
+    during the runs. If the program raises TypeError in the wider type (as ``numpy.linalg`` does for longdouble), the
+    unchanged run counts as the truth.
 
     Args:
         program: a function of ``cast``; it must convert each operand by ``cast(array)`` and return the result.
         dtype: the type of the result.
         world: the world of the ranks; None: this process does all runs.
+
+    Raises:
+        Exception: The error of the first run that failed, on all processes.
     """
 
     def attempt(number: int) -> Any:
@@ -232,10 +250,10 @@ def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = No
 
 
 def runs_of_process(world: World | None) -> range:
-    """Return the numbers of the runs that this process does; 0 is the truth.
+    """Return the numbers of the runs that this process does; they go from 0 to ``RUNS``.
 
-    In a world of one rank per process, runs are dealt to the ranks in turn. Without a world, or if this process plays
-    several ranks, it does all runs.
+    Run 0 is the truth. In a world of one rank per process, rank r of n does the runs r, r + n, r + 2 n …. Without a
+    world, or if this process plays several ranks, it does all runs.
     """
     if world is None or len(world.ranks) != 1:
         return range(1 + RUNS)
@@ -261,14 +279,17 @@ def gather_runs(world: World | None, results: dict[int, T]) -> list[T]:
 
 
 def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
-    """Return ``run(number)`` for every number from 0 to ``RUNS``, each computed on one process.
+    """Return ``run(number)`` for every number from 0 to ``RUNS``, in order.
+
+    If each process has one rank, each number is run on one process only. In a world of several processes all must
+    call it, and all get the results of all. Processes with several ranks do all runs themselves.
 
     Args:
         world: the world whose processes share the runs; None: this process does all runs.
         run: function of a number.
 
     Raises:
-        Exception: The error of the first run that failed, on all processes.
+        Exception: The error of the first run that failed, on all processes; the other runs are done, too.
     """
 
     def attempt(number: int) -> tuple[T | None, Exception | None]:
@@ -288,7 +309,11 @@ def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
 def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return absolute differences as float64, 0 where both numbers are nan or the same infinity.
 
-    The difference is inf where only one number is nan or infinite.
+    The difference is inf where only one number is nan or infinite. Integers of 64 bits are subtracted exactly.
+
+    Args:
+        actual: an array of numbers.
+        expected: an array of the same shape, or one that is broadcast to it.
 
     >>> difference(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, -np.inf, 3.0]))
     array([ 0., inf,  2.])
@@ -304,7 +329,8 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def _to_exact_type(array: np.ndarray) -> np.ndarray:
     """Return an array in a type in which differences are exact enough: float64 for most.
 
-    Integers of 64 bits become int64, or Python ints if differences might overflow.
+    Complex numbers become complex128; longdouble and clongdouble stay. Integers of 64 bits become int64, or Python
+    ints if differences might overflow.
     """
     if array.dtype in (np.longdouble, np.clongdouble):
         return array
@@ -385,10 +411,16 @@ class Verdict(ShortRepr):
 def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:
     """Return the largest error that rounding a sum explains, and a text that explains it.
 
+    It is ``8 * max(u sqrt(depth), u) * magnitude``, where u is the unit roundoff of the type. Types of sixteen bits
+    are added up in float32 and rounded once: their sum has float32's u. It is 0 for exact types and depth 0.
+
     Args:
         dtype: the type in which terms are added.
         magnitude: the size of the terms: the largest ``sum |a_i b_i|``, or the largest result.
         depth: the number of added terms over all ranks; 0: nothing is added or multiplied.
+
+    >>> tolerance("float64", 2.0, 4)
+    (3.552713678800501e-15, '8 u(float64) sqrt(4 terms) * 2')
     """
     u = unit_roundoff(dtype)
     if not u or depth == 0:
