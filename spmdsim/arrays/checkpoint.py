@@ -72,11 +72,11 @@ class _ManifestFacts(NamedTuple):
 def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors to a checkpoint; all ranks must call it.
 
-    Each shard is written once, by its first owner.
+    Each shard is written once, by its first owner. Return when the new checkpoint is complete on the disk.
 
     Args:
         folder: created if it does not exist; an earlier checkpoint in it is replaced when the new one is complete.
-        tensors: tensors by name, all of one world, and equal on all ranks. Pending reductions run first.
+        tensors: tensors by name, all of one world, and equal on all ranks. Pending reductions run first, in a copy.
 
     Raises:
         InputError: If there are no tensors, files do not support an element type, the folder cannot be written, or
@@ -117,9 +117,10 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
-    """Return the world of the tensors, and description and provenance of each by name.
+    """Return the world of the tensors, and ``{name: (description, provenance number)}``.
 
-    A description is a text of element type, shape and layout. The names are in alphabetical order.
+    A description is a text of element type, shape and layout. The provenance number identifies how a tensor was
+    computed. The names are in alphabetical order.
 
     Raises:
         InputError: If there are no tensors, or files do not support an element type.
@@ -149,11 +150,13 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
 
 
 def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
-    """Raise WorldError if a rank saves other tensors than rank 0.
+    """Raise WorldError if a rank saves other tensors than rank 0; communicate nothing.
+
+    The message names the first difference: by rank, then by name. It distinguishes a missing name, another
+    description, and equal descriptions of tensors with different provenance.
 
     Args:
-        described: per rank, description and provenance number of each tensor by name. The message names the first
-            difference.
+        described: per rank, description and provenance number of each tensor by name.
     """
     for rank, own_facts in enumerate(described):
         for name in sorted({*described[0], *own_facts}):
@@ -173,15 +176,15 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
 
 
 def _run_on_first(world: World, action: Callable[[], None], words: str) -> None:
-    """Run an action on files in the process of rank 0. All ranks must call it.
+    """Run an action on files in the process of rank 0, and wait for it. All ranks must call it.
 
     Args:
         world: the world whose ranks own the shards.
-        action: the action.
-        words: the beginning of the error message.
+        action: a function without arguments or result; only the process of rank 0 calls it.
+        words: the beginning of the error message; the system's reason follows.
 
     Raises:
-        InputError: On all ranks, if the action raises OSError.
+        InputError: On all ranks, if the action raises OSError. Other errors are raised on rank 0 only.
     """
     problem = None
     try:
@@ -197,8 +200,8 @@ def _try_to_write_shards(
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """Write the shards of one rank; return ``(None, entries)``, or ``(problem, [])`` on failure.
 
-    It does not raise, because the other ranks do not know of the failure. It waits up to 2 s for the folder that rank
-    0 created.
+    A problem is a text: the rank does not see the folder that rank 0 created, even after 2 s, or an OSError. It is
+    not raised, because the other ranks do not know of the failure.
 
     Args:
         saving: the current save.
@@ -222,17 +225,20 @@ def _try_to_write_shards(
 def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
     """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
 
-    The data have reached the disk when it returns.
+    The file is ``rank-00003.safetensors`` for rank 3. It is written even if the rank is the first owner of no shard.
+    The data have reached the disk when the function returns.
 
     Args:
         folder: the folder of the data.
-        rank: the rank.
+        rank: the rank; its first owner is the lowest of the ranks with this shard.
         tensors: the tensors by name.
         k: the position of the rank among the process's own ranks.
 
     Returns:
-        One dict per shard: the name of its tensor, its file, its bounds (start and stop per dimension) and its
-        checksum.
+        One dict per shard: ``tensor`` (its name), ``file``, ``bounds`` (start and stop per dimension) and ``crc32``.
+
+    Raises:
+        OSError: If the file cannot be written.
     """
     own_shards = {
         name: _view_as_real(np.asarray(tensor.read_shards()[k], order="C"))
@@ -286,9 +292,12 @@ def _view_bytes(array: np.ndarray) -> memoryview:
 def _format_manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:
     """Return the JSON text of a manifest.
 
+    Its keys are ``spmdsim_checkpoint`` (the version), ``data`` and ``tensors``: per name, ``shape``, ``dtype``,
+    ``layout`` (mesh, axes, ranks, dims) and ``shards``.
+
     Args:
         data: the name of the subfolder with the data.
-        tensors: the tensors by name.
+        tensors: the tensors by name; their layouts have no pending reductions.
         shards: entries of all shards, as `_write_shards` returns them.
     """
     described = {
@@ -317,7 +326,8 @@ def load(
 ) -> dict[str, Tensor]:
     """Read tensors from a checkpoint; each rank reads only the bytes of its own shards.
 
-    All ranks must call it. If another job replaces the checkpoint while it is read, the new one is read, up to 100 times.
+    All ranks must call it. If another job replaces the checkpoint while it is read, the new one is read, up to 100
+    times.
 
     Args:
         folder: a folder that :func:`save` wrote, on any mesh and number of ranks; or a model of another system: a
@@ -328,6 +338,9 @@ def load(
             arrays to read, a function reads all, and None is an error.
         verify: True to compare the checksums of all shards first; this work is distributed over the ranks. Models
             have none.
+
+    Returns:
+        All tensors of the checkpoint by name; of a model the selected ones. They require no gradients.
 
     Raises:
         InputError: If a file is missing, damaged or foreign, or a layout is given for an unknown name; equal on all
@@ -363,7 +376,9 @@ def load(
 def _load_tensors(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
 ) -> dict[str, Tensor]:
-    """Read the tensors of a manifest, each in its layout. All ranks must call it.
+    """Read the tensors of a manifest, each in its layout, and return them by name.
+
+    All ranks must call it. If the world compares the calls of its ranks, the ranks also compare each tensor's layout.
 
     Args:
         source: the folder of the checkpoint.
@@ -375,6 +390,7 @@ def _load_tensors(
     Raises:
         SpmdError: On all ranks, if any rank has an error; of the class of that error. It is an InputError if a file
             is missing or damaged, or a layout is given for a tensor that the checkpoint lacks.
+        WorldError: If the ranks pass different layouts.
     """
     if verify:
         _verify_checksums(source / manifest["data"], manifest["tensors"], world)
@@ -390,7 +406,7 @@ def _load_tensors(
 def _read_tensors(
     source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice
 ) -> tuple[dict[str, Tensor], tuple[type[SpmdError], str] | None]:
-    """Read the tensors of a manifest, up to the first error.
+    """Read the tensors of a manifest, up to the first error; communicate nothing.
 
     Args:
         source: the folder of the checkpoint.
@@ -399,8 +415,9 @@ def _read_tensors(
         layouts: layouts by name, or a function of name and shape; None: the saved layouts.
 
     Returns:
-        The tensors by name, and the class and text of the error; None if there was no error. The error is not raised,
-        because the other ranks do not know of it.
+        The tensors by name, and the class and text of the first SpmdError; None if there was no error. An OSError
+        counts as InputError. The error is not raised, because the other ranks do not know of it; the tensors before
+        it are in the dict.
     """
     entries, files = manifest["tensors"], source / manifest["data"]
     loaded: dict[str, Tensor] = {}
@@ -421,9 +438,14 @@ def _read_tensors(
 
 
 def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
-    """Return this process's manifest, and what every rank found. All ranks must call it.
+    """Return this process's manifest, and the facts of every rank in rank order.
 
-    A manifest that cannot be read is ``{"data": None}``; the facts of the rank then have the problem.
+    All ranks must call it. The facts are: the problem (None if the manifest is right), the name of the data, and the
+    absolute folder. A manifest that cannot be read is ``{"data": None}``; it raises nothing here.
+
+    Args:
+        source: the folder of the checkpoint.
+        world: the world of the ranks.
     """
     manifest: dict[str, Any] = {"data": None}
     problem = None
@@ -438,8 +460,11 @@ def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_M
 def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
     """Raise InputError if a rank could not read its manifest, or the ranks read different ones.
 
+    The message has the problem of the first rank that has one, with its number unless all ranks have a problem.
+    Manifests are different if they name different data.
+
     Args:
-        facts: what each rank found.
+        facts: the facts of each rank, from `_read_manifests`.
     """
     problems = [fact.problem for fact in facts]
     if None in problems:  # not all ranks have this problem
@@ -458,6 +483,8 @@ def _create_tensor(
 ) -> Tensor:
     """Create one tensor of a checkpoint; its blocks are read from the files.
 
+    The ranks do not compare the tensor; the caller does.
+
     Args:
         name: the tensor's name.
         entry: its entry in the manifest.
@@ -467,6 +494,8 @@ def _create_tensor(
 
     Raises:
         WorldError: If the layout has more ranks than the world.
+        InputError: If a file is missing or foreign, or shards do not cover the tensor.
+        OSError: If a file cannot be read.
     """
     shape = tuple(entry["shape"])
     if callable(layouts):
@@ -486,17 +515,17 @@ def _create_tensor(
 def _assemble_block(
     name: str, entry: dict[str, Any], files: Path, index: tuple[slice, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Return a new array with a block of a tensor, copied from the saved shards that overlap the block.
+    """Return a new array with a block of a tensor, copied from the saved shards that overlap it.
 
     Args:
-        name: the tensor's name, for messages.
+        name: the tensor's name, for messages and to find it in a file.
         entry: its entry in the manifest. No two of its shards overlap; reading the manifest has checked that.
         files: the folder of the data.
         index: the block, one slice with start and stop per dim.
         dtype: the tensor's element type. Files store complex numbers with a last dim of 2: real and imaginary part.
 
     Raises:
-        InputError: If the shards do not cover the block.
+        InputError: If the shards do not cover the block, or a file is missing or foreign.
     """
     wanted: Bounds = tuple((span.start, span.stop) for span in index)
     out = np.empty([stop - start for start, stop in wanted], dtype)
@@ -525,7 +554,9 @@ def _slice_box(box: Bounds, bounds: Bounds) -> tuple[slice, ...]:
 
 
 def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> None:
-    """Compare the checksums of all shards; rank r reads every n-th one. All ranks must call it.
+    """Compare the checksums of all shards with those of the manifest. All ranks must call it.
+
+    Rank r reads the shards r, r + n, r + 2 n … of all tensors. A rank stops at its first problem.
 
     Args:
         files: the folder of the data.
@@ -533,7 +564,7 @@ def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> Non
         world: the world of the n ranks.
 
     Raises:
-        InputError: With the first problem, on all ranks.
+        InputError: On all ranks, with the problem of the first rank that has one.
     """
     jobs = [(name, s, entry["dtype"], files) for name, entry in entries.items() for s in entry["shards"]]
     problems = [
@@ -545,12 +576,12 @@ def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> Non
 def _find_damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | None:
     """Return the problem of a saved shard as text; None if it is intact.
 
-    A problem is a file that cannot be read, or a wrong shape, element type or checksum.
+    A problem is a file that cannot be read, or a wrong shape, element type or checksum. The whole shard is read.
 
     Args:
         name: the tensor's name.
-        shard: its entry in the manifest.
-        kind: name of the element type in the manifest.
+        shard: its entry in the manifest: a dict with file, bounds and crc32.
+        kind: name of the element type in the manifest, such as "F32".
         files: the folder of the data.
     """
     try:

@@ -53,6 +53,15 @@ SEEN = 2.0
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint and check that its shards form its tensors.
 
+    Files of data are not opened.
+
+    Args:
+        folder: the folder of the checkpoint.
+
+    Returns:
+        A dict: ``spmdsim_checkpoint`` (the version), ``data`` (the subfolder's name) and ``tensors`` (an entry per
+        name, see :func:`_check_entry`).
+
     Raises:
         InputError: If it is missing, damaged, foreign or of another version.
     """
@@ -106,15 +115,17 @@ def _is_plain_name(name: object) -> bool:
 def _check_entry(name: str, entry: Any) -> None:
     """Raise an error unless the shards of a manifest entry can form a tensor of its shape.
 
-    Checked are the kinds of all values, that the shards have as many elements as the tensor, and that none overlap.
+    Checked are the kinds of all values, that the layout has as many dims as the shape, that the shards' sizes add up
+    to the tensor's, and that the shards with elements are different blocks of one grid. Files are not opened.
 
     Args:
         name: the tensor's name.
-        entry: its entry in the manifest.
+        entry: its entry: a dict with shape, dtype, layout and shards; each shard has bounds, file and crc32.
 
     Raises:
         ValueError: If a value does not fit.
         InputError: If the element type is unknown.
+        KeyError, TypeError: If a value is missing or no container; :func:`read_manifest` converts them.
     """
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
@@ -143,6 +154,8 @@ def _check_entry(name: str, entry: Any) -> None:
 
 def _form_grid(boxes: Sequence[tuple[tuple[int, int], ...]]) -> bool:
     """Return True if the boxes are different blocks of one grid, so that no two of them overlap.
+
+    In a grid, two boxes have equal or disjoint ranges in each dimension. No boxes form a grid.
 
     Args:
         boxes: start and stop per dimension of boxes that have elements.
@@ -181,10 +194,13 @@ class Saving:
         self._lock: int | None = None
 
     def start(self) -> None:
-        """Remove what killed saves left behind, and create the subfolder and its locked marker file.
+        """Create folder, locked marker file and subfolder; remove the data of killed saves.
+
+        The marker ``<data>.saving`` contains the machine's name. The names have reached the disk when the call
+        returns.
 
         Raises:
-            OSError: If the folder cannot be listed or written.
+            OSError: If the folder cannot be listed or written, or the marker or the subfolder exists.
         """
         make_folder(self.folder)
         self._lock = os.open(self._marker, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -198,7 +214,10 @@ class Saving:
         """Replace the manifest by ``text`` in one step, then remove the previous data.
 
         The text has reached the disk before. A crash leaves either the old or the new checkpoint. If the previous
-        manifest cannot be read, its data stay.
+        manifest cannot be read, its data stay. Data that cannot be removed stay, too.
+
+        Args:
+            text: the JSON text of the new manifest; it must name this save's data.
 
         Raises:
             OSError: If the manifest cannot be written.
@@ -218,7 +237,11 @@ class Saving:
     def finish(self) -> None:
         """Release the lock and remove the marker file; do nothing if `start` did not create it.
 
-        The new data are removed, too, if the manifest does not name them, because the save failed.
+        The new data are removed, too, if the manifest does not name them, because the save failed. A second call does
+        nothing.
+
+        Raises:
+            OSError: If the marker file cannot be removed.
         """
         if self._lock is None:
             return
@@ -232,7 +255,10 @@ class Saving:
 def wait_for_folder(data: Path) -> bool:
     """Wait up to 2 s for a folder that rank 0 created; return True if this process sees it.
 
-    Network file systems remember for a while that a folder does not exist.
+    Look every 20 ms. Network file systems remember for a while that a folder does not exist.
+
+    Args:
+        data: the folder.
     """
     end = time.monotonic() + SEEN
     while not data.is_dir():
@@ -254,7 +280,10 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names of files in a folder to the disk; ignore file systems that cannot do it."""
+    """Write the names of files in a folder to the disk; ignore file systems that cannot do it.
+
+    Any OSError is ignored, also if the folder does not exist. The contents of the files are not written.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -264,9 +293,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a file without waiting; return True on success.
+    """Lock a file exclusively without waiting; return True on success.
 
-    It returns False if another process has the lock, or the system has no file locks.
+    It returns False if another process has the lock, or the system has no file locks. Closing the file unlocks it.
+
+    Args:
+        descriptor: the number of the open file.
     """
     if fcntl is None:
         return False
@@ -280,7 +312,11 @@ def _try_lock(descriptor: int) -> bool:
 def _find_current_data(folder: Path) -> str | None:
     """Return the name of the subfolder that the manifest names.
 
-    It is None without a manifest, and ``UNKNOWN`` if the manifest cannot be read, such as a broken link.
+    It is None without a manifest, and ``UNKNOWN`` ("?") if the manifest cannot be read, is damaged, or is a broken
+    link.
+
+    Args:
+        folder: the folder of the checkpoint.
     """
     if not os.path.lexists(folder / MANIFEST):
         return None
@@ -293,9 +329,12 @@ def _find_current_data(folder: Path) -> str | None:
 def _remove_killed_saves(folder: Path) -> None:
     """Remove the data of killed saves that the manifest does not name.
 
-    Data are subfolders with a name of 12 hexadecimal digits; others are never removed. A running save has locked its
-    marker file. All data are kept if the manifest cannot be read, because it may name them. Files that cannot be
-    removed stay.
+    Data are subfolders with a name of 12 hexadecimal digits; others are never removed. Data without a marker file are
+    removed; data with one only if no process has locked it (see :func:`_remove_unlocked`). All data are kept if the
+    manifest cannot be read, because it may name them. Files that cannot be removed stay.
+
+    Args:
+        folder: the folder of the checkpoint.
 
     Raises:
         OSError: If the folder cannot be listed.

@@ -23,7 +23,7 @@ def is_model(path: Path) -> bool:
     """Return True if a path is a model of another system, and not a checkpoint.
 
     That is a path that ends with ``.safetensors`` or ``.json``, existing or not, or a folder with an index or a
-    ``.safetensors`` file and without ``manifest.json``.
+    ``.safetensors`` file and without ``manifest.json``. Files are not opened.
     """
     if path.suffix in (".safetensors", ".json"):
         return True
@@ -33,7 +33,9 @@ def is_model(path: Path) -> bool:
 
 
 def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Tensor]:
-    """Read arrays of a model as tensors. All ranks must call it.
+    """Read arrays of a model as tensors, by name; each rank reads its own slices.
+
+    All ranks must call it.
 
     Args:
         path: a ``.safetensors`` file, an index, or a folder that contains one of these.
@@ -43,7 +45,9 @@ def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Ten
 
     Raises:
         InputError: If a file is missing or damaged, an array does not exist, or ``layouts`` is None; equal on all
-            ranks.
+            ranks: the first rank's problem.
+        LayoutError: If a layout has another number of dims than its array.
+        WorldError: If a layout needs more ranks than the world has, or the ranks read different files.
     """
     arrays, problem = dict[str, FileArray](), None
     try:
@@ -65,6 +69,8 @@ def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Ten
 
 def _check_layouts(path: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
     """Raise InputError if ``layouts`` is None or names an array that the model does not have.
+
+    A function is not called here. The message names the first unknown array and the nearest existing one.
 
     Args:
         path: the model, for the message.
