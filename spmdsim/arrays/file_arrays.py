@@ -77,8 +77,11 @@ class FileArray:
     def sample(self) -> str:
         """Return the file's size in bytes and a checksum, as text that ranks compare.
 
-        The checksum covers all elements of an array up to 64 MiB. Of a larger array it covers up to 1024 elements of
-        three rows: the first, a middle and the last one.
+        The checksum covers all elements of an array up to 64 MiB. Of a larger array it covers up to 1024 consecutive
+        elements of the last dim at three places: the first row, a middle one and the last one. A row has one index in
+        all other dims.
+
+        The text is such as "a file of 208 bytes with the checksum 0f3c2a11", or "… with the sample …".
         """
         size = f"a file of {many(self.path.stat().st_size, 'byte')}"
         if math.prod(self.shape) * self.dtype.itemsize <= SMALL_FILE:
@@ -103,8 +106,11 @@ def map_array(
 ) -> FileArray:
     """Return an array in a file that is mapped into memory for each read.
 
+    The elements are not read here. Each read returns a copy in C order and native byte order, and raises InputError
+    if a boolean array has bytes other than 0 and 1.
+
     Args:
-        path: the file.
+        path: the file; it must exist.
         shape: sizes of the dimensions.
         dtype: the element type in the file.
         offset: number of the first byte.
@@ -112,7 +118,7 @@ def map_array(
         fortran: True if elements are in Fortran order.
 
     Raises:
-        InputError: If shape, type and number of bytes do not fit each other.
+        InputError: If shape, type and number of bytes do not fit each other, or elements are no numbers.
     """
     require_numbers(path, shape, dtype)
     count = math.prod(shape)
@@ -155,11 +161,13 @@ def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
 def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, byte_count: int) -> None:
     """Raise InputError unless an array of this shape and type has exactly ``byte_count`` bytes.
 
+    The message says whether the file is cut short or too long.
+
     Args:
         path: the file, for the message.
         shape: the shape in the file's header.
         dtype: the element type in the file's header.
-        byte_count: the number of bytes in the file.
+        byte_count: the number of bytes in the file; negative if not even the header is complete.
     """
     needs = math.prod(shape) * dtype.itemsize
     if byte_count != needs:
@@ -194,16 +202,19 @@ def stream_array(
 ) -> FileArray:
     """Return an array in compressed data; each read decompresses all and copies the needed rows.
 
+    Nothing is read here. A row is an entry of the first dim; memory is needed for one row and the result.
+
     Args:
         path: the file, for error messages.
         shape: sizes of the dimensions.
         dtype: the element type in the file.
         compressed: number of compressed bytes. Deflate cannot compress more than 1032 times: larger arrays are
             refused.
-        open_stream: opens the decompressed data at the first element.
+        open_stream: opens the decompressed data at the first element; called once per read.
 
     Raises:
-        InputError: If the shape is impossible. A read raises it if data are missing or follow the last element.
+        InputError: If the shape is impossible. A read raises it if data are missing, follow the last element, or are
+            damaged, or if a boolean array has bytes other than 0 and 1.
     """
     require_numbers(path, shape, dtype)
     if math.prod(shape) * dtype.itemsize > MOST_RATIO * compressed:
@@ -251,7 +262,7 @@ def require_end(stream: IO[bytes], path: Path) -> None:
 
 
 def read_exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
-    """Return the next ``count`` bytes of a stream.
+    """Return the next ``count`` bytes of a stream; the stream is then after them.
 
     Args:
         stream: the stream.

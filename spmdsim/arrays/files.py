@@ -61,17 +61,23 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> FileArray:
     """Open an array in a file without reading its elements.
 
+    The suffix determines the format, in upper or lower case. A file with another suffix must be an IDX file.
+
     Args:
         path: the file; ``data.npz:weights`` or ``model.safetensors:layer.0`` names a member. For a model in several
             ``.safetensors`` files: its index ``model.safetensors.index.json``, or the folder that contains the index
             or a single file.
-        name: the member, if it is not in the path.
+        name: the member, if it is not in the path; None: the only one. Not used for files of one array.
         dtype: ``"bfloat16"`` if NumPy saved elements of this type, which its files cannot name. It has no effect on
             other elements.
 
+    Returns:
+        An array that is sliced like a NumPy array; each slice reads its elements. Up to 1 GiB, a member of an
+        ``.npz`` file that is not compressed is read once to compare its checksum.
+
     Raises:
         InputError: If the file is missing, damaged or of an unknown kind, has no member of this name, or has elements
-            of an unnamed type.
+            of an unnamed type; or if ``name`` is None and the file has several members.
 
     >>> import os, tempfile, numpy
     >>> path = os.path.join(tempfile.mkdtemp(), "x.npy")
@@ -103,12 +109,15 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
 def open_arrays(path: str | Path) -> dict[str, FileArray]:
     """Open all arrays of a file or of a model, by name, without reading their elements.
 
+    The names are in the order of the file, or of the index. Members of an ``.npz`` file that are no ``.npy`` are left
+    out.
+
     Args:
         path: a ``.npz`` or ``.safetensors`` file, a model's ``model.safetensors.index.json``, or a folder that
             contains one of these.
 
     Raises:
-        InputError: If the file is missing, damaged or of another kind.
+        InputError: If the file is missing, damaged or of another kind, or a file lacks an array that the index names.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +150,7 @@ def _find_model_file(path: Path) -> Path:
     """Return the file to read for a path: the path itself, or the file of a model's folder.
 
     In a folder it is the only index (a file that ends with ``.safetensors.index.json``), or without an index the only
-    ``.safetensors`` file.
+    ``.safetensors`` file. A path that is no folder is returned unchanged, existing or not.
 
     Raises:
         InputError: If a folder contains none or several of them.
@@ -160,10 +169,11 @@ def _find_model_file(path: Path) -> Path:
 def _read_index(path: Path) -> dict[str, Path]:
     """Return a dict from the name of each array of a model to the path of its file.
 
-    The files are in the folder of the index.
+    The files are in the folder of the index. It is not checked that they exist or have the arrays.
 
     Raises:
-        InputError: If the index is damaged, or names a file in another folder or of another kind.
+        InputError: If the index is damaged, has no names, or names a file in another folder or without
+            ``.safetensors``.
     """
     with readable(path, INDEX):
         index = parse_json(path.read_bytes())
@@ -217,8 +227,12 @@ def open_tokens(path: str | Path) -> FileArray:
 def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
     """Return the file of a path such as ``file.npz:member``, and the member's name.
 
-    The path is split if ``name`` is None, no file has the whole name, and the first part ends with ``.npz``,
-    ``.safetensors`` or ``.safetensors.index.json``. Else the result is ``(path, name)``; its name may be None.
+    The path is split at its last colon, if ``name`` is None, no file has the whole name, and the first part ends with
+    ``.npz``, ``.safetensors`` or ``.safetensors.index.json``. Else the result is ``(path, name)``; its name may be
+    None.
+
+    >>> _split_member(Path("model.npz:w"), None)[1], _split_member(Path("model.npz"), None)[1]
+    ('w', None)
     """
     text = str(path)
     if name is None and ":" in text and not path.exists():
@@ -235,15 +249,17 @@ def _read_npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[
     """Read the header of a ``.npy`` file; the stream is then at the first element.
 
     Args:
-        stream: the file, or a member of an archive.
+        stream: the file, or a member of an archive, at its first byte.
         path: the file, for error messages.
         wanted: the element type from the user if the header cannot name it, such as bfloat16; else None.
 
     Returns:
-        The shape, the element type, and True if elements are in Fortran order.
+        The shape, the element type, and True if elements are in Fortran order. It is not checked that the shape's
+        sizes are counts, and that elements are numbers.
 
     Raises:
-        InputError: If the header is damaged, or names Python objects or elements with fields.
+        InputError: If the header is damaged, longer than ``MOST_CHARACTERS``, or names Python objects or elements
+            with fields; or if elements have two bytes without a type, and ``wanted`` is not bfloat16.
     """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
@@ -291,12 +307,13 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
 
     Args:
         path: the file.
-        member: the name of the member; None: the only one.
+        member: the name of the member, without ".npy"; None: the only one.
         wanted: the element type from the user if the header cannot name it, or None.
 
     Raises:
-        InputError: If the member is missing or damaged, two members have one name, or the compression is not
-            supported.
+        InputError: If the member is missing or damaged, two members have one name, elements are no numbers, or the
+            compression is not supported.
+        zipfile.BadZipFile: If the archive is damaged; the caller converts it.
     """
     with zipfile.ZipFile(path) as archive:
         names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
@@ -372,7 +389,8 @@ def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
     Args:
         names: names of the members.
         member: the name that the user wants.
-        path: the file, for the message. With more than ``MOST_NAMED`` names the message has only the nearest one.
+        path: the file, for the message, which lists all names. With more than ``MOST_NAMED`` (20) it has only their
+            number and the nearest one.
 
     Raises:
         InputError: If the member does not exist, or if it is None and there is not exactly one.
@@ -397,8 +415,14 @@ def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
 def _open_safetensors(path: Path) -> dict[str, FileArray]:
     """Return the arrays of a ``.safetensors`` file by name, in the order of the header.
 
+    Only the header is read. Its ``__metadata__`` is left out.
+
+    Args:
+        path: the file.
+
     Raises:
-        InputError: If the header is damaged or longer than 100 MiB, or the arrays do not fill the file.
+        InputError: If the header is damaged or longer than 100 MiB, a type is unknown, or the arrays do not fill the
+            file.
     """
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", read_exactly(stream, 8, path))
@@ -425,15 +449,18 @@ _Entry = tuple[tuple[int, ...], np.dtype, int, int]
 def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
     """Return shape, element type, first byte and end byte of an array.
 
-    The bytes count from the start of the data.
+    The bytes count from the start of the data, which is after the header.
 
     Args:
         name: the array's name, for error messages.
-        entry: its entry in the header.
+        entry: its entry in the header: a dict with ``shape``, ``dtype`` and ``data_offsets`` (first and end byte).
         path: the file, for error messages.
 
     Raises:
-        InputError: If the number of bytes does not fit shape and type, or the entry has values of other kinds.
+        InputError: If the number of bytes does not fit shape and type, the type is unknown, or the entry has values
+            of other kinds.
+        KeyError, TypeError: If a value is missing or no list; :func:`open_array` and :func:`open_arrays` convert
+            them.
     """
     shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
     dtype = safetensors_dtype(entry["dtype"], path)
@@ -450,6 +477,8 @@ def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
 
 def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path) -> None:
     """Raise InputError unless the arrays fill the data of the file, each byte once.
+
+    The arrays may be in any order. The message names the first array that overlaps another one or follows a gap.
 
     Args:
         entries: the result of :func:`_parse_safetensors_entry` for each array.
@@ -472,10 +501,17 @@ def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path)
 
 
 def _open_idx(path: Path) -> FileArray:
-    """Open an IDX file; if its name ends with ``.gz``, each read decompresses all of it.
+    """Open an IDX file, which is MNIST's format, plain or gzipped.
+
+    If its name ends with ``.gz``, each read decompresses all of it. The file begins with two zeros, a number of the
+    element type and the number of dims; the sizes follow.
+
+    Args:
+        path: the file.
 
     Raises:
-        InputError: If it does not begin like an IDX file, or is cut short.
+        InputError: If it does not begin like an IDX file, or is cut short. For a compressed file a read raises it if
+            data are missing.
     """
     compressed = path.suffix == ".gz"
 
