@@ -34,18 +34,22 @@ def asarray(
     """Create a tensor from a number, nested lists, an array (which every rank has) or a tensor.
 
     Args:
-        obj: the values; nested lists may contain tensors.
+        obj: the values; nested lists may contain tensors. These are stacked on all ranks, by communication if needed.
         dtype: element type of the result; None: that of the values.
         device: ``"cpu"`` or None.
         copy: None to copy if necessary; only a tensor with the wanted dtype and layout is returned itself. True to
             copy a tensor, too; the copy may share its memory, which never changes. False to raise an error if a copy
-            is needed.
+            is needed; numbers, lists and arrays always need one.
         layout: layout of the result; None: a tensor keeps its own, every rank owns all of other values.
-        world: the world of the ranks; by default :func:`spmdsim.world`. A tensor stays in its own world.
+        world: the world of the ranks; by default :func:`spmdsim.world`. A tensor, or a list with tensors, stays in
+            the tensors' world.
 
     Raises:
-        InputError: If ``copy`` is False and a copy is needed.
+        InputError: If ``copy`` is False and a copy is needed, the element type is no number, or the device is
+            unknown.
         UsageTypeError: If the values are no numbers.
+        LayoutError: If the layout has another number of dimensions.
+        WorldError: If the ranks pass different values.
 
     >>> from spmdsim import Mesh
     >>> asarray([1, 2, 3], layout=Mesh((2,), ("x",))("x")).local(0)
@@ -91,9 +95,10 @@ def _stack_nested(values: Any, like: Tensor) -> Tensor:
 
 
 def _copy_tensor(x: Tensor) -> Tensor:
-    """Return a new tensor object with equal values; it may share their memory.
+    """Return a new tensor object with equal values and layout; it may share their memory.
 
-    The gradient of the copy flows to where the gradient of ``x`` flows, or to ``x`` itself if it is a leaf.
+    A tensor that requires a gradient and was not computed by an operator (a leaf) goes through ``identity``: its
+    gradient flows through the copy. The copy of any other tensor takes over the recorded operator of ``x``.
     """
     if x.requires_grad and x.node is None:
         return ops.identity(x)
@@ -117,12 +122,13 @@ def from_dlpack(
     Args:
         x: an object with ``__dlpack__``, such as an array of another library; or a tensor.
         device: ``"cpu"`` or None, for the array API standard.
-        copy: for a tensor as in :func:`asarray`; other values may be copied in any case.
+        copy: for a tensor as in :func:`asarray`; not used for other values, which may be copied in any case.
         layout: layout of the result; None: a tensor keeps its own, every rank owns all of an array.
-        world: the world of the ranks; by default :func:`spmdsim.world`.
+        world: the world of the ranks; by default :func:`spmdsim.world`. A tensor stays in its own world.
 
     Raises:
-        InputError: If the element type is no number, or the device is unknown.
+        InputError: If the element type is no number, or the device is unknown; or ``copy`` is False and a tensor
+            needs a copy.
         LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh

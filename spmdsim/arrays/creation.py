@@ -68,10 +68,13 @@ def choose_layout_and_world(
 ) -> tuple[Layout, World | None]:
     """Return a layout and a world for a new tensor.
 
+    A returned world is None only if ``layout`` was passed without a world; :meth:`Tensor.from_global` then takes the
+    current one.
+
     Args:
-        layout: the layout; None: every rank of the world owns the whole tensor.
+        layout: the layout, returned unchanged; None: every rank of the world owns the whole tensor.
         world: the world; None is replaced by the current world only if ``layout`` is None, too.
-        ndim: number of dimensions of the tensor.
+        ndim: number of dimensions of the tensor; used only if ``layout`` is None.
     """
     if layout is None:
         world = current() if world is None else world
@@ -110,16 +113,18 @@ def full(
 
     Args:
         shape: sizes of the dimensions; a number is the size of the only dimension.
-        fill_value: the number; also a tensor of one element.
-        dtype: element type; None: that of the number.
+        fill_value: the number; also a tensor of one element, which is gathered from the ranks.
+        dtype: element type; None: that of the number. Another type converts the number like ``astype``, without a
+            check.
         layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: If a size is negative, the element type is no number, or the device is unknown.
+        InputError: If a size is negative or no integer, the element type is no number, or the device is unknown.
         LayoutError: If the layout has another number of dimensions.
         RuleError: If ``fill_value`` has dimensions.
+        WorldError: If the mesh needs more ranks than the world has, or the ranks pass different arguments.
 
     >>> from spmdsim import Mesh
     >>> full((6,), 2.5, layout=Mesh((3,), ("x",))("x")).local(1)
@@ -242,11 +247,11 @@ def full_like(
 def _create_like(
     name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: str | None
 ) -> Tensor:
-    """Create a tensor that is filled with one number and resembles ``x``.
+    """Create a tensor that is filled with one number, with shape and world of ``x``.
 
     Args:
-        name: the function that the user called, for error messages.
-        x: the tensor whose shape and world the result has.
+        name: the function that the user called, for error messages; it ends in "_like".
+        x: the tensor.
         value: the number.
         dtype: element type; None: that of ``x``.
         layout: layout; None: that of ``x``, without pending reductions.
@@ -254,6 +259,8 @@ def _create_like(
 
     Raises:
         UsageTypeError: If ``x`` is no tensor.
+        InputError: If the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
     """
     if not isinstance(x, Tensor):
         raise UsageTypeError(
@@ -329,8 +336,11 @@ def arange(
 ) -> Tensor:
     """Create the numbers from ``start`` to ``stop`` (excluded) at a distance of ``step``.
 
+    The number at position k is ``start + k * step``; as in NumPy, the distance of floats is ``(start + step) -
+    start``.
+
     Args:
-        start: the first number; if it is the only argument, it is ``stop`` and the first number is 0.
+        start: the first number; if ``stop`` is None, it is ``stop`` and the first number is 0.
         stop: the excluded end. The tensor is empty if it does not lie in the direction of ``step``.
         step: difference of neighbours; negative to descend, not zero.
         dtype: element type; None: the type to which the three numbers are promoted.
@@ -385,14 +395,14 @@ def linspace(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Create ``num`` numbers from ``start`` to ``stop`` at equal distances.
+    """Create ``num`` numbers from ``start`` to ``stop`` at equal distances, in one dimension.
 
     Args:
         start: the first number.
         stop: the last number, or without ``endpoint`` the number that would follow it.
-        num: count of numbers.
+        num: count of numbers; 0 gives an empty tensor, and 1 the number ``start``.
         dtype: element type; None: float64, or complex128 of complex numbers. Integers are rounded down.
-        endpoint: if True, ``stop`` is the last number.
+        endpoint: if True, ``stop`` is the last number, exactly. If False, the distance is ``(stop - start) / num``.
         layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
@@ -436,6 +446,8 @@ def eye(
 ) -> Tensor:
     """Create a matrix with ones on its ``k``-th diagonal and zeros elsewhere.
 
+    The matrix is all zeros if the diagonal lies outside of it.
+
     Args:
         n_rows: number of rows.
         n_cols: number of columns; None: as many as rows.
@@ -446,7 +458,7 @@ def eye(
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: If a size is negative, the element type is no number, or the device is unknown.
+        InputError: If a size is negative or no integer, the element type is no number, or the device is unknown.
         LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh

@@ -172,15 +172,18 @@ class Tensor(SymbolicTensor):
     ) -> Tensor:
         """Create a tensor from a source that all ranks have; each rank takes its own shard.
 
+        All ranks of the mesh must call it. They exchange checksums if the world compares ranks, and no elements.
+
         Args:
             source: an object that can be sliced like an array (an ``np.memmap`` is read only where needed), or a
-                function ``index -> block`` of a tuple of slices; a function needs ``shape`` and ``dtype``.
+                function ``index -> block`` of a tuple of slices; a function needs ``shape`` and ``dtype``. Elements
+                are copied.
             layout: the layout of the tensor. Along a partial axis, the first rank owns the values and the others own
                 the reduction's identity (0 for sums).
             world: the world; None: :func:`spmdsim.world`. A world in one process gets more ranks if the mesh needs
                 them.
             shape: global shape; None: that of the source. It must equal the shape of an array.
-            dtype: element type; None: that of the source.
+            dtype: element type; None: that of the source. Elements of an array are converted like ``astype``.
             requires_grad: True if :meth:`backward` shall compute a gradient for the tensor.
             name: shown in traces and errors.
 
@@ -228,11 +231,12 @@ class Tensor(SymbolicTensor):
     ) -> Tensor:
         """Create a tensor from the shards that ranks own.
 
-        Shards are not copied; do not change them later. All ranks must call it, because they exchange the shapes of their shards.
+        Shards are not copied; do not change them later. All ranks must call it, because they exchange the shapes of
+        their shards. Replicas are not compared; see :meth:`check_replicas`.
 
         Args:
             shards: one array (in a world in which each process owns one rank), a list with one array per owned rank,
-                or a function of the rank.
+                or a function of the rank. Shards of ranks outside of the mesh are not used.
             layout: how the shards form the tensor.
             world: the world; None: :func:`spmdsim.world`. A world in one process gets more ranks if the mesh needs
                 them.
@@ -240,10 +244,12 @@ class Tensor(SymbolicTensor):
             requires_grad: True if :meth:`backward` shall compute a gradient for the tensor.
 
         Raises:
-            LayoutError: If a shard has another shape than the layout requires, or dtypes differ; the message names
-                the ranks.
+            LayoutError: If a shard has another shape than the layout requires, dtypes differ, or elements are no
+                numbers; the message names the ranks.
             InputError: If the number of shards is not that of the process's ranks.
-            UsageTypeError: If ``layout`` is no layout, or ``world`` is no world.
+            UsageTypeError: If ``layout`` is no layout, ``world`` is no world, or elements without gradient require
+                one.
+            WorldError: If the mesh does not fit the world.
 
         >>> from spmdsim import LockStep, Mesh, Tensor
         >>> shards = [[1, 2], [3]]
@@ -357,12 +363,20 @@ class Tensor(SymbolicTensor):
     ) -> Tensor:
         """Return the elements in another shape; see :func:`spmdsim.ops.reshape`.
 
+        The result is a view where NumPy's is one: changing either in place changes the other, too.
+
         Args:
             shape: the sizes in a tuple, or the first size. One size may be -1: it follows from the number of
                 elements.
-            *sizes: the other sizes, or the layout.
-            layout: the layout of the result; None: it follows from the tensor's.
-            order: ``"C"`` to keep the row-major order of elements, ``"F"`` the column-major order.
+            *sizes: the other sizes, or the layout (None: as without it).
+            layout: the layout of the result; None: it follows from the tensor's. Not used if a layout is in
+                ``sizes``.
+            order: ``"C"`` to keep the row-major order of elements, ``"F"`` the column-major order; ``"A"`` is
+                ``"C"``.
+
+        Raises:
+            RuleError: If the number of elements differs or the order is unknown.
+            UsageTypeError: If a layout and further sizes are mixed.
         """
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
             result = ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
@@ -415,11 +429,13 @@ class Tensor(SymbolicTensor):
 
 
 def _choose_world(world: World | None, layout: Layout) -> World:
-    """Return the world of a new tensor, with at least the ranks of the layout's mesh.
+    """Return the world of a new tensor, enlarged for the layout's mesh if it can grow.
+
+    A world that MPI or the program itself made does not grow; the caller checks the mesh.
 
     Args:
-        world: the world; None: the current world, :func:`spmdsim.world`. A world in one process may be replaced by a
-            larger one.
+        world: the world; None: the current world, :func:`spmdsim.world`. A world that this function made in a process
+            without a launcher may be replaced by a larger one.
         layout: the layout of the tensor.
 
     Raises:

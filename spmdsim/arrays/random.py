@@ -33,11 +33,12 @@ Transform = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 def _mix_bits(bits: np.ndarray, scratch: np.ndarray) -> None:
     """Replace 32-bit integers by mixed ones, in place.
 
-    Different integers give different results. Every input bit influences every output bit. Shifts and factors come from the hash-prospector project.
+    Different integers give different results. Every input bit influences every output bit. Shifts and factors come
+    from the hash-prospector project ("lowbias32").
 
     Args:
         bits: the integers, uint32.
-        scratch: memory of equal size, overwritten.
+        scratch: memory of equal size and type, overwritten.
     """
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         np.right_shift(bits, _U32(shift), out=scratch)
@@ -73,8 +74,11 @@ class _Bits:
     def fill(self, index: np.ndarray, out: np.ndarray) -> None:
         """Write the bits of elements to ``out``, 32 per element.
 
+        They depend on the seed, the stream and the element's number only. The upper 32 bits of a number choose two
+        keys; the lower 32 bits are mixed with them.
+
         Args:
-            index: global element numbers, uint64, ascending.
+            index: global element numbers, uint64, ascending; at least one, and at most :data:`CHUNK`.
             out: the result, uint32, as long as ``index``.
         """
         high = int(index[0] >> np.uint64(32))
@@ -95,12 +99,13 @@ class _Bits:
 
 
 def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
-    """Yield the global element numbers of a block in chunks, with their slices of the flat block.
+    """Yield a block's global element numbers in chunks, with their slices of the flat block.
 
-    A chunk has at most :data:`CHUNK` numbers, in row-major order. Nothing is yielded for an empty block.
+    A chunk has at most :data:`CHUNK` numbers (uint64), in row-major order; the slices follow each other. Nothing is
+    yielded for an empty block.
 
     Args:
-        index: one slice per dim of the global tensor.
+        index: one slice with start and stop per dim of the global tensor; its step is not read.
         shape: the global shape.
     """
     spans = [range(p.start, p.stop) for p in index]
@@ -152,14 +157,17 @@ def _list_element_numbers(spans: Sequence[range], strides: Sequence[int]) -> np.
 def _draw_block(
     index: Index, shape: Sequence[int], dtype: np.dtype, seed: int, transform: Transform
 ) -> np.ndarray:
-    """Return a block of random numbers; ``transform`` turns two words of bits per element into a number.
+    """Return a new array with a block of random numbers.
+
+    An element depends on the seed, the global shape and its own index only. 16-bit floats are rounded from float32.
 
     Args:
-        index: one slice per dim of the global tensor.
+        index: one slice with start and stop per dim of the global tensor.
         shape: the global shape.
         dtype: a floating type.
         seed: the seed.
-        transform: ``transform(first_words, second_words, out)`` writes to ``out``.
+        transform: ``transform(first_words, second_words, out)`` turns two words of 32 random bits per element into
+            numbers, and writes them to ``out`` (float32, or float64 for a float64 result).
     """
     out = np.empty([p.stop - p.start for p in index], dtype)
     flat = out.ravel()
@@ -179,7 +187,7 @@ def _write_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """Write numbers in [0, 1) to ``out``: 24 random bits for float32, 53 for float64.
 
     Args:
-        a: 32 random bits per number.
+        a: 32 random bits per number, uint32.
         b: 32 more random bits per number, used for float64 only.
         out: the result, float32 or float64.
     """
@@ -194,9 +202,11 @@ def _write_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 def _write_normal(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """Write normal numbers to ``out`` by the transform of Box and Muller.
 
+    The formula is ``sqrt(-2 log u) cos(2 pi v)``.
+
     Args:
-        a: 32 random bits per number, which give its size.
-        b: 32 random bits per number, which give an angle.
+        a: 32 random bits per number, uint32; ``u = min((a + 0.5) / 2**32, 1)``.
+        b: 32 random bits per number, uint32; ``v = b / 2**32``.
         out: the result, float32 or float64.
     """
     kind = out.dtype.type
@@ -253,12 +263,13 @@ def _make_source(
 ) -> tuple[Described, dict[str, Any]]:
     """Return a function that draws the block at an index, and a dict of shape and type.
 
-    The dict has the keyword arguments ``shape`` and ``dtype`` of `Tensor.from_global`.
+    The function carries its description, so that ranks compare that and no elements. The dict has the keyword
+    arguments ``shape`` and ``dtype`` of `Tensor.from_global`.
 
     Args:
         block: :func:`normal_block` or :func:`uniform_block`.
-        finish: scales and shifts the numbers of a block.
-        words: describes the distribution.
+        finish: scales and shifts the numbers of a block; it may change the block in place.
+        words: describes the distribution; the seed is added.
         shape: the global shape.
         dtype: a floating type.
         seed: the seed.
@@ -286,6 +297,9 @@ def normal(
 ) -> Tensor:
     """Create a tensor of normal numbers that are equal for every layout and number of ranks.
 
+    The elements depend on shape, type, mean, std and seed only. Nothing is communicated but checks that all ranks
+    make equal calls.
+
     Args:
         shape: the global shape.
         layout: which shard each rank owns.
@@ -293,11 +307,13 @@ def normal(
         mean: the mean.
         std: the standard deviation.
         dtype: a floating type.
-        seed: the seed; each seed gives different numbers.
+        seed: the seed, of which 64 bits count; each seed gives different numbers.
         requires_grad: compute gradients for the tensor.
 
     Raises:
         InputError: If ``dtype`` is no floating type.
+        LayoutError: If the layout has another number of dimensions.
+        WorldError: If the mesh does not fit the world, or ranks pass different arguments.
 
     >>> from spmdsim import LockStep, Mesh
     >>> layout = Mesh((2,), ("x",))("x", None)
@@ -331,7 +347,11 @@ def uniform(
     seed: int = 0,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Create a tensor of numbers uniform in ``[low, high)``, equal for every layout and rank count.
+    """Create a tensor of numbers that are uniform in ``[low, high)``.
+
+    They are equal for every layout and number of ranks. The elements depend on shape, type, limits and seed only.
+    They are ``low + (high - low) * u`` with u in [0, 1); rounding may give ``high`` itself. Nothing is communicated
+    but checks that all ranks make equal calls.
 
     Args:
         shape: the global shape.
@@ -340,11 +360,13 @@ def uniform(
         low: the smallest number.
         high: upper limit, excluded.
         dtype: a floating type.
-        seed: the seed; each seed gives different numbers.
+        seed: the seed, of which 64 bits count; each seed gives different numbers.
         requires_grad: compute gradients for the tensor.
 
     Raises:
         InputError: If ``dtype`` is no floating type.
+        LayoutError: If the layout has another number of dimensions.
+        WorldError: If the mesh does not fit the world, or ranks pass different arguments.
 
     >>> from spmdsim import LockStep, Mesh
     >>> x = uniform((4, 3), Mesh((2,), ("x",))("x", None), LockStep(2), low=-1.0)

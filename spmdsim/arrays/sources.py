@@ -57,6 +57,8 @@ LocalPieces: TypeAlias = "ArrayLike | Sequence[ArrayLike] | Callable[[int], Arra
 def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
     """Return the `Meta` (layout, shape, dtype) of a source and a function of its blocks.
 
+    Nothing is read yet. An object that can be called is a function unless it has a ``shape``.
+
     Args:
         source: an array, an object that can be sliced, or a function of an index; a function needs ``shape`` and
             ``dtype`` and may return all blocks in the same memory.
@@ -65,10 +67,11 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
         dtype: the element type, or None for that of the array.
 
     Returns:
-        The meta, and a function from a tuple of slices to a new array in the tensor's element type.
+        The meta, and a function from a tuple of slices to a new array in the tensor's element type. It raises
+        InputError if a function returns a block of another shape.
 
     Raises:
-        InputError: If shape or type are missing or do not fit the source.
+        InputError: If shape or type are missing or do not fit the source, or elements are no numbers.
         LayoutError: If the layout has another number of dims.
         UsageTypeError: If ``layout`` is no layout.
     """
@@ -105,9 +108,11 @@ def check_layout(layout: Any) -> None:
 def _wrap_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
     """Return a function that copies the blocks of ``function`` and checks their shapes.
 
+    It raises InputError if a block has another shape than its index.
+
     Args:
         function: returns the block at a tuple of slices.
-        dtype: the element type of the copies.
+        dtype: the element type of the copies; they are in C order.
     """
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
@@ -127,7 +132,8 @@ def assemble_shards(
 ) -> tuple[Meta, list[np.ndarray]]:
     """Return the `Meta` (layout, shape, dtype) of a tensor and one array per owned rank.
 
-    All ranks must call it; they exchange shapes and types, so all of them raise one error.
+    All ranks must call it; they exchange shapes and types, so all of them raise one error. Arrays are copied only to
+    make their order or byte order native.
 
     Args:
         shards: the shards of this process's ranks: one array, a sequence of one per rank, or a function of the rank.
@@ -140,7 +146,7 @@ def assemble_shards(
 
     Raises:
         LayoutError: If types differ or are no numbers, or shapes do not fit the layout.
-        InputError: If the number of shards is not the number of owned ranks.
+        InputError: If the number of shards is not the number of owned ranks; on this process only.
     """
     arrays = _convert_to_arrays(shards, world)
     facts = world.gather_objects(
@@ -194,6 +200,8 @@ def _require_one_type(
 def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
     """Return one array per owned rank.
 
+    Arrays are not copied, except those that a function returns if the process owns several ranks.
+
     Args:
         shards: one array if the world owns one rank, a list or tuple with one array per owned rank, or a function of
             the rank.
@@ -220,11 +228,12 @@ def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
 def infer_global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the global shape that follows from the shapes of all shards.
 
-    The size of a dim is the sum over the shards along its axes, from the first rank of the mesh.
+    The size of a dim is the sum over the shards along its axes, from the first rank of the mesh. It is not checked
+    that the other shards fit.
 
     Args:
         layout: the layout of the tensor.
-        local_shapes: the shape of the shard of each rank.
+        local_shapes: the shape of the shard of each rank of the mesh.
 
     Raises:
         LayoutError: If a shard has another number of dims.
@@ -258,7 +267,15 @@ class ReshapeNode(MoveNode):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Return the gradient of the operand, in its shape and in the dual of its layout.
 
-        The dual layout is the one that gradients have: replicated and partial are exchanged.
+        The dual layout is the one that gradients have: replicated and partial are exchanged. All ranks of both meshes
+        must call it.
+
+        Args:
+            gradients: a list with one list: the gradients of the result, which are added up. If the inner list is
+                empty, ``gradients`` itself is returned.
+
+        Returns:
+            A list with one list of one tensor.
         """
         operand = self.meta
         if not gradients[0]:
@@ -272,16 +289,17 @@ class ReshapeNode(MoveNode):
 def redistribute_reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
     """Return a tensor in another shape and a layout for this shape.
 
-    The elements keep their row-major order.
+    The elements keep their row-major order. All ranks of both meshes must call it.
 
     Args:
         tensor: the tensor.
-        layout: the layout of the result.
-        shape: the shape of the result.
+        layout: the layout of the result; its mesh may be another one.
+        shape: the shape of the result, without -1.
 
     Raises:
         UsageTypeError: If ``layout`` is no layout.
         LayoutError: If the shape has another number of elements.
+        WorldError: If the mesh needs more ranks than the world has.
     """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
@@ -309,9 +327,9 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     Nothing is compared if ``words`` is None, or if the process's first rank is outside of the mesh.
 
     Args:
-        world: the world of the ranks.
+        world: the world of the ranks; the process compares for its first rank.
         tensor: the tensor that was made from the source.
-        source: the source.
+        source: the source: an array, a list, an object that can be sliced, or a function of an index.
         what: the call, for error messages.
     """
     meta, rank = tensor.meta, world.ranks[0]
