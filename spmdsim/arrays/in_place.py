@@ -30,7 +30,11 @@ MOST_CHANGES = 1000
 def detach_current(x: Any) -> Any:
     """Return the tensor as it is now, to compute its new values from it.
 
-    A leaf is returned without gradient history; another tensor keeps its history.
+    A leaf (a tensor that no recorded operator computed) is returned without gradient history; another tensor keeps
+    its history. The result is always a new object that shares the arrays.
+
+    Args:
+        x: the tensor; it is not changed.
     """
     if x.node is None:
         return x.detach()
@@ -45,11 +49,12 @@ def _is_leaf(x: PlainTensor) -> bool:
 
 
 def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
-    """Replace the values of tensor ``x`` by those of ``result``, and update the base if ``x`` is a view.
+    """Replace the values of ``x`` by those of ``result``, also in the base if ``x`` is a view.
 
     ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is
     written into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history)
-    stays a leaf; any other tensor takes over the gradient history of ``result``.
+    stays a leaf; any other tensor takes over the gradient history of ``result``. If ``x`` is a view, all ranks of its
+    mesh must call it, because they exchange which bases are alive.
 
     Args:
         x: the tensor to change.
@@ -100,13 +105,14 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
 
 
 def _record_change(changes: list[Any], through: View | None) -> list[Any] | None:
-    """Add a change to a base's list of changes; return the base's list from now on.
+    """Add a change to a base's list of changes, in place; return the base's list from now on.
 
     After a change that was not made through a view, no view has the base's values: None is returned then. A list of
-    `MOST_CHANGES` changes is replaced by a new one.
+    `MOST_CHANGES` changes is replaced by a new, empty one: other views of the base are then no longer current. The
+    view ``through`` gets the new list and counts all its changes as seen.
 
     Args:
-        changes: the base's list of changes.
+        changes: the base's list of changes: the index of each one, or None if it may have changed any element.
         through: the view through which the base was changed, or None.
     """
     is_full = len(changes) >= MOST_CHANGES
@@ -121,8 +127,12 @@ def _record_change(changes: list[Any], through: View | None) -> list[Any] | None
 def _write_back(x: Any, value: Any, what: str) -> None:
     """Update the nearest base of a view that is alive on all ranks of the mesh, if there is one.
 
+    The base is changed by `become`, which updates the base's own base in turn. Without a common base, the view is
+    marked as detached, and nothing else happens.
+
     A base that only a cycle of references keeps alive lives until Python collects cycles, at a different time on each
-    rank. No program can reach such a base, so no rank of the mesh updates a base that another rank lacks.
+    rank. No program can reach such a base, so no rank of the mesh updates a base that another rank lacks. The ranks
+    of the mesh exchange which bases are alive: all of them must call it.
 
     Args:
         x: the view.
@@ -166,9 +176,12 @@ def _write_back(x: Any, value: Any, what: str) -> None:
 
 
 def _require_current(view: View, what: str) -> None:
-    """Raise UsageTypeError if elements of a view may have changed in the base since the view was taken.
+    """Raise UsageTypeError if elements of a view may have changed in the base since then.
 
-    Changes of other elements of the base do not matter.
+    That is since the view was taken or last changed.
+
+    Changes of other elements of the base do not matter. A change whose elements are unknown counts as one of all
+    elements.
 
     Args:
         view: the view.
@@ -182,7 +195,10 @@ def _require_current(view: View, what: str) -> None:
 
 
 def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
-    """Return True if a view and a change of its base share no element.
+    """Return True if a view and a change of its base share no element for certain.
+
+    They share none if, in one dim, the index ranges do not meet, or have equal steps and different offsets. Other
+    cases, such as different steps, count as shared.
 
     Args:
         shape: the shape of the base.
@@ -199,7 +215,12 @@ def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
 
 
 def _find_slices(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
-    """Return first indices, indices after the last ones, and steps of an index, one of each per dim."""
+    """Return the starts, stops and steps of an index: three sequences with one number per dim.
+
+    Args:
+        shape: the shape of the indexed tensor.
+        index: ints, slices, ``...`` and None; an entry or a tuple of them.
+    """
     indexing = _indexing()
     entries = [indexing.check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]
     cut = indexing.find_cut_of_parts(shape, indexing.expand_dots(entries, len(shape)))
@@ -207,11 +228,17 @@ def _find_slices(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
 
 
 def has_item(x: Any, index: Any, value: Any) -> bool:
-    """Return True if ``value`` is a current view ``x[index]``: ``x[index] = value`` then changes nothing.
+    """Return True if ``value`` is a current view ``x[index]``.
 
-    Python runs ``x[index] += 1`` as: take ``x[index]``, change it in place, assign it back. The change in place has
-    updated ``x`` already, so the caller skips the assignment. The result is False if ``x`` changed after the view's
-    last update, or if an index has anything but ints, slices, ``...`` and None.
+    Then ``x[index] = value`` changes nothing. Python runs ``x[index] += 1`` as: take ``x[index]``, change it in
+    place, assign it back. The change in place has updated ``x`` already, so the caller skips the assignment. The
+    result is False if ``x`` changed after the view's last update, or if an index has anything but ints, slices,
+    ``...`` and None. Indices are compared as written: ``-1`` and the last index are different.
+
+    Args:
+        x: the tensor that is assigned to.
+        index: the index of the assignment.
+        value: the assigned tensor.
     """
     view = value._view
     if view is None or view.index is None or view.base() is not x:

@@ -41,7 +41,12 @@ class JoinedPieces:
     def _find_borders(self, rank: int) -> tuple[int, list[int], list[int]]:
         """Return a rank's number in its group, and the borders between blocks.
 
-        The first list of borders is for the blocks before the exchange, the second one for those after it. Borders count rows; block k of either list lies between borders k and k + 1.
+        The first list of borders is for the blocks before the exchange, the second one for those after it. Borders
+        count rows; block k of either list lies between borders k and k + 1. For lengths 3 and 1: ``[0, 3, 4]`` and
+        ``[0, 2, 4]``.
+
+        Args:
+            rank: a rank of the mesh.
         """
         members = self.layout.mesh.group(rank, *self.axes)
         blocks = [self.layout.bounds(self.shape, member)[0] for member in members]
@@ -53,12 +58,13 @@ class JoinedPieces:
     ) -> list[Any]:
         """Exchange rows; return the new blocks of the owned ranks.
 
-        Ranks outside of the mesh keep their arrays. Nothing is exchanged if the blocks are balanced already.
+        All ranks of the mesh must call it. Ranks outside of the mesh keep their arrays. Nothing is exchanged, and the
+        arrays are returned in a new list, if the blocks are balanced already or the layout does not split rows.
 
         Args:
             arrays: the blocks of the owned ranks.
             dtype: the element type.
-            provenance_number: the provenance number of the tensor that has the rows.
+            provenance_number: the provenance number of the tensor that has the rows; ranks compare it.
             back: True to move from balanced blocks to blocks of the original lengths.
         """
         ranks = self.world.ranks
@@ -129,7 +135,16 @@ class JoinedNode(Node):
         self.pieces, self.put, self.provenance_number = pieces, put, provenance_number
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradient of the operand: its rows at their old positions, zeros elsewhere."""
+        """Return the gradient of the operand: its rows at their old positions, zeros elsewhere.
+
+        All ranks of the mesh must call it. The layout of the gradient is the operand's without pending reductions.
+
+        Args:
+            gradients: a list with one list: the gradients of the result, which are added up. That list is emptied.
+
+        Returns:
+            A list with one list of one tensor.
+        """
         operand = self.meta
         with recorder.operator("select.backward"):
             dy = reduce_gradients(gradients[0], self.pieces.layout)
@@ -145,7 +160,8 @@ class JoinedNode(Node):
 def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], provenance_number: int) -> list[int]:
     """Return the number of rows of each block of the first dim, on all ranks.
 
-    All ranks must call it. Replicas count once. The communication is one small all_gather.
+    The blocks are in the order of the axes that split the first dim. All ranks must call it. Replicas count once. The
+    communication is one small all_gather.
 
     Args:
         world: the world whose ranks own the shards.
@@ -175,13 +191,16 @@ def join_rows(
 ) -> Tensor:
     """Return a tensor of the rows that ranks own, in balanced blocks, in the order of the ranks.
 
+    All ranks must call it: one gather exchanges the numbers of rows, and one exchange moves the rows.
+
     Args:
         name: the operator, for errors if ranks disagree.
         operands: the tensors from which the rows were computed.
         layout: the layout of the result.
-        pieces: the rows of each owned rank.
-        width: the global shape of a row.
-        put: computes gradients of the first operand, see :class:`JoinedNode`; None: no gradient.
+        pieces: the rows of each owned rank; all of one element type.
+        width: the global shape of a row; () for a one-dimensional result.
+        put: computes gradients of the first operand, see :class:`JoinedNode`; None: no gradient. Not used if the
+            first operand requires no gradient.
     """
     like, dtype = operands[0], pieces[0].dtype
     world = like.world

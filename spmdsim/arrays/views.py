@@ -151,7 +151,11 @@ class ReshapedView(View):
         return _ops().reshape(value, before, order=order)
 
     def model(self, base: np.ndarray) -> np.ndarray:
-        """See :meth:`View.model`."""
+        """Return this view of a NumPy array, of which only shape and strides are used.
+
+        Args:
+            base: an array in the base's shape; NumPy could reshape it without a copy.
+        """
         shape, _, order = self.facts
         turn = slice(None, None, -1 if order == "F" else 1)
         strides = merged_strides(base.shape[turn], base.strides[turn], shape[turn])
@@ -197,12 +201,13 @@ class PartView(View):
 def item(base: Any, index: Any, result: R) -> R:
     """Mark ``result``, which is ``base[index]``, as a view if NumPy would return one; return it.
 
-    NumPy does for an index of integers, slices, None and ``...``.
+    NumPy does for an index of integers, slices, None and ``...``. A result that is ``base`` itself is not marked, nor
+    one of a class without views.
 
     Args:
         base: the tensor.
-        index: the index.
-        result: the selected elements.
+        index: the index: an entry or a tuple of entries.
+        result: the selected elements; changed in place.
     """
     kind = type(index)
     basic = _BASIC.issuperset(map(type, index)) if kind is tuple else kind in _BASIC
@@ -221,9 +226,12 @@ def permuted(base: Any, result: R, order: Sequence[int] | None = None) -> R:
 def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -> R:
     """Mark a reshaped tensor as a view if NumPy would return one; return it.
 
+    NumPy would copy if the elements of a permuted or sliced base are not regularly spaced in the new shape. A result
+    that is ``base`` itself is not marked, nor one of a class without views.
+
     Args:
         base: the tensor that was reshaped.
-        result: the reshaped tensor.
+        result: the reshaped tensor; changed in place.
         order: as in ``np.reshape``; tensors have no order in memory, so "A" and "K" are "C".
         contiguous: True if the NumPy function returns a view only of an array that is contiguous in this order, as
             ``np.ravel``.
@@ -262,11 +270,12 @@ def turned(base: Any, result: R, forward: Callable[[Any], Any], back: Callable[[
 def component(base: Any, result: R, name: str) -> R:
     """Mark the real or imaginary part of a tensor as a view; return it.
 
-    The imaginary part of real numbers refuses new values. The real part of real numbers is a view of all elements.
+    The imaginary part of real numbers refuses new values with UsageTypeError. The real part of real numbers is a view
+    of all elements. Nothing is marked in classes without views.
 
     Args:
         base: the tensor.
-        result: the part.
+        result: the part; changed in place.
         name: "real" or "imag".
     """
     if base.dtype.kind == "c":
@@ -280,11 +289,13 @@ def component(base: Any, result: R, name: str) -> R:
 
 
 def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
-    """Mark a result as a view that refuses new values; return it.
+    """Mark a result as a view that refuses new values with UsageTypeError; return it.
+
+    A result that is ``base`` itself is not marked, nor one of a class without views.
 
     Args:
         base: the operand.
-        result: the view.
+        result: the view; changed in place.
         what: the result, for the error message.
         reason: why it is read-only, for the error message.
     """
@@ -318,15 +329,16 @@ def _compute_packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the strides of an array after a row-major reshape, or None if NumPy would have to copy it.
+    """Return the strides after a row-major reshape, or None if NumPy would have to copy.
 
     Dims are matched from the front, in the smallest groups of both shapes with equal products. The old dims of a
-    group must be contiguous in memory.
+    group must be contiguous in memory. Dims of size 1 get the stride 1; an array without elements gets the strides of
+    a contiguous array of bytes.
 
     Args:
         old: the shape.
         strides: its strides in bytes.
-        new: the new shape; the result has one stride per dim.
+        new: the new shape, with as many elements; the result has one stride per dim.
 
     >>> merged_strides((4, 6), (6, 1), (2, 2, 6)), merged_strides((6, 4), (1, 6), (24,))
     ((12, 6, 1), None)
