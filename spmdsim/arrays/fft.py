@@ -211,13 +211,16 @@ def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
 def _pair_dims_with_points(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     """Return pairs of a dim to transform and its number of points, by NumPy's rules.
 
+    The pairs are in the order of ``axes``; dims are not negative. A dim may occur twice.
+
     Args:
         x: the tensor.
-        s: numbers of points; None or -1 stands for the default, which is None in the pairs.
-        axes: the dims; None: all, or as many of the last ones as ``s`` has points.
+        s: numbers of points; None or -1 stands for the default, which is None in the pairs. None for all: no number
+            is set.
+        axes: one dim or several; None: all, or as many of the last ones as ``s`` has points.
 
     Raises:
-        RuleError: If there are no dims, or the numbers of points and of dims differ.
+        RuleError: If there are no dims, a dim is out of range, or the numbers of points and of dims differ.
     """
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)
@@ -244,7 +247,7 @@ def _transform_dims(
     Args:
         kind: "fft" or "ifft".
         x: the tensor.
-        dims: pairs of a dim and its number of points, or None.
+        dims: pairs of a dim and its number of points, or None for the dim's size.
         norm: as in :func:`fft`.
         done: dims that are transformed already.
     """
@@ -503,12 +506,18 @@ def _create_frequencies(
 ) -> Tensor:
     """Return frequencies as a tensor; without a layout they are replicated over the world.
 
+    All ranks of the mesh must call it with equal arguments.
+
     Args:
-        values: the frequencies.
+        values: the frequencies, one-dimensional float64.
         layout: the layout; None: replicated over the world.
         dtype: element type; None: float64.
         world: the world; None: :func:`spmdsim.world`.
         device: None or "cpu".
+
+    Raises:
+        InputError: If the device is another one.
+        LayoutError: If the layout is not for one dimension.
     """
     check_device(device)
     if layout is None:

@@ -38,7 +38,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def one_value(method: str, **values: V) -> V:
-    """Return the value of a parameter that has several names.
+    """Return the value of a parameter that has several names; None if no name has a value.
+
+    Args:
+        method: the called method, for the message.
+        values: the value by name; None for a name that the caller did not use.
 
     Raises:
         UsageTypeError: If two of the names have values.
@@ -84,7 +88,12 @@ def corrected_signature(
 
 
 def reductions(like: F) -> Callable[[tuple[str, str]], F]:
-    """Return a function that makes a reduction method from ``(operator's name, verb of its docstring)``.
+    """Return a function that makes a reduction method of tensors.
+
+    Its argument is a pair: the operator's name and the verb of the docstring, such as ``("sum", "Sum")``. The method
+    calls the operator of `spmdsim.ops` with this name. Its signature and docstring are set, so that ``help`` shows
+    them. It raises UsageTypeError for an argument that the signature does not have, and if two names of one parameter
+    are used. ``dtype`` converts the elements first; ``correction`` or ``ddof`` of 0 is not passed on.
 
     Args:
         like: a function with the signature of the method, such as :func:`typed_signature`.

@@ -36,16 +36,19 @@ Gather = Callable[[list[Any]], Any]
 def check_replicas(*tensors: object, name: str = "") -> Verdict:
     """Compare the replicas of shards, bit by bit (all nan are equal); all ranks must call it.
 
+    First checksums are compared, in one exchange; if they differ, the elements are searched. Without tensors nothing
+    is sent.
+
     Args:
         name: the name in errors of tensors without a name.
-        tensors: tensors, parameters, modules, or lists and dicts of these.
+        tensors: tensors, parameters, modules, or lists and dicts of these, all of one world.
 
     Returns:
         A verdict that is ``ok``.
 
     Raises:
-        WorldError: If replicas differ; the message has tensor, ranks, and the first element that differs, with its
-            values.
+        WorldError: On all ranks, if replicas differ; the message has tensor, ranks, and the first element that
+            differs, with its values.
         UsageTypeError: If a value is no tensor.
 
     >>> from spmdsim import LockStep, Mesh
@@ -85,14 +88,17 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
 
 
 def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
-    """Yield name and value of all tensors in nested containers, parameters and modules.
+    """Yield name and tensor of all tensors in nested containers, in their order.
+
+    A parameter is an object whose attribute ``value`` is a tensor; a module has ``named_parameters`` or
+    ``parameters``.
 
     Args:
         values: tensors, parameters, modules, mappings and iterables of these.
-        name: the name of tensors that have none; a key of a mapping replaces it.
+        name: the name of tensors that have none; inside a mapping the key replaces it.
 
     Raises:
-        UsageTypeError: If a value is no tensor.
+        UsageTypeError: If a value is no tensor and no container; texts and NumPy arrays are none.
     """
     for item in values:
         if isinstance(item, Tensor):
@@ -124,6 +130,8 @@ def _describe_difference(
 ) -> str:
     """Return the error message for replicas that differ.
 
+    It has the tensor, the global index of the element, the value on each rank, and the line of the program.
+
     Args:
         what: the tensor's name, or "".
         tensor: the tensor.
@@ -141,7 +149,11 @@ def _describe_difference(
 
 
 def _unify_nan(flat: np.ndarray) -> np.ndarray:
-    """Return an array in which all nan have equal bits; an array without nan is returned itself."""
+    """Return an array in which all nan have equal bits; an array without nan is returned itself.
+
+    Args:
+        flat: a one-dimensional array; it is not changed.
+    """
     if flat.dtype.kind in "iub":
         return flat
     odd = flat != flat
@@ -157,11 +169,12 @@ def first_difference(
 ) -> tuple[int, list[tuple[list[int], Any]]] | None:
     """Return the first element that differs between replicas, and its values.
 
-    All ranks must call it.
+    All ranks must call it. Each round compares checksums of up to 64 parts of the range; it takes as many rounds as
+    the base-64 logarithm of the size.
 
     Args:
         arrays: the arrays of the owned ranks, of equal shape within a group.
-        gather: returns all ranks' values from a list of the owned ranks' values.
+        gather: returns all ranks' values from a list of the owned ranks' values, as a list or a dict by rank.
         groups: groups of ranks whose arrays must be equal; only the first group that differs is reported.
 
     Returns:
@@ -221,7 +234,9 @@ class Copies(Watcher):
     def look(self, tensor: Tensor, what: str) -> None:
         """Compare a tensor's replicas by checksums, of samples if they are large.
 
-        Nothing is compared in worlds that do not watch values.
+        Nothing is compared in worlds that do not watch values. If the process owns one rank, all ranks of its replica
+        group must call it; a rank outside of the mesh does nothing. Each call samples other elements of large arrays,
+        so a difference may be found late.
 
         Args:
             tensor: the tensor.
@@ -249,7 +264,17 @@ class Copies(Watcher):
                 raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
 
     def _look_at_all(self, tensor: Tensor, what: str) -> None:
-        """Compare replicas in a process that owns all ranks; replicas that share one array are equal."""
+        """Compare replicas in a process that owns all ranks.
+
+        Replicas that share one array are equal.
+
+        Args:
+            tensor: the tensor.
+            what: its use, for the message if it has no name.
+
+        Raises:
+            WorldError: If checksums of replicas differ, and a search finds the element.
+        """
         for group in _list_replica_groups(tensor):
             arrays = {id(tensor.stored_shards[rank]): tensor.stored_shards[rank] for rank in group}
             if len(arrays) > 1 and len({sample_checksum(array, self.turn) for array in arrays.values()}) > 1:
@@ -274,15 +299,17 @@ def raise_source_difference(
 ) -> None:
     """Raise WorldError with the first difference between the sources of a tensor.
 
-    All ranks of the group must call it. It returns if it finds no difference.
+    All ranks of the group must call it. It returns if it finds no difference. The facts are compared first, in their
+    order, then the elements.
 
     Args:
-        world: the world of the ranks.
+        world: the world of the ranks; this process owns one rank.
         tensor: the tensor that was made from the source.
         group: the ranks that compare.
-        facts: this rank's shape, element type, layout and description of the values.
+        facts: this rank's shape, element type, layout and description of the values, all as text.
         array: this rank's array, for a comparison of elements.
-        is_global: True if the array is the global tensor, False if it is the shard.
+        is_global: True if the array is the global tensor, False if it is the shard. Indices in the message are
+            global.
     """
     layout, rank = tensor.layout, world.ranks[0]
     title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"

@@ -60,7 +60,9 @@ class AdjointNode(OpNode):
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradients of all operands from those of the results, by the operator's ``adjoint``.
+        """Compute the gradients of all operands by the operator's ``adjoint``.
+
+        The list has one tensor per operand, or None if the adjoint gives none.
 
         Args:
             dys: the gradient of each result; None for a result without gradient. At least one is a tensor.
@@ -106,10 +108,15 @@ class SteppedOp(Op):
     ) -> BoundRule:
         """Return the rule with its sizes, and with the steps that the operator declares.
 
+        It is a :class:`SteppedRule`, or without ``dtypes`` the plain `BoundRule`.
+
         Args:
             shapes: the shapes of the operands.
-            params: the parameters of the call.
+            params: the parameters of the call by name.
             dtypes: the types of the operands; None: the steps are not known.
+
+        Raises:
+            RuleError: If shapes do not fit the rule.
         """
         bound = super().bind(shapes, params, dtypes)
         if dtypes is None:
@@ -126,16 +133,17 @@ class SteppedOp(Op):
     ) -> list[list[Any]]:
         """Run the local functions of all owned ranks from step to step.
 
-        A local function is a generator: it yields the operand of a step (one collective) and is sent the result.
+        A local function is a generator: it yields the operand of a step (one collective) and is sent the result. All
+        ranks of the mesh must call it. Without data only the steps run, and the results are empty arrays.
 
         Args:
-            recipe: the facts of the call.
+            recipe: the facts of the call; ``recipe.prepared`` has the steps and their element types.
             world: the world.
             params: the parameters of the call.
             lists: one list per operand, with the shard of each owned rank.
 
         Returns:
-            One list per result, with the shard of each owned rank.
+            One list per result, with the shard of each owned rank. Ranks outside of the mesh get empty arrays.
         """
         if not world.has_data:
             for step, dtype in recipe.prepared:
@@ -161,9 +169,11 @@ class SteppedOp(Op):
 def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded | None]) -> list[Any]:
     """Run one step on yielded values; return the result of each owned rank.
 
+    All ranks of the mesh must call it. Ranks without a value take part with zeros, or with nothing in a ragged step.
+
     Args:
         step: the step; ``step.ragged`` is True for lists of parts of any length.
-        dtype: the element type.
+        dtype: the element type; values are converted to it.
         world: the world.
         yielded: the value of each owned rank, or None for ranks outside of the mesh.
     """
@@ -205,7 +215,14 @@ class OwnedRows(ShardedOp):
     """A lookup that sends each rank the rows it needs, directly in the layout ``out_strategy``."""
 
     def substitute_op(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
-        """Return the operator that exchanges rows; the plain one if all ranks have all rows."""
+        """Return the operator that exchanges rows; the plain one if all ranks have all rows.
+
+        Args:
+            bound: the rule of the lookup with its sizes; its operands are the ids and the table.
+            strategy: the axes that split the dimensions.
+            params: the parameters of the call; of them ``padding`` is used: an id that names no row and gives zeros,
+                or None.
+        """
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:
             return self.op
@@ -221,9 +238,11 @@ class RowsNode(OpNode):
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return None for the ids, and the gradient of the table; None if the result has no gradient.
+        """Return ``[None, gradient of the table]``; the ids have no gradient.
 
-        If every rank has the whole result, the gradient needs no step and is that of the plain operator.
+        Both are None if the result has no gradient. If every rank has the whole result, the gradient needs no step
+        and is that of the plain operator. Otherwise all ranks of the mesh must call it; each row's gradients are
+        added up on the row's owner.
 
         Args:
             dys: a list with the gradient of the result, or None.

@@ -43,7 +43,13 @@ Binary: TypeAlias = "Callable[[Any, Operand], Tensor]"
 
 
 def _make_operator(name: str) -> Binary:
-    """Return a method that applies the operator ``name`` of `ops` to two operands."""
+    """Return a method that applies the operator ``name`` to the tensor and another operand.
+
+    The operator is looked up at each call, and raises its own errors for operands that it does not support.
+
+    Args:
+        name: a function of `spmdsim.ops`, such as "add".
+    """
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
         """Apply the operator."""
@@ -54,7 +60,13 @@ def _make_operator(name: str) -> Binary:
 
 
 def _make_reflected_operator(name: str) -> Binary:
-    """Return a method that applies the operator ``name`` with the tensor as second operand."""
+    """Return a method that applies the operator ``name`` with the tensor as second operand.
+
+    It is Python's reflected form: ``2 - x`` calls ``x.__rsub__(2)``, which is ``ops.subtract(2, x)``.
+
+    Args:
+        name: a function of `spmdsim.ops`, such as "subtract".
+    """
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
         """Apply the operator to exchanged operands."""
@@ -65,7 +77,11 @@ def _make_reflected_operator(name: str) -> Binary:
 
 
 def _make_unary_operator(name: str) -> Callable[[Any], Tensor]:
-    """Return a method that applies the operator ``name`` of `ops` to the tensor."""
+    """Return a method that applies the operator ``name`` of `ops` to the tensor alone.
+
+    Args:
+        name: a function of `spmdsim.ops`, such as "negative".
+    """
 
     def symbol(self: Tensor) -> Tensor:
         """Apply the operator."""
@@ -76,7 +92,14 @@ def _make_unary_operator(name: str) -> Callable[[Any], Tensor]:
 
 
 def _make_in_place_operator(name: str) -> Binary:
-    """Return a method that gives the tensor the values of the operator ``name``, such as ``+=``."""
+    """Return a method that gives the tensor the values of the operator ``name``, such as ``+=``.
+
+    The method returns the tensor itself. Its errors are those of the operator and of `become`: for example another
+    shape or type of the result.
+
+    Args:
+        name: a function of `spmdsim.ops`, such as "add"; errors name it.
+    """
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
         """Give the tensor the values of the result."""
@@ -189,7 +212,7 @@ def _explain_missing(kind: type, name: str) -> str:
     """Return the error message for an attribute that a class does not have.
 
     It suggests the function of `spmdsim.ops` with this name, or `local` and `full` for an attribute of NumPy's
-    arrays, or else the nearest attribute. Names with two underscores get no suggestion.
+    arrays, or else the nearest public attribute, if one is near. Names with two underscores get no suggestion.
 
     Args:
         kind: the class.

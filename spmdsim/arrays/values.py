@@ -63,7 +63,8 @@ class ReadableTensor(PlainTensor):
     def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
         """Return a read-only view of a rank's shard; None: that of this process's first rank.
 
-        Addends of a pending sum of 16-bit floats are stored as float32, and rounded to 16 bits for this view only.
+        Nothing is communicated. Pending reductions stay pending: the shard then has the rank's addends. Addends of a
+        pending sum of 16-bit floats are stored as float32, and rounded to 16 bits for this view only.
 
         Args:
             rank: a rank that this process owns.
@@ -72,6 +73,7 @@ class ReadableTensor(PlainTensor):
 
         Raises:
             WorldError: If another process owns the rank, or there is no such rank.
+            UsageTypeError: If there are other arguments.
         """
         if more or wrong:
             refuse_arguments(ReadableTensor.local, (self, rank, *more), wrong)
@@ -90,14 +92,15 @@ class ReadableTensor(PlainTensor):
 
     @explained
     def item(self, *indices: int | tuple[int, ...]) -> Any:
-        """Return an element as a Python number, on every process.
+        """Return an element as a Python number, on every process; all ranks must call it.
 
         Args:
             *indices: none for a tensor of one element; otherwise an index per dim, a tuple of these, or a row-major
-                number, as in NumPy's ``item``.
+                number, as in NumPy's ``item``. Negative ones count from the end.
 
         Raises:
             InputError: If the tensor has several elements and there is no index, or an index is out of range.
+            WorldError: If the world has no data.
         """
         if self.size != 1 and not indices:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")

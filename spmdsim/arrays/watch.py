@@ -53,7 +53,13 @@ class Watcher:
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[Watcher]:
-    """Let a watcher see all operator calls inside the ``with`` block; it hides outer watchers."""
+    """Let a watcher see all operator calls inside the ``with`` block; it hides outer watchers.
+
+    The block's value is the watcher itself. It stops to watch at the end of the block, also after an error.
+
+    Args:
+        watcher: the watcher.
+    """
     watchers.append(watcher)
     try:
         yield watcher
