@@ -31,7 +31,8 @@ __all__ = ["cholesky", "inv", "solve"]
 def list_panels(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     """Return the axes that split the rows of a matrix, and its panels.
 
-    A panel is a block of columns; there is one per rank that owns rows, with the range of these rows.
+    A panel is a block of columns. Each rank that owns rows has one: the panel's columns are the range ``(start,
+    stop)`` of these rows. Axes of size 1 are left out; without axes there is one panel of all columns.
 
     Args:
         strategy: the axes that split the dims ``m`` and ``n``.
@@ -50,7 +51,10 @@ def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any])
     Args:
         bound: the rule with its sizes.
         strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operand.
+        inputs: a list with the `Meta` (layout, shape, dtype) of the operand.
+
+    Returns:
+        Pairs of a step and its element type, in the order in which `_cholesky_forward` yields their operands.
     """
     size, mesh = bound.sizes["n"], strategy.mesh
     axes, panels = list_panels(strategy, size)
@@ -66,10 +70,14 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
     """Return this rank's rows of the Cholesky factor.
 
     If rows are split, the generator yields this rank's rows of each panel; the caller sends back the whole panel.
+    Otherwise it yields nothing. Only the lower triangle is read; the upper one of the result is 0.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
-        x: this rank's rows.
+        x: this rank's rows; not changed.
+
+    Raises:
+        LinAlgError: If the matrix is not positive definite.
     """
     axes, panels = list_panels(context.strategy, context.size("n"))
     if not axes:
@@ -90,11 +98,14 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
 
 
 def _cholesky_gradient(factor: Array, dfactor: Array) -> Array:
-    """Return the gradient by a symmetric matrix.
+    """Return the gradient by a symmetric matrix, from that of its lower Cholesky factor.
+
+    The result is symmetric: ``(S + S^H) / 2`` with ``S = L^-H P L^-1``, where P is the lower triangle of ``L^H dL``
+    with half of its diagonal.
 
     Args:
-        factor: its Cholesky factor.
-        dfactor: the gradient of the factor.
+        factor: the Cholesky factor L.
+        dfactor: the gradient of the factor, dL.
     """
     inner = np.tril(hermitian(factor) @ dfactor)
     inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2
@@ -133,11 +144,12 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     """Compute the lower triangle ``l`` with ``l l^H = x`` of positive definite matrices.
 
     Only the lower triangle of ``x`` is read. If a matrix is split by rows, there are as many panels of columns as row
-    blocks. They are gathered and factored in turn, and the factor has the layout of the matrix. The gradient needs
-    the whole factor.
+    blocks. They are gathered and factored in turn, and the factor has the layout of the matrix. If its columns are
+    split, too, it is redistributed by rows first. Matrices of a batch stay on their ranks. The gradient needs the
+    whole factor.
 
     Args:
-        x: matrices ``[..., n, n]``.
+        x: matrices ``[..., n, n]``; integers become float64.
         upper: read the upper triangle and return ``l^H``.
 
     Returns:
@@ -145,6 +157,7 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 
     Raises:
         RuleError: If matrices are not square.
+        numpy.linalg.LinAlgError: If a matrix is not positive definite, on the ranks that factor it.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -163,7 +176,12 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     """Return the collectives of `_solve_forward` with their types; () if rows are not split.
 
-    Per panel an all-gather and two all-reduces, then one all-reduce per panel of the solution.
+    Per panel an all-gather and two all-reduces, then one all-reduce per panel of the solution, the last panel first.
+
+    Args:
+        bound: the rule with its sizes.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of matrix and right sides; they determine the type of the sums.
     """
     n, k, mesh = bound.sizes["n"], bound.sizes["k"], strategy.mesh
     axes, panels = list_panels(strategy, n)
@@ -191,16 +209,18 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
 def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
     """Return the LU factors of a panel's free rows with partial pivoting, and its pivots.
 
+    The pivot of a column is the free row with the largest absolute value in it; the first one of equal ones.
+
     Args:
-        panel: all rows of the panel.
-        free: True for rows that have not been pivots of an earlier panel.
+        panel: all rows of the panel; not changed.
+        free: True for rows that have not been pivots of an earlier panel; not changed.
 
     Returns:
         An array in the shape of the panel: the upper triangle in the pivot rows, multipliers in the others. The
         numbers of the pivot rows in their order.
 
     Raises:
-        LinAlgError: If the matrix is singular.
+        LinAlgError: If a pivot is exactly 0, so that the matrix is singular.
     """
     work, free, pivots = np.array(panel), free.copy(), []
     for c in range(panel.shape[1]):
@@ -219,15 +239,15 @@ def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Arr
 
     If rows are split, the generator yields per panel this rank's rows of it, and its own pivot rows of the remaining
     columns and of the right sides. The caller sends back the whole panel and the sums over all ranks. Then it yields
-    the blocks of the solution, the last panel first.
+    the blocks of the solution, the last panel first. Otherwise it yields nothing.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
-        a: this rank's rows of the matrix.
-        b: this rank's rows of the right sides.
+        a: this rank's rows of the matrix; not changed.
+        b: this rank's rows of the right sides; not changed.
 
     Raises:
-        LinAlgError: If the matrix is singular.
+        LinAlgError: If the matrix is singular; on all ranks.
     """
     n = context.size("n")
     axes, panels = list_panels(context.strategy, n)
@@ -338,14 +358,15 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     matrices and columns of ``b``.
 
     Args:
-        a: square matrices ``[..., n, n]``.
-        b: right-hand sides ``[n]`` or ``[..., n, k]``.
+        a: square matrices ``[..., n, n]``; integers become float64.
+        b: right-hand sides ``[n]`` or ``[..., n, k]``; leading dims broadcast with those of ``a``.
 
     Returns:
-        The solution in the shape of ``b``.
+        The solution in the shape of ``b``, or with the leading dims of ``a``.
 
     Raises:
         RuleError: If matrices are not square, or shapes do not fit.
+        numpy.linalg.LinAlgError: If a matrix is singular, on the ranks that solve with it.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -367,7 +388,8 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 def inv(x: Tensor) -> Tensor:
     """Compute inverses of square matrices ``[..., n, n]``.
 
-    A single split matrix is inverted by :func:`solve`; the rows of the inverse are split.
+    A single split matrix is inverted by :func:`solve`; the rows of the inverse are split. Otherwise each rank inverts
+    its own matrices, and their rows and columns are gathered before if they are split.
 
     Args:
         x: matrices ``[..., n, n]``; integers become float64.
@@ -377,6 +399,7 @@ def inv(x: Tensor) -> Tensor:
 
     Raises:
         RuleError: If the matrices are not square.
+        numpy.linalg.LinAlgError: If a matrix is singular, on the ranks that invert it.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

@@ -31,7 +31,12 @@ def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]
     """Return a function that computes the gradient of a power by its base, and None.
 
     The exponent has no gradient. Unless the exponent is 1, the gradient is 0 where the base is 0, and where it is
-    infinite with a negative exponent.
+    infinite with a negative exponent. The function runs only if the base requires a gradient.
+
+    Args:
+        dy: the gradient of the power.
+        operands: base and exponent.
+        _y: the power; not used, the interface has it.
     """
     base, exponent = operands
 
@@ -65,16 +70,16 @@ def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Or
     is 0.
 
     Args:
-        x: the tensor.
+        x: the tensor; integers become float64.
         axis: one dimension or several of each vector; None: all.
         keepdims: keep reduced dimensions in the result, with size 1.
-        ord: the order; 0 counts the elements that are not 0.
+        ord: the order, any number; 0 counts the elements that are not 0.
 
     Returns:
         Real numbers without the reduced dimensions, or with size 1 for them.
 
     Raises:
-        RuleError: If the order is no number.
+        RuleError: If the order is no number, or a dim is out of range.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -101,11 +106,11 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     """Compute norms of matrices ``[..., m, n]``.
 
     Args:
-        x: the tensor.
+        x: the tensor; integers become float64.
         keepdims: keep reduced dimensions in the result, with size 1.
         ord: ``"fro"``: root of the sum of squares; ``"nuc"``: sum of singular values; 2 and -2: largest and smallest
             singular value; 1 and -1: largest and smallest sum of a column's absolute values; ``inf`` and ``-inf``: of
-            a row's.
+            a row's. There is no order None; :func:`norm` has it.
 
     Returns:
         Real numbers ``[...]``, or ``[..., 1, 1]`` with ``keepdims``.
@@ -141,17 +146,18 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
     """Compute norms of vectors or matrices, as ``numpy.linalg.norm``.
 
     Args:
-        x: the tensor.
+        x: the tensor; integers become float64.
         ord: the order, of vectors as in :func:`vector_norm`, of matrices as in :func:`matrix_norm`; None: the root of
             the sum of squares, along any dims.
-        axis: one dimension for vectors, two for matrices; None: all.
+        axis: one dimension for vectors, two (rows, columns) for matrices; None: all.
         keepdims: keep reduced dimensions in the result, with size 1.
 
     Returns:
         Real numbers without the reduced dimensions, or with size 1 for them.
 
     Raises:
-        RuleError: If an order is combined with more than two dims, the order is unknown, or a dim is out of range.
+        RuleError: If an order is combined with no dim or more than two, the order is unknown, or a dim is out of
+            range.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -268,6 +274,8 @@ class LeastSquares(NamedTuple):
 def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     """Compute the smallest ``x`` that minimises ``|a x - b|``; tall matrices stay split by rows.
 
+    It is computed from the reduced singular value decomposition of ``a``.
+
     Args:
         a: ``[m, n]``.
         b: ``[m]`` or ``[m, k]``.
@@ -275,11 +283,14 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
             size.
 
     Returns:
-        The solution, the squared distances ``[k]`` (empty if the rank is less than ``n`` or ``m <= n``), the rank as
-            an int, which all ranks must read, and the singular values.
+        The solution ``[n]`` or ``[n, k]``, the squared distances ``[k]`` (``[1]`` for a vector; empty if the rank is
+        less
+            than ``n`` or ``m <= n``), the rank as an int, which all ranks must read, and the singular values,
+            descending.
 
     Raises:
         RuleError: If shapes do not fit.
+        WorldError: If the world has no data, because the rank depends on values.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -306,7 +317,8 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
 def cond(x: Tensor, p: Order = None) -> Tensor:
     """Compute condition numbers: the largest singular value divided by the smallest.
 
-    With an order of :func:`norm` it is the product of the norms of ``x`` and of its inverse.
+    With an order of :func:`norm` it is the product of the norms of ``x`` and of its inverse. A singular matrix has
+    the condition inf (nan if it is 0) for 2 and None, and is an error for an order that needs the inverse.
 
     Args:
         x: matrices ``[..., m, n]``; square ones for an order other than 2 and -2.
@@ -317,7 +329,9 @@ def cond(x: Tensor, p: Order = None) -> Tensor:
         Real numbers ``[...]``.
 
     Raises:
-        RuleError: If the order is unknown, or matrices are not square for such an order.
+        RuleError: If the order is unknown, ``x`` has fewer than two dims, or matrices are not square for such an
+            order.
+        numpy.linalg.LinAlgError: If a matrix is singular, for such an order.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

@@ -42,7 +42,10 @@ def _list_qr_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[An
     Args:
         bound: the rule with its sizes.
         strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operand.
+        inputs: a list with the `Meta` (layout, shape, dtype) of the operand.
+
+    Returns:
+        One pair of a step and its element type. The step gathers one triangle ``[n, n]`` from each rank.
     """
     axes = find_split_axes(strategy, "m")
     if not axes:
@@ -55,9 +58,14 @@ def _list_qr_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[An
 
 
 def _make_diagonal_positive(q: Array, r: Array) -> tuple[Array, Array]:
-    """Return ``q`` and ``r`` with other signs, so that the diagonal of ``r`` is not negative.
+    """Return ``q`` and ``r`` with other signs, so that no diagonal entry of ``r`` is negative.
 
-    This makes the factors unique. Columns of ``q`` and rows of ``r`` change their signs; complex ones are rotated.
+    The entries are then real. This makes the factors unique. Columns of ``q`` and rows of ``r`` change their signs;
+    complex ones are rotated. Rows whose diagonal entry is 0, nan or infinite stay. Neither argument is changed.
+
+    Args:
+        q: ``[..., m, n]``.
+        r: ``[..., n, n]``.
     """
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
     size = np.abs(diagonal)
@@ -69,8 +77,12 @@ def _make_diagonal_positive(q: Array, r: Array) -> tuple[Array, Array]:
 def _factor_rows(context: Context, x: Array) -> Generator[Array, Array, tuple[Array, Array]]:
     """Return this rank's rows of ``q``, and ``r``.
 
-    If rows are split, the generator yields the triangle of this rank's rows; the caller sends back the triangles of
-    all ranks, which are factored once more.
+    The diagonal of ``r`` has no negative numbers. If rows are split, the generator yields the triangle of this rank's
+    rows; the caller sends back the triangles of all ranks, which are factored once more. Otherwise it yields nothing.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's rows; they may be fewer than the columns. Not changed.
     """
     q, r = np.linalg.qr(x)
     axes = find_split_axes(context.strategy, "m")
@@ -113,7 +125,18 @@ _right_solve_op = Op(
 def _qr_adjoint(
     dys: Sequence[Tensor | None], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """Return the gradient of a tall matrix of full rank, ``(dq + q c) r^-H``."""
+    """Return the gradient of a tall matrix of full rank, ``(dq + q c) r^-H``.
+
+    See `_qr_gradient_factor` for c.
+
+    Args:
+        dys: the gradients of ``q`` and ``r``; None for one that is not used.
+        operands: the matrix; not used, the interface has it.
+        results: ``q`` and ``r``.
+
+    Returns:
+        A tuple of one tensor, in the layout of ``q``.
+    """
     (dq, dr), (q, r) = dys, results
     zeros = r * 0
     product = zeros if dq is None else ops.matmul(adjoint(dq), q)
@@ -173,15 +196,16 @@ def qr(x: Tensor, mode: str = "reduced") -> Any:
     """Factor matrices ``[..., m, n]`` into ``q r``: orthonormal columns and an upper triangle.
 
     The diagonal of ``r`` has no negative numbers. If a tall matrix is split by rows, each rank factors its rows, and
-    only the triangles are gathered: ``q`` has the layout of the matrix, ``r`` is on every rank.
+    only the triangles are gathered: ``q`` has the layout of the matrix, ``r`` is on every rank. If its columns are
+    split, too, it is redistributed by rows first. Rows and columns of other matrices are gathered.
 
     Args:
-        x: the tensor.
-        mode: ``"reduced"``; ``"r"``: the triangle alone; ``"complete"``: ``q`` is square, for which tall matrices are
-            gathered, without a gradient.
+        x: the tensor; integers become float64.
+        mode: ``"reduced"``: ``q`` has ``min(m, n)`` columns; ``"r"``: the triangle alone; ``"complete"``: ``q`` is
+            square, for which tall matrices are gathered, without a gradient.
 
     Returns:
-        The tuple ``(Q, R)``, or ``R`` for mode "r".
+        The named tuple ``(Q, R)``, or ``R`` for mode "r".
 
     Raises:
         RuleError: If the mode is unknown, ``x`` has fewer than two dims, or a complete ``q`` needs a gradient.
@@ -219,7 +243,17 @@ def _is_split_and_tall(x: Tensor) -> bool:
 
 
 def reduced_svd(x: Tensor) -> Singular:
-    """Compute the factors of :func:`svd` with only as many columns as there are singular values."""
+    """Compute the factors of :func:`svd` with only as many columns as there are singular values.
+
+    A split tall matrix is factored by :func:`qr` first; a split wide one is transposed before that. Rows and columns
+    of all others are gathered.
+
+    Args:
+        x: matrices ``[..., m, n]``; integers become float64.
+
+    Returns:
+        ``U [..., m, k]``, ``S [..., k]`` (descending) and ``Vh [..., k, n]`` with ``k = min(m, n)``.
+    """
     if not _is_split_and_tall(x):
         if x.ndim == 2 and x.shape[0] < x.shape[1] and x.layout.canonical.split_axes:
             v, s, uh = reduced_svd(adjoint(x))
@@ -245,10 +279,10 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     Tall split matrices are factored by :func:`qr` first if reduced factors are needed.
 
     Args:
-        x: the tensor.
+        x: the tensor; integers become float64.
         full_matrices: ``u`` and ``v^H`` are square, as in NumPy, for which they are gathered; they have no gradients.
-            False: only as many columns as there are singular values.
-        compute_uv: False: return the singular values alone.
+            False: only as many columns as there are singular values. Both are equal for square matrices.
+        compute_uv: False: return the singular values alone; ``full_matrices`` is then not used.
 
     Returns:
         The named tuple ``(U, S, Vh)``, or with ``compute_uv=False`` the singular values ``[..., k]``, descending.

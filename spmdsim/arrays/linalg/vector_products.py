@@ -47,17 +47,18 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """Compute powers of square matrices by repeated squaring.
 
-    A negative power is a power of the inverse.
+    A negative power is a power of the inverse. Other powers of integers are integers, which may overflow.
 
     Args:
         x: square matrices ``[..., n, n]``.
-        n: the exponent, an int. 0 gives identity matrices.
+        n: the exponent, an int. 0 gives identity matrices, 1 the tensor itself.
 
     Returns:
         Matrices in the shape of ``x``.
 
     Raises:
         RuleError: If the matrices are not square.
+        numpy.linalg.LinAlgError: If ``n`` is negative and a matrix is singular.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -88,7 +89,8 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     """Return diagonals of matrices ``[..., m, n]``.
 
-    Each rank looks up the entries of its own rows.
+    Each rank looks up the entries of its own rows. If the diagonal does not go through all rows, the entries are
+    redistributed to balanced blocks.
 
     Args:
         x: the tensor.
@@ -154,15 +156,15 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     """Compute cross products along a dimension of three entries.
 
     Args:
-        a: the left vectors.
+        a: the left vectors; one of the operands may be an array.
         b: the right vectors; the other dims broadcast.
-        axis: the dimension of the three entries, in both operands.
+        axis: the dimension of the three entries, in both operands; negative numbers count from the end of each.
 
     Returns:
-        Vectors of the broadcast shape.
+        Vectors of the broadcast shape, in the type to which both are promoted.
 
     Raises:
-        RuleError: If the dimension is out of range or has another size.
+        RuleError: If the dimension is out of range or has another size. Vectors of two entries are not supported.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x, y = (Tensor.from_global(v, Mesh((2,), ("dp",))(None)) for v in ([1, 0, 0], [0, 1, 0]))

@@ -88,6 +88,11 @@ def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
     """Return the gradient of a determinant: ``dy`` times the cofactors of the matrix.
 
     The cofactors follow from products of all singular values but one, so they are right for singular matrices, too.
+
+    Args:
+        dy: the gradient of the determinants.
+        xs: a list with the matrices ``[..., n, n]``.
+        y: the determinants; not used, the interface has them.
     """
     u, s, v = np.linalg.svd(xs[0])
     n = s.shape[-1]
@@ -107,7 +112,12 @@ def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
 def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     """Return the gradient by a Hermitian matrix from those of eigenvalues and eigenvectors.
 
-    Pairs of equal eigenvalues contribute nothing to the part of the eigenvectors. A gradient in ``dys`` may be None.
+    It is Hermitian. Pairs of equal eigenvalues contribute nothing to the part of the eigenvectors.
+
+    Args:
+        dys: the gradients of eigenvalues and eigenvectors; None for one that is not used.
+        xs: the matrices; not used, the interface has them.
+        ys: eigenvalues ``[..., n]`` and eigenvectors ``[..., n, n]``.
     """
     (values, vectors), (dvalues, dvectors) = ys, dys
     inner = (
@@ -133,11 +143,14 @@ def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
 
 
 def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient of the reduced decomposition, for distinct singular values that are not 0.
+    """Return the gradient by a matrix from those of its reduced singular value decomposition.
+
+    It is right for distinct singular values that are not 0. Equal singular values contribute nothing to the part of
+    the vectors; a singular value of 0 gives inf or nan.
 
     Args:
         dys: the gradients of ``u``, singular values and ``v^H``; None for a result that is not used.
-        xs: the matrices.
+        xs: a list with the matrices ``[..., m, n]``.
         ys: ``u``, singular values and ``v^H``.
     """
     (u, s, vh), (du, ds, dvh), dtype = ys, dys, xs[0].dtype
