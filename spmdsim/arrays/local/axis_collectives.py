@@ -159,14 +159,16 @@ def all_gather(
 ) -> np.ndarray:
     """Gather the arrays of all ranks along an axis; every rank receives all of them.
 
-    They are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along an existing one.
+    They are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along an existing one. The call
+    waits for all ranks along the axis.
 
     Args:
-        x: this rank's array; all ranks have equal shapes.
+        x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
         axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
             itself. None: one group.
         axis: position of the new dimension in the result; with ``tiled`` the dimension along which arrays are joined.
+            Negative numbers count from the end.
         tiled: join along an existing dimension.
 
     Returns:
@@ -175,6 +177,7 @@ def all_gather(
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim, or the groups do
             not contain each rank once.
+        InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -207,12 +210,13 @@ def psum_scatter(
     """Sum arrays over the ranks along an axis; each rank receives its block (reduce_scatter).
 
     Without ``tiled`` the size of the dimension is the number of ranks, and the dimension is removed. With ``tiled``
-    it is cut into balanced blocks.
+    it is cut into balanced blocks, which differ by one element if the size does not divide. The call waits for all
+    ranks along the axis.
 
     Args:
-        x: this rank's array; all ranks have equal shapes.
+        x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        scatter_dimension: the dimension that is cut.
+        scatter_dimension: the dimension that is cut; negative numbers count from the end.
         axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
             itself. None: one group.
         tiled: keep the dimension.
@@ -223,6 +227,7 @@ def psum_scatter(
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one of another
             size, or the groups do not contain each rank once.
+        InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -258,10 +263,11 @@ def all_to_all(
     """Send block ``j`` of dimension ``split_axis`` to rank ``j``, and join the received blocks.
 
     Without ``tiled`` the size of ``split_axis`` is the number of ranks; it is removed, and ``concat_axis`` is a new
-    dimension. With ``tiled`` both remain: one is divided by the number of ranks, the other multiplied.
+    dimension. With ``tiled`` both remain: one is divided by the number of ranks, the other multiplied. The call waits
+    for all ranks along the axis.
 
     Args:
-        x: this rank's array; all ranks have equal shapes.
+        x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
         split_axis: the dimension that is cut into one block per rank.
         concat_axis: the dimension along which blocks are joined, in the order of their source ranks; a new one is
@@ -276,6 +282,7 @@ def all_to_all(
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one that does
             not divide, or the groups do not contain each rank once.
+        InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -319,8 +326,11 @@ def all_to_all(
 def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
     """Send arrays between pairs of ranks along an axis; return the received array or zeros.
 
+    All ranks along the axis must call it with equal pairs, also ranks that neither send nor receive. Without pairs
+    nothing is sent.
+
     Args:
-        x: this rank's array; all ranks have equal shapes.
+        x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
         perm: pairs (source, destination) of ranks' numbers along the axis; each number at most once as source and
             once as destination.
@@ -331,6 +341,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, or a rank does not exist, sends twice or
             receives twice.
+        InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -380,7 +391,8 @@ def _run_collective(
 ) -> np.ndarray:
     """Run a collective and return this rank's result.
 
-    In a world without data the result is zeros of its shape and type.
+    It waits for all ranks of the group. In a world without data the result is zeros of its shape and type, which take
+    no memory. It must be called from the function that the user calls, because errors name the caller's caller.
 
     Args:
         caller: the rank and the world.
@@ -388,6 +400,9 @@ def _run_collective(
         axes: axes of the mesh.
         array: this rank's operand.
         what: the call as text, equal on ranks that make equal calls.
+
+    Raises:
+        DisagreementError: If ranks call different collectives.
     """
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
@@ -417,7 +432,7 @@ def _make_step(
 ) -> Step:
     """Return the step of a collective over ``axes`` of a mesh.
 
-    A step is a collective between two layouts of one tensor, here of all ranks' operands.
+    A step is a collective between two layouts of one tensor, here of all ranks' operands. Steps are cached.
 
     Args:
         collective: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
@@ -426,7 +441,7 @@ def _make_step(
         shape: the shape of the tensor.
         before: the dim of the operand that the axes split; None: no dim.
         after: the dim of the result that the axes split; None: no dim.
-        op: the reduction, for reductions.
+        op: the reduction ("sum", "max" or "min"); not used for collectives without reduction.
     """
 
     def layout(dim: int | None, partial: bool) -> Layout:
@@ -443,7 +458,10 @@ def _make_step(
 def _make_permutation_step(
     mesh: Mesh, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...], shape: tuple[int, ...]
 ) -> Step:
-    """Return the exchange from the sending ranks of all pairs to the receiving ranks.
+    """Return the exchange from the sending to the receiving ranks of all pairs and groups.
+
+    The source layout is on a mesh of the senders, in the order of the pairs, group by group; the target layout on a
+    mesh of the receivers. Both split a new first dim, which has one entry per pair and group. Steps are cached.
 
     Args:
         mesh: the mesh.
@@ -479,7 +497,12 @@ def _normalise_dim(what: str, dim: int, ndim: int) -> int:
 def _require_size(what: str, array: np.ndarray, dim: int, ranks: int, axes: tuple[str, ...]) -> None:
     """Raise RuleError unless the size of a dim is ``ranks``, the number of ranks along the axes.
 
-    ``what`` is the call, for the message.
+    Args:
+        what: the call, for the message.
+        array: this rank's operand.
+        dim: the dim, not negative.
+        ranks: the wanted size.
+        axes: the axes, for the message.
     """
     if array.shape[dim] != ranks:
         raise RuleError(

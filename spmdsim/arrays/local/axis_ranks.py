@@ -22,13 +22,13 @@ Groups = Sequence[Sequence[int]] | None
 def axis_rank(name: Axes) -> int:
     """Return the coordinate of this rank on an axis of the mesh.
 
-    On several axes it is the rank's number, with the first axis major.
+    On several axes it is the rank's number, with the first axis major. Nothing is communicated.
 
     Args:
         name: an axis of the mesh or several.
 
     Returns:
-        A number from 0 to the size of the axes - 1.
+        A number from 0 to the size of the axes - 1; 0 for no axes.
 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, or an axis is named twice.
@@ -77,17 +77,19 @@ def axis_size(name: Axes) -> int:
 
 
 def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRank, tuple[str, ...]]:
-    """Return the rank whose function calls, and the axes that it names.
+    """Return the rank whose function calls, and the names of the axes as a tuple.
 
-    With groups, the returned rank has a mesh whose second axis goes along a group, and this axis is returned.
+    With groups, the returned rank has a mesh of two axes whose second one goes along a group, and the name of that
+    axis is returned.
 
     Args:
         what: the called function, for error messages.
         name: an axis or several.
-        groups: numbers of ranks along the axes, in groups of equal size, or None.
+        groups: numbers of ranks along the axes, in groups of equal size, or None for one group.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        RuleError: If no local function runs, the mesh has no such axis, an axis is named twice, or the groups do not
+            contain each rank once or differ in size.
     """
     caller = get_calling_rank(what)
     axes = (name,) if isinstance(name, str) else tuple(name)

@@ -122,15 +122,16 @@ class LocalFunction(Pictured):
     def _choose_operand_layouts(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """Return the layout in which the function gets each operand.
 
-        Positional operands get their layouts of ``in_layouts``. Where that is None, and for keyword operands, it is the
-        operand's own layout without pending reductions.
+        Positional operands get their layouts of ``in_layouts``. Where that is None, and for keyword operands, it is
+        the operand's own layout without pending reductions.
 
         Args:
             tensors: the operands of the call: positional ones in order, then those of keywords.
             structure: the nesting of the positional and of the keyword arguments, as a structure of two parts.
 
         Raises:
-            RuleError: If ``in_layouts`` does not have the nesting of the call, or layouts are on different meshes.
+            RuleError: If ``in_layouts`` does not have the nesting or the number of the positional arguments, or
+                layouts are on different meshes.
             LayoutError: If a layout has another number of dims than its operand, or pending reductions.
         """
         _, _, (positional, options) = structure
@@ -155,9 +156,10 @@ class LocalFunction(Pictured):
         return places
 
     def _choose_result_layouts(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
-        """Return the layouts of the results, with their pending reductions.
+        """Return the layouts of the results in order, with their pending reductions.
 
-        A result without a layout in ``out_layouts`` has the layout of the first operand.
+        A result without a layout in ``out_layouts`` has the layout of the first operand. The argument ``partial`` is
+        added to all layouts.
 
         Args:
             places: the layouts of the operands.
@@ -175,6 +177,8 @@ class LocalFunction(Pictured):
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
     ) -> tuple[np.ndarray, ...]:
         """Call the function with a rank's arrays; return its results as a flat tuple.
+
+        The results are in C order. A read-only result is copied, because it may be a view of an operand.
 
         Args:
             rank: the rank.
@@ -234,15 +238,17 @@ class LocalFunction(Pictured):
     ) -> list[Any]:
         """Return one gradient per operand from the user's vjp; None for an operand without gradient.
 
+        The vjp gets read-only arrays. A single gradient need not be in a list.
+
         Args:
             context: the operator call as this rank sees it.
             dy: the gradient of the result, or a list of one per result. A missing one in the list counts as zeros.
             operands: the rank's shards of the operands.
-            result: the rank's shards of the results.
-            **params: not used.
+            result: the rank's shards of the results: an array, or a tuple of several.
+            **params: the parameters of the call; not used.
 
         Raises:
-            RuleError: If there is no vjp, or it returns another number of gradients or other shapes.
+            RuleError: If there is no vjp, it fails, or it returns another number of gradients or other shapes.
         """
         if self._vjp is None:
             raise RuleError(
@@ -272,6 +278,10 @@ class LocalFunction(Pictured):
     ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
         """Run the function for the first time; ranks compare shapes and types of its results.
 
+        All ranks must call it. In a world without data the function runs on zeros, with its collectives, and the
+        global shapes are guessed (see `_guess_shape`). There it does not run if ``shape`` was passed; the results
+        then have the type ``dtype``, or that to which the operands are promoted.
+
         Args:
             world: the world of the ranks.
             moved: the operands in the layouts of the call.
@@ -280,10 +290,11 @@ class LocalFunction(Pictured):
 
         Returns:
             Global shape and element type of each result, and the results of the function by rank. The latter are None
-            in a world without data. There the function does not run if ``shape`` was passed.
+            in a world without data.
 
         Raises:
-            RuleError: If shards do not fit one tensor in the layout of the result, or replicas differ.
+            RuleError: If shards do not fit one tensor in the layout of the result, or replicas differ, or the
+                function fails.
         """
         wanted = self._read_global_shapes(moved, leaves)
         if world.has_data:
@@ -345,7 +356,9 @@ class LocalFunction(Pictured):
         return run_ranks(world, leaves[0].mesh, self._op.name, jobs)
 
     def _read_global_shapes(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
-        """Return the global shape of each result that the argument ``shape`` states, or None.
+        """Return the global shape of each result that ``shape`` states, or None without it.
+
+        One shape need not be in a list if there is one result.
 
         Args:
             moved: the operands; a function ``shape`` gets their global shapes.
@@ -371,10 +384,13 @@ class LocalFunction(Pictured):
     def _compute_shape(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
         """Compute the global shape of result ``k`` from the shapes of all ranks' shards.
 
+        The size of a dim is the sum over the shards along its axes, from the first rank of the mesh. It is not
+        checked that the other shards fit; `_check_shard_shapes` does that.
+
         Args:
             k: the number of the result.
             leaf: its layout.
-            pieces: the shapes of the shards of all results, by rank.
+            pieces: the shapes of the shards of all results, by rank of the mesh.
 
         Raises:
             RuleError: If a shard has another number of dims than the layout.
@@ -396,6 +412,8 @@ class LocalFunction(Pictured):
     ) -> None:
         """Raise RuleError if a shard does not have the shape that its layout requires.
 
+        The message names the first such result and rank.
+
         Args:
             leaves: the layouts of the results.
             shapes: their global shapes.
@@ -415,13 +433,14 @@ class LocalFunction(Pictured):
     ) -> None:
         """Raise RuleError if replicas of a result differ.
 
-        They differ if their checksums differ by more than 1e-3 of the sums of their magnitudes.
+        Each replica is compared with that of the lowest rank. They differ if their checksums differ by more than 1e-3
+        of the sum of both magnitudes. Addends of a pending reduction are no replicas.
 
         Args:
             k: the number of the result.
             leaf: its layout.
             shape: its global shape.
-            sums: per rank the checksum of its shard and the sum of its magnitudes.
+            sums: per rank the checksum of its shard and the sum of its magnitudes, see `_checksum_block`.
         """
         mesh = leaf.mesh
         first: dict[Any, tuple[int, complex, float]] = {}
@@ -438,13 +457,15 @@ class LocalFunction(Pictured):
     def _find_result_type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
         """Return the element type of result ``k``: that of the user, or that of all ranks' shards.
 
+        If operands are promoted to a 16-bit float, results of float32 have this type, too: they are rounded once.
+
         Args:
             k: the number of the result.
             moved: the operands.
-            everybody: shape, type and checksums of the results, by rank.
+            everybody: by rank a list with (shape, type, checksum, magnitude) of each result.
 
         Raises:
-            RuleError: If the types of ranks differ.
+            RuleError: If the types of ranks differ, and the user stated none.
         """
         if self._dtype is not None:
             dtype_of_user: np.dtype = np.dtype(self._dtype)
@@ -471,7 +492,8 @@ def _copy_if_read_only(result: Any) -> np.ndarray:
 def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
     """Return a weighted sum of a block and the sum of its magnitudes.
 
-    Both are 0 if the layout ``leaf`` gives no other rank a replica of the block.
+    The weights are 1 to 7 in turn; nan counts as 1.5, inf as 2.5 and -inf as -2.5. Both numbers are 0 if the layout
+    ``leaf`` gives no other rank a replica of the block.
 
     Args:
         block: a rank's shard of a result.
@@ -491,12 +513,16 @@ def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
 def _guess_shape(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     """Guess a global shape from rank 0's shard in a world without data.
 
-    A dim with the axes and the local size of an operand's dim has its global size; other dims count as even.
+    A dim with the axes and the local size of an operand's dim has its global size; other dims count as even: the
+    local size times the number of blocks.
 
     Args:
         leaf: the layout of the result.
         piece: the shape of rank 0's shard.
         moved: the operands.
+
+    Raises:
+        LayoutError: If the shard has another number of dims than the layout.
     """
     sizes = {
         (entry, shard_size): size
@@ -552,22 +578,23 @@ def local_map(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> LocalFunction | Callable[[Callable[..., object]], LocalFunction]:
-    """Make an operator on global tensors from a function of a rank's own arrays; also a decorator.
+    """Make an operator on global tensors from a function of a rank's own arrays.
 
-    The function runs on each rank's shards of the operands, which it must not change. It returns its shards of the
-    results, arrays that it must not change later. Calls are traced and priced like those of operators, and have equal
-    results in all worlds. The function may ask for coordinates and call collectives by axis:
-    :func:`~spmdsim.local.axis_rank`, :func:`~spmdsim.local.psum` and others.
+    It is also a decorator. The function runs on each rank's shards of the operands, which it must not change. It
+    returns its shards of the results, arrays that it must not change later. Calls are traced and priced like those of
+    operators, and have equal results in all worlds. The function may ask for coordinates and call collectives by
+    axis: :func:`~spmdsim.local.axis_rank`, :func:`~spmdsim.local.psum` and others. All ranks must call the operator;
+    ranks outside of the mesh do not run the function.
 
     Args:
         function: takes NumPy arrays and returns an array, or a tuple of several. 16-bit floats arrive as float32.
             Lists, tuples and dicts of tensors arrive as containers of arrays; text, functions and None arrive
             unchanged. Ranks compare its code, the numbers and text bound to it as arguments (defaults,
             ``functools.partial``) and the floats in its closure. A number that differs between ranks must come from
-            :func:`~spmdsim.local.axis_rank`.
+            :func:`~spmdsim.local.axis_rank`. None: return a decorator.
         in_layouts: the layout of each operand for the function, to which it is redistributed; None (or None for one
             operand): its own layout without pending reductions. One layout holds for all operands, or for all in a
-            list or dict.
+            list or dict. Keyword operands always keep their own layouts.
         out_layouts: the layout of each result whose shards the function returns; None: that of the first operand.
             Layouts of results in dicts or nested lists have the same nesting. Replicas are compared in the first
             call.
@@ -591,6 +618,7 @@ def local_map(
         The operator, a function of tensors. Without ``function``, a decorator that returns it.
 
     Raises:
+        UsageTypeError: If ``function`` cannot be called, or a layout is none. The other errors are those of a call:
         RuleError: If shards do not fit one tensor in ``out_layouts``, replicas differ, or the function fails; the
             message names rank and shapes.
         LayoutError: If a layout has another number of dims.

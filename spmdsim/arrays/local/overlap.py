@@ -61,20 +61,22 @@ def map_overlap(
     """Apply a function to each rank's block, enlarged by ``depth`` elements of its neighbours.
 
     Only neighbours' elements are exchanged, dim by dim, so that corners are included. Blocks may be thinner than the
-    depth, and uneven. The result has shape and layout of the operands.
+    depth, and uneven. The result has shape and layout of the operands. All ranks must call it. The function does not
+    run on ranks whose block is empty, nor in worlds without data.
 
     Args:
         function: takes one array per operand, all of equal shape, which it must not change. It returns an array in
             this shape, whose added elements are cut off, or in the shape of the block.
         depth: number of added elements per side; a sequence has one entry per dim, a mapping the entries of some dims
             (others: 0). A pair has different numbers before and after.
-        boundary: the elements beyond the ends of the tensor, for all dims, per dim, or by dim. ``"none"``: none,
-            blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``: the number ``constant``;
-            ``"periodic"`` or ``"wrap"``: elements of the opposite end; ``"reflect"``: mirrored without the last
-            element, as in numpy.pad; ``"symmetric"``: mirrored with it (dask's ``reflect``); ``"nearest"`` or
-            ``"edge"``: the last element.
+        boundary: the elements beyond the ends of the tensor, for all dims, per dim, or by dim (others: "none").
+            ``"none"``: none, blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``: the number
+            ``constant``; ``"periodic"`` or ``"wrap"``: elements of the opposite end; ``"reflect"``: mirrored without
+            the last element, as in numpy.pad; ``"symmetric"``: mirrored with it (dask's ``reflect``); ``"nearest"``
+            or ``"edge"``: the last element.
         vjp: ``vjp(dy, blocks, result)`` returns the gradient of each enlarged block; ``dy`` and ``result`` have the
-            shape of the block. Gradients of added elements go to the ranks that own these elements.
+            shape of the block. Gradients of added elements go to the ranks that own these elements. None: a backward
+            pass is refused.
         constant: the number for ``"constant"``.
         dtype: element type of the result; None: the promoted type of the operands.
         *tensors: tensors of equal shape; they are redistributed to a common layout.
@@ -83,7 +85,9 @@ def map_overlap(
         A tensor in the shape and layout of the operands.
 
     Raises:
-        RuleError: If operands differ in shape, a depth or a boundary is unknown, or the result has another shape.
+        RuleError: If operands differ in shape, a depth or a boundary is unknown, a dim is too small to be mirrored,
+            the function fails, or the result has another shape.
+        UsageTypeError: If ``function`` cannot be called.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import map_overlap
@@ -144,12 +148,16 @@ def _spread_over_dims(what: str, setting: Any, ndim: int, otherwise: Any) -> lis
 
     Args:
         what: the parameter, for error messages.
-        setting: the value, a sequence, or a mapping.
+        setting: the value, a list or tuple with one per dim, or a mapping from dim to value; negative dims count from
+            the end.
         ndim: the number of dims.
         otherwise: the value of dims that a mapping does not name.
 
     Raises:
         RuleError: If a mapping names another dim, or a sequence has another length.
+
+    >>> _spread_over_dims("depth", {-1: 2}, 3, 0), _spread_over_dims("depth", 1, 2, 0)
+    ([0, 0, 2], [1, 1])
     """
     if isinstance(setting, Mapping):
         for d in setting:
@@ -169,7 +177,17 @@ def _spread_over_dims(what: str, setting: Any, ndim: int, otherwise: Any) -> lis
 
 
 def _parse_depth(depth: Any) -> tuple[int, int]:
-    """Return the depths before and after a dim; raise RuleError unless they are integers >= 0."""
+    """Return the depths before and after a dim.
+
+    Args:
+        depth: a number for both sides, or a pair (before, after).
+
+    Raises:
+        RuleError: If a depth is no integer >= 0, or there are not two of them.
+
+    >>> _parse_depth(1), _parse_depth((0, 2))
+    ((1, 1), (0, 2))
+    """
     pair = tuple(depth) if isinstance(depth, (tuple, list)) else (depth, depth)
     if len(pair) != 2 or any(
         isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in pair
@@ -201,9 +219,10 @@ def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
 
 
 def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, **_: Any) -> Windows:
-    """Return the window of each dim by number of the operand: the block and its added elements.
+    """Return the windows of an operator call: ``{number of the operand: [window of each dim]}``.
 
-    It is None for a dim without added elements. All operands have equal windows.
+    A window is what a block reads: itself and its added elements. It is None for a dim without added elements. All
+    operands have equal windows. They are marked as padded if all dims with added elements are filled with numbers.
 
     Args:
         *shapes: the global shapes of the operands, which are equal.
@@ -229,14 +248,14 @@ def _find_result_type(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
-    """Return the operator of a function.
+    """Return the operator of a function; its errors are those of :func:`map_overlap`.
 
-    It is cached, so that equal calls use the recipes (derived facts) of one operator.
+    It is cached (the last 256), so that equal calls use the recipes (derived facts) of one operator.
 
     Args:
         name: the name in traces and errors.
         function: the user's function of enlarged blocks.
-        vjp: the user's gradient function, or None.
+        vjp: the user's gradient function, or None: a backward pass then raises RuleError.
     """
 
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
@@ -315,7 +334,9 @@ class Frame(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _find_frame(context: Context, sides: Sides, modes: Modes) -> Frame:
-    """Return the frame of a rank's block.
+    """Return the frame of a rank's block: its surroundings, see :class:`Frame`.
+
+    Frames are cached. With the mode None, elements beyond the tensor are not added: the function sees fewer there.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -341,7 +362,7 @@ def _count_mirrored(
     """Return per dim how many elements a rank reads before and after its extended block.
 
     They exist only in dims that are continued by mirrored elements, if the depths of both sides differ: then a
-    mirrored element lies further inside than the depth of its side.
+    mirrored element lies further inside than the depth of its side. All other counts are (0, 0).
 
     Args:
         context: the operator call as this rank sees it.
@@ -366,7 +387,8 @@ def _count_mirrored(
 def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
     """Return a block with the elements beyond the ends of the tensor, as numpy.pad adds them.
 
-    Elements that were read only to be mirrored are cut off.
+    Dims are extended one after the other, so corners are copies of copies. Elements that were read only to be
+    mirrored are cut off. The block is not changed.
 
     Args:
         block: the rank's block with its neighbours' elements.
@@ -388,8 +410,11 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
 def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
     """Add the gradients of elements beyond the ends to those of the elements they copy.
 
+    Gradients of elements that are filled with a number are dropped. Dims are folded in the reverse order of
+    `_extend_block`.
+
     Args:
-        gradient: the gradient of the enlarged block.
+        gradient: the gradient of the enlarged block; not changed.
         frame: the surroundings of the block.
         beyond: the elements outside of the tensor, before and after, per dim.
         modes: the mode of numpy.pad and the fill value, per dim.

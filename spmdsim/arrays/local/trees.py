@@ -48,7 +48,17 @@ def split_structure(value: Any) -> tuple[list[Any], Structure]:
 
 
 def flatten_values(values: Any) -> tuple[list[Any], Structure]:
-    """Return the leaves of a list, tuple or dict of values, and the structure of the whole."""
+    """Return the leaves of a list, tuple or dict of values, and the structure of the whole.
+
+    The container itself is always part of the structure, even if it holds only numbers. Leaves are in the order of
+    the container; dicts in their own order.
+
+    Args:
+        values: the container; see :func:`split_structure` for its items.
+
+    >>> flatten_values([1.5, "text"])
+    ([1.5], (<class 'list'>, 2, (('leaf', None, ()), ('static', 'text', ()))))
+    """
     is_dict = isinstance(values, dict)
     parts = [split_structure(value) for value in (values.values() if is_dict else values)]
     leaves = [leaf for leaves, _ in parts for leaf in leaves]
@@ -60,7 +70,17 @@ def flatten_values(values: Any) -> tuple[list[Any], Structure]:
 
 
 def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """Return a value of a structure, made of leaves that are taken from an iterator in order."""
+    """Return a value of a structure, made of leaves that are taken from an iterator in order.
+
+    Named tuples become named tuples again. It is not checked that leaves remain.
+
+    Args:
+        structure: the nesting, from :func:`split_structure`.
+        leaves: at least as many leaves as the structure has.
+
+    >>> rebuild((tuple, 2, (LEAF, ("static", "text", ()))), iter([7]))
+    (7, 'text')
+    """
     kind, names, parts = structure
     if structure == LEAF:
         return next(leaves)
@@ -77,8 +97,9 @@ def spread_layouts(what: str, layouts: Any, structure: Structure) -> list[Layout
 
     Args:
         what: the parameter, for error messages.
-        layouts: one layout or None for all leaves, or a nesting.
-        structure: the nesting of the leaves.
+        layouts: one layout or None for all leaves, or a nesting: layouts in lists and tuples of equal length, and in
+            dicts with equal keys in equal order.
+        structure: the nesting of the leaves; values that are no leaves have no layout.
 
     Raises:
         RuleError: If the nestings differ.
@@ -105,9 +126,12 @@ def spread_layouts(what: str, layouts: Any, structure: Structure) -> list[Layout
 def find_leaves_like(values: Any, layouts: Any) -> list[Any] | None:
     """Return the leaves of a value that is nested as the layouts, else None.
 
+    The leaves are in the order of the layouts. Lists and tuples are not distinguished. For one layout, a sequence of
+    one leaf counts as the leaf, and a list of numbers as an array.
+
     Args:
         values: the results of the user's function.
-        layouts: one layout, or layouts in dicts, lists and tuples.
+        layouts: one layout, or layouts in dicts, lists and tuples; None counts as a layout.
     """
     if layouts is None or isinstance(layouts, Layout):
         leaf = values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
@@ -130,7 +154,11 @@ def find_leaves_like(values: Any, layouts: Any) -> list[Any] | None:
 def accept_trees(function: F) -> F:
     """Return a collective that also takes a tuple, list or dict of arrays.
 
-    It runs for each array, one after the other, and returns the results in the nesting of the arrays.
+    It runs for each array, one after the other, and returns the results in the nesting of the arrays. A list of
+    numbers is one array.
+
+    Args:
+        function: the collective; its first argument is an array.
     """
 
     @wraps(function)
@@ -145,7 +173,11 @@ def accept_trees(function: F) -> F:
 
 
 def find_layout_structure(layouts: Layouts) -> Structure:
-    """Return the structure of results that are nested as their layouts."""
+    """Return the structure of results that are nested as their layouts.
+
+    Args:
+        layouts: one layout, or layouts in dicts, lists and tuples; None counts as a layout.
+    """
     if layouts is None or isinstance(layouts, Layout):
         return LEAF
     if isinstance(layouts, Mapping):
@@ -154,7 +186,11 @@ def find_layout_structure(layouts: Layouts) -> Structure:
 
 
 def flatten_layouts(layouts: Layouts) -> list[Layout | None]:
-    """Return the layouts of a structure in order."""
+    """Return the layouts of a nesting in order, also those that are None.
+
+    Args:
+        layouts: one layout, or layouts in dicts, lists and tuples.
+    """
     if layouts is None or isinstance(layouts, Layout):
         return [layouts]
     return [

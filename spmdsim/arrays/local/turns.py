@@ -73,7 +73,14 @@ class CallingRank:
     def run(self, call: TurnCall) -> Any:
         """Run a collective and return the rank's shard of the result, an array of its own.
 
-        Several ranks in one process wait here for each other.
+        Several ranks in one process wait here for each other; ranks of other processes in the collective itself.
+
+        Args:
+            call: the collective and the rank's operand.
+
+        Raises:
+            Stopped: If the function of another rank in this process failed.
+            DisagreementError: If ranks call different collectives.
         """
         if self.turns is not None:
             return self.turns.meet(self.rank, call)
@@ -94,7 +101,12 @@ calling_rank: ContextVar[CallingRank | None] = ContextVar("here", default=None)
 def make_mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
     """Return the mesh of the ranks of some groups along axes.
 
-    Several groups form its first axis, "other groups"; a single group has the axes alone.
+    Several groups form its first axis, "other groups"; a single group has the axes alone. Meshes are cached.
+
+    Args:
+        mesh: the mesh to which the axes belong.
+        axes: the axes along which the groups go.
+        groups: the ranks of each group, in the order of the axes.
     """
     sizes = [mesh.size_of[axis] for axis in axes]
     if len(groups) == 1:
@@ -145,7 +157,14 @@ class Turns:
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
         """Run the function of every rank and return the results by rank.
 
-        Raises the first error of any function. Functions that wait at that time end.
+        Only one function runs at a time; the first one in this thread. Return when all threads have ended.
+
+        Args:
+            bodies: the function of each rank, without arguments.
+
+        Raises:
+            BaseException: The first error of any function. Functions that wait at that time end.
+            DisagreementError: If all ranks wait or have returned, and no group has called one collective.
         """
         self._bodies, self._unstarted = bodies, deque(bodies)
         self._gates = {rank: threading.Semaphore(0) for rank in bodies}
@@ -159,6 +178,8 @@ class Turns:
 
     def meet(self, rank: int, call: TurnCall) -> Any:
         """Wait until all ranks of the group have called; return this rank's shard of the result.
+
+        The functions of other ranks run meanwhile.
 
         Args:
             rank: the rank whose function calls.
@@ -175,7 +196,11 @@ class Turns:
         return self._answers.pop(rank)
 
     def _run_unstarted(self) -> None:
-        """Run the functions of ranks that have not started, one after the other, in this thread."""
+        """Run the functions of ranks that have not started, one after the other, in this thread.
+
+        A function that waits at a collective lets another thread continue with the next ranks. The first error of a
+        function stops all others; it is stored, not raised.
+        """
         try:
             while self._unstarted:
                 rank = self._unstarted.popleft()
@@ -189,7 +214,9 @@ class Turns:
     def _start_next(self) -> None:
         """Start or resume another rank after a rank waits or has returned.
 
-        If all ranks wait, run their collectives first. If all have returned, release the main thread.
+        If ranks have not started, a new thread runs them. Otherwise the next rank whose collective is done continues,
+        in the order of the ranks. If all ranks wait, run their collectives first. If all have returned, release the
+        main thread.
         """
         if self._unstarted:
             thread = threading.Thread(target=copy_context().run, args=(self._run_unstarted,), daemon=True)
@@ -205,6 +232,9 @@ class Turns:
 
     def _run_collectives(self) -> None:
         """Run each collective that all ranks of its group have called; other ranks keep waiting.
+
+        Equal calls of several groups run as one collective, and are traced as one. The ranks are then ready to
+        continue.
 
         Raises:
             DisagreementError: If no group is complete: then the ranks call different collectives.
@@ -222,7 +252,14 @@ class Turns:
         self._ready.extend(sorted(rank for ranks in batches.values() for rank in ranks))
 
     def _run_collective(self, ranks: Sequence[int]) -> None:
-        """Run one collective for the ranks that called it; store each rank's result as an array of its own."""
+        """Run one collective for the ranks that called it, and store each rank's result.
+
+        Each result is an array of the rank's own. A result that is shared, a view or read-only is copied, as ranks in
+        several processes have arrays of their own.
+
+        Args:
+            ranks: the ranks of complete groups with equal calls, ascending. They no longer wait.
+        """
         calls = {rank: self._calls.pop(rank) for rank in ranks}
         first = calls[ranks[0]]
         mesh = first.mesh
@@ -241,7 +278,11 @@ class Turns:
             self._answers[rank] = result
 
     def _describe_calls(self) -> str:
-        """Describe the call of every rank, for an error message."""
+        """Return a text about the calls at which ranks wait, and the ranks that have returned.
+
+        It is for an error message, such as "rank 0 calls psum over 'x' of f64[2] (program.py:7), rank 1 has
+        returned".
+        """
         calls = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
         sentences = [
             f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {words} ({source_line(self._calls[ranks[0]].frame)})"
@@ -255,7 +296,13 @@ class Turns:
         return ", ".join(sentences)
 
     def _stop_all(self, error: BaseException) -> None:
-        """Store the first error and end the functions that wait; do nothing for later errors."""
+        """Store the first error and end the functions that wait; do nothing for later errors.
+
+        Ranks that have not started do not start. The main thread is released.
+
+        Args:
+            error: the error, which `run` raises.
+        """
         if self._stopped:
             return
         self._failure, self._stopped = error, True
@@ -270,7 +317,7 @@ def _merge_events() -> Iterator[None]:
     """Return a context in which the steps of several groups are traced as one collective.
 
     Steps with equal collective and axes are merged, because each rank has called one. Their bytes and seconds are
-    added.
+    added. If no trace is open, or the block raises, nothing is traced.
     """
     outside, inside = list(recorder.open_traces), recorder.Trace()
     recorder.open_traces[:] = [inside] if outside else []
@@ -295,6 +342,8 @@ def _merge_events() -> Iterator[None]:
 def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
     """Run functions of this process's ranks, which may call collectives.
 
+    If the process owns several ranks, they take turns, see :class:`Turns`. All processes of the mesh must call it.
+
     Args:
         world: the world of the ranks.
         mesh: the mesh whose axes the functions may name.
@@ -303,6 +352,10 @@ def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -
 
     Returns:
         The results by rank.
+
+    Raises:
+        BaseException: The first error of a function.
+        DisagreementError: If ranks call different collectives.
     """
     turns = Turns(world, name) if len(world.ranks) > 1 else None
 
@@ -341,8 +394,8 @@ def get_calling_rank(what: str) -> CallingRank:
 def explain_failures(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
     """Return a context that converts errors of the user's function to RuleError.
 
-    The message names the rank and the shards' shapes. The library's own errors are raised again with the function's
-    name.
+    The message names the rank and the shards' shapes. The library's own errors (SpmdError) are raised again with the
+    function's name as a fact, unless their message has the name. KeyboardInterrupt and SystemExit pass unchanged.
 
     Args:
         name: the function.
@@ -391,10 +444,10 @@ class LocalBound(BoundRule):
         """Return the layout of an operand's gradient.
 
         Sums are pending along all axes that split or leave partial any operand or result, and do not split this
-        operand.
+        operand. The dims are split as in the operand.
 
         Args:
-            strategy: the strategy; there is only one.
+            strategy: not used, because there is only one.
             operand: the number of the operand.
         """
         layout = self.places[operand]
@@ -411,7 +464,7 @@ class LocalBound(BoundRule):
         operation per element of operands and results.
 
         Args:
-            sizes: the sizes of this rank's blocks by name of the dim.
+            sizes: the sizes of this rank's blocks by name of the dim; they must contain all dims.
         """
         shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
         if self.given_flops is None:
@@ -444,13 +497,15 @@ class LocalOp(Op):
     ) -> BoundRule:
         """Return the rule of a call: every dim of every operand and result has a name of its own.
 
-        So the rule does not relate layouts of different dims; the function's layouts may be any.
+        The names are such as "a0_1" for dim 1 of operand 0, and "r0_1" for results. So the rule does not relate
+        layouts of different dims; the function's layouts may be any.
 
         Args:
             shapes: the shapes of the operands.
             params: the parameters of the call: ``results`` (global shape and element type of each result), ``places``
                 (layouts of the operands) and ``leaves`` (layouts of the results).
-            dtypes: the element types of the operands; not used, because ``results`` has those of the results.
+            dtypes: the element types of the operands, or None; not used, because ``results`` has those of the
+                results.
         """
         result_shapes = [shape for shape, _ in params["results"]]
         inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
