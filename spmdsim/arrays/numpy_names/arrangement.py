@@ -53,11 +53,12 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
 
     Args:
         a: the tensor.
-        axis: the dimension to move.
-        start: the dimension before which it is put; the number of dimensions: behind all.
+        axis: the dimension to move; negative numbers count from the end.
+        start: the dimension before which it is put; the number of dimensions: behind all. Negative numbers count from
+            the end.
 
     Raises:
-        RuleError: If ``start`` is out of range.
+        RuleError: If ``start`` or ``axis`` is out of range.
     """
     axis = normalise_along_dim("rollaxis", a, axis)
     if not -a.ndim <= start <= a.ndim:
@@ -71,7 +72,13 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
 def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """Rotate a tensor by ``k`` quarter turns, from the first of two dims towards the second.
 
-    Raises RuleError if ``axes`` are not two different dims. ``k`` may be negative.
+    Args:
+        m: the tensor.
+        k: the number of turns; negative ones go the other way.
+        axes: the two dims.
+
+    Raises:
+        RuleError: If ``axes`` are not two different dims.
     """
     first, second = _normalise_two_dims("rot90", m, axes)
     for d in {0: (), 1: (second,), 2: (first, second), 3: (first,)}[k % 4]:
@@ -102,11 +109,18 @@ def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
 def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> Tensor:
     """Insert values before positions along a dim; None: flatten the tensor first.
 
+    The result has the type of ``arr``. Positions refer to the tensor before the insertion, as in ``numpy.insert``.
+
     Args:
         arr: the tensor.
         obj: an integer, a slice, or integers that all ranks have; a tensor is gathered.
-        values: broadcasts to the shape of the inserted entries.
+        values: broadcasts to the shape of the inserted entries; at an integer it may have several entries along the
+            dim, all of which are inserted there.
         axis: the dim.
+
+    Raises:
+        OutOfRange: If a position or the dim is out of range, or NumPy refuses ``obj`` otherwise.
+        RuleError: If the values do not broadcast.
     """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     dim = normalise_along_dim("np.insert", x, axis)
@@ -132,8 +146,12 @@ def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
 
     Args:
         arr: the tensor.
-        obj: an integer, a slice, a mask, or integers that all ranks have; a tensor is gathered.
+        obj: an integer, a slice, a mask, or integers that all ranks have; a tensor is gathered. Repeated integers
+            count once.
         axis: the dimension; None: flatten the tensor first.
+
+    Raises:
+        OutOfRange: If an integer or the dim is out of range.
     """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     dim = normalise_along_dim("np.delete", x, axis)
@@ -143,9 +161,10 @@ def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
 
 
 def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
-    """Return what NumPy's function ``name`` makes of the numbers 0 to ``size - 1``.
+    """Return the array that NumPy's function ``name`` makes of the numbers 0 to ``size - 1``.
 
-    So ``np.insert`` and ``np.delete`` state which entry of a dim goes where.
+    So ``np.insert`` and ``np.delete`` state which entry of a dim goes where. All ranks must call it if an argument is
+    a tensor.
 
     Args:
         name: "insert" or "delete".
@@ -154,6 +173,9 @@ def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
 
     Raises:
         OutOfRange: If NumPy refuses the arguments.
+
+    >>> _ask_numpy_for_numbers("delete", 4, [1]).tolist()
+    [0, 2, 3]
     """
     places = args[0].full() if isinstance(args[0], Tensor) else args[0]
     try:
@@ -164,7 +186,14 @@ def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
 
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
-    """Compute the Kronecker product: each entry of ``a`` times the whole tensor ``b``."""
+    """Compute the Kronecker product: each entry of ``a`` times the whole tensor ``b``.
+
+    The result has the sizes of both multiplied, dim by dim; the operand with fewer dims gets dims of size 1 in front.
+
+    Args:
+        a: the tensor whose entries are blocks of the result.
+        b: the block; one of both operands may be an array.
+    """
     a, b = array_operands("np.kron", (a, b))
     ndim = max(a.ndim, b.ndim)
     sizes = [(*[1] * (ndim - x.ndim), *x.shape) for x in (a, b)]
@@ -176,13 +205,17 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
     """Split a dim into a number of nearly equal parts, or at given positions.
 
+    The first parts are longer by one if the size does not divide. The parts are views: changing one in place changes
+    ``ary``.
+
     Args:
         ary: the tensor.
-        indices_or_sections: the number of parts, or the first index of each part but the first.
+        indices_or_sections: the number of parts, or the first index of each part but the first. Indices beyond the
+            end give empty parts.
         axis: the dim.
 
     Raises:
-        RuleError: If the number of parts is less than 1.
+        RuleError: If the number of parts is less than 1, or the dim is out of range.
     """
     at = normalise_along_dim("array_split", ary, axis)
     n = ary.shape[at]
@@ -206,7 +239,7 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
-    """Split a dim into equal parts, or at given positions.
+    """Split a dim into equal parts, or at given positions; see :func:`array_split`.
 
     Args:
         ary: the tensor.
@@ -214,7 +247,7 @@ def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]
         axis: the dim.
 
     Raises:
-        RuleError: If a number of parts does not divide the dim.
+        RuleError: If a number of parts is less than 1 or does not divide the dim, or the dim is out of range.
     """
     n, parts = ary.shape[normalise_along_dim("split", ary, axis)], indices_or_sections
     if isinstance(parts, (int, np.integer)) and (parts < 1 or n % parts):
@@ -263,8 +296,12 @@ def diag(v: Tensor, k: int = 0) -> Tensor:
     """Return the diagonal of a matrix, or a matrix that has a vector as its diagonal.
 
     Args:
-        v: a matrix or a vector.
+        v: a matrix or a vector; the new matrix has ``len(v) + abs(k)`` rows and columns, and is split by rows as
+            ``v`` is.
         k: the number of the diagonal to the right of the main one; negative: to the left.
+
+    Raises:
+        RuleError: If ``v`` has another number of dims.
     """
     if v.ndim == 2:
         return linalg.diagonal(v, offset=k)
@@ -285,7 +322,15 @@ def fill_diagonal(a: Tensor, val: Operand) -> None:
 
 
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Convert row-major numbers of elements to one index per dimension."""
+    """Convert row-major numbers of elements to one index per dimension.
+
+    The results have the shape of ``indices``. It is not checked that numbers are in range: those beyond the end are
+    taken modulo the number of elements.
+
+    Args:
+        indices: the numbers.
+        shape: the sizes of the dimensions; a number is the size of the only one.
+    """
     coordinates, number = [], indices
     for n in ((shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))[::-1]:
         coordinates.append(ops.remainder(number, n))
@@ -294,7 +339,17 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, 
 
 
 def block(arrays: Any) -> Tensor:
-    """Join nested lists of blocks: the innermost lists along the last dim, outer ones along earlier dims."""
+    """Join nested lists of blocks along the last dims.
+
+    The innermost lists are joined along the last dim, lists around them along the dim before it, and so on. Blocks
+    with fewer dims get dims of size 1 in front.
+
+    Args:
+        arrays: tensors and arrays in lists of equal depth; or a single tensor, which is copied.
+
+    Raises:
+        RuleError: If lists are empty or have different depths, or sizes do not fit.
+    """
     leaves: list[Any] = []
     depth = _collect_leaves("np.block", arrays, leaves)
     blocks = array_operands("np.block", leaves)
@@ -311,12 +366,14 @@ def block(arrays: Any) -> Tensor:
 
 
 def _collect_leaves(name: str, nested: Any, leaves: list[Any]) -> int:
-    """Append the items of nested lists to ``leaves``; return the depth of the nesting.
+    """Append the items of nested lists to ``leaves`` in order; return the depth of the nesting.
+
+    A value that is no list is an item itself, with the depth 0.
 
     Args:
         name: the function, for error messages.
         nested: a tensor or nested lists of tensors.
-        leaves: the list that is extended.
+        leaves: the list that is extended in place.
 
     Raises:
         RuleError: If lists are empty or have different depths.

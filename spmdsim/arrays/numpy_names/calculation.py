@@ -24,11 +24,12 @@ Axis = int | Sequence[int] | None
 def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
     """Return a reduction with NumPy's arguments ``where`` and ``initial``.
 
-    ``where`` is a mask: only elements where it is True count. ``initial`` is combined with the result.
+    ``where`` is a mask that broadcasts: only elements where it is True count. ``initial`` is a number that is
+    combined with the result.
 
     Args:
-        name: the operator.
-        neutral: the value of excluded elements; None: ``initial``.
+        name: the operator of `spmdsim.ops`, such as "sum".
+        neutral: the value of excluded elements; None: ``initial``, so that a mask then requires one.
         joined: the operator that combines the result with ``initial``.
     """
 
@@ -76,6 +77,8 @@ class NoWeights(SpmdError, ZeroDivisionError):
 
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """Compute the mean, weighted by one number per element or per entry of the dimension.
+
+    All ranks must call it, because they check that weights do not add up to 0.
 
     Args:
         a: the numbers.
@@ -128,15 +131,21 @@ def cov(
 ) -> Tensor:
     """Compute covariances of the rows of a matrix, and of ``y``; a vector is one row.
 
+    They are the products of the deviations from the rows' means, the second one conjugated, divided by the number of
+    observations minus ``ddof``. If that is not positive, the division is by 0.
+
     Args:
         m: a vector or matrix; its rows are variables, its columns observations.
-        y: more variables, or None.
+        y: more variables in the same form, which are added as rows, or None.
         rowvar: False if columns are variables.
         bias: True to divide by the number of observations, False to divide by one less.
-        ddof: the number subtracted from the number of observations; overrides ``bias``.
+        ddof: the number subtracted from the number of observations; None: as ``bias`` says.
 
     Returns:
         A square float64 or complex128 matrix; a tensor of shape () for one variable.
+
+    Raises:
+        RuleError: If an operand has more than two dims.
     """
     matrices = [_convert_to_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))]
     rows = matrices[0] if len(matrices) == 1 else ops.concat(matrices)
@@ -157,7 +166,18 @@ def _convert_to_rows(m: Tensor, rowvar: bool) -> Tensor:
 def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tensor:
     """Compute correlation coefficients: covariances divided by both standard deviations.
 
-    The arguments are those of :func:`cov`.
+    A variable without deviations gives nan.
+
+    Args:
+        x: a vector or matrix; its rows are variables, its columns observations.
+        y: more variables, or None.
+        rowvar: False if columns are variables.
+
+    Returns:
+        A square float64 or complex128 matrix; a tensor of shape () for one variable.
+
+    Raises:
+        RuleError: If an operand has more than two dims.
     """
     products = cov(x, y, rowvar)
     if not products.ndim:
@@ -226,10 +246,18 @@ def polyval(p: Operand, x: Operand) -> Tensor:
 def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
     """Fit a polynomial by least squares; the coefficient of the highest power comes first.
 
+    The powers of ``x`` are scaled to equal norms, and singular values count as 0 as in :func:`spmdsim.linalg.lstsq`.
+
     Args:
         x: the positions, a vector.
         y: the values, a vector or a matrix with one column per polynomial.
-        deg: the degree.
+        deg: the degree, at least 0.
+
+    Returns:
+        ``deg + 1`` coefficients, or a matrix with one column per polynomial; integers become float64.
+
+    Raises:
+        RuleError: If the numbers of positions and values differ.
     """
     points, values = map(_to_floats, array_operands("np.polyfit", (x, y)))
     columns = vander(points, int(deg) + 1)
@@ -247,17 +275,17 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
     """Compute the slopes along dims from differences of neighbours.
 
-    Inside, they are differences over two steps, at both ends over one step.
+    Inside, they are differences over two steps, at both ends over one step. Integers become float64.
 
     Split dims exchange one element with their neighbours.
 
     Args:
         f: the values.
-        *varargs: the length of a step, for all dims or per dim; default 1.
+        *varargs: the length of a step, for all dims or per dim; default 1. Positions as arrays are not supported.
         axis: one dim or several; None: all.
 
     Returns:
-        A tensor for one dim, else a tuple of one per dim.
+        A tensor for one dim, else a tuple of one per dim. Each has the shape of ``f``.
 
     Raises:
         UsageTypeError: If there is another number of steps, or a step is no number.
@@ -281,7 +309,7 @@ def _to_floats(x: Tensor) -> Tensor:
 
 
 def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
-    """Return the slopes along one dim.
+    """Return the slopes along one dim: differences over two steps inside, over one at both ends.
 
     Args:
         f: the values, floats.
@@ -306,11 +334,17 @@ def _slice_along(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
     """Compute the area below straight lines between neighbours along a dim.
 
+    Integers become float64. The result has no such dim; it is 0 for fewer than two elements.
+
     Args:
         y: the values.
-        x: their positions, a vector or in the shape of ``y``; None: at distances ``dx``.
-        dx: the distance of neighbours.
+        x: their positions, a vector or in the shape of ``y``; None: at distances ``dx``. Both have as many entries
+            along the dim.
+        dx: the distance of neighbours; not used with ``x``.
         axis: the dim.
+
+    Raises:
+        RuleError: If the dim is out of range, or shapes do not fit.
     """
     y, d = _to_floats(y), normalise_along_dim("trapezoid", y, axis)
     sums = ops.add(_slice_along(y, d, 1, None), _slice_along(y, d, 0, -1))
@@ -328,14 +362,17 @@ def interp(
     """Interpolate linearly between points; the first and last value continue beyond them.
 
     Args:
-        x: the positions at which to interpolate.
-        xp: the positions of the points, ascending.
-        fp: their values.
+        x: the positions at which to interpolate, in any shape; a tensor, unless ``xp`` or ``fp`` is one.
+        xp: the positions of the points, a vector in ascending order. The order of a tensor is not checked.
+        fp: their values, a vector.
         left: the value before the first point; None: its value.
         right: the value after the last point; None: its value.
 
+    Returns:
+        A float64 tensor in the shape of ``x``; complex128 for complex values.
+
     Raises:
-        RuleError: If there are no points, or the numbers of positions and values differ.
+        RuleError: If there are no points, positions do not ascend, or the numbers of positions and values differ.
     """
     if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1 or not np.size(xp):  # type: ignore[arg-type]
         raise RuleError(
@@ -357,7 +394,11 @@ def interp(
 def _make_order_statistic(name: str) -> Callable[..., Tensor]:
     """Return ``np.quantile`` or ``np.percentile`` for tensors, by its name.
 
-    An array of fractions takes part in the type promotion; Python numbers do not.
+    An array of fractions takes part in the type promotion; Python numbers do not. Quantiles of integer fractions (0
+    and 1) are elements themselves, in the type of the tensor.
+
+    Args:
+        name: "quantile" or "percentile".
     """
 
     def order_statistic(

@@ -22,9 +22,11 @@ def isclose(
 ) -> Tensor:
     """Return True where elements differ by at most ``atol + rtol * abs(b)``.
 
+    Infinities are close to equal ones only. Integers are compared as float64.
+
     Args:
         a: the first operand.
-        b: the second operand.
+        b: the second operand; it broadcasts with ``a``.
         rtol: allowed difference as a part of the second element's absolute value.
         atol: allowed difference in addition.
         equal_nan: True if two nan are close.
@@ -46,7 +48,13 @@ def allclose(
 
 
 def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
-    """Return True if shapes and elements are equal."""
+    """Return True if shapes and elements are equal; all ranks must call it.
+
+    Args:
+        a1: a tensor or an array.
+        a2: a tensor or an array; at least one operand is a tensor.
+        equal_nan: True if two nan are equal.
+    """
     if np.shape(a1) != np.shape(a2):  # type: ignore[arg-type]
         return False
     left, right = operands("np.array_equal", (a1, a2))
@@ -61,7 +69,14 @@ def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
 
 
 def array_equiv(a1: Operand, a2: Operand) -> bool:
-    """Return True if elements are equal after broadcasting."""
+    """Return True if elements are equal after broadcasting, False if shapes do not broadcast.
+
+    All ranks must call it.
+
+    Args:
+        a1: a tensor or an array.
+        a2: a tensor or an array; at least one operand is a tensor.
+    """
     try:
         np.broadcast_shapes(np.shape(a1), np.shape(a2))  # type: ignore[arg-type]
     except ValueError:
@@ -92,7 +107,17 @@ lcm = declare_binary("lcm", np.lcm, None)
 
 
 def fmod(x1: Operand, x2: Operand) -> Tensor:
-    """Compute the remainder with the sign of the dividend."""
+    """Compute the remainder with the sign of the dividend.
+
+    `ops.remainder` has the sign of the divisor.
+
+    Args:
+        x1: the dividend.
+        x2: the divisor; it broadcasts with ``x1``. 0 gives nan for floats and 0 for integers.
+
+    Raises:
+        RuleError: If elements are complex.
+    """
     dividend, divisor = operands("np.fmod", (x1, x2))
     for operand in (dividend, divisor):
         check_ordered(operand.dtype, "np.fmod")
@@ -141,7 +166,14 @@ def fraction_of(x: Tensor) -> Tensor:
 
 
 def heaviside(x1: Operand, x2: Operand) -> Tensor:
-    """Return 0 for negative elements, 1 for positive ones, and the second operand at 0."""
+    """Return 0 for negative elements, 1 for positive ones, and the second operand at 0.
+
+    nan stays nan. Integers become floats.
+
+    Args:
+        x1: the elements.
+        x2: the values at 0; it broadcasts with ``x1``.
+    """
     values, value_at_zero = convert_integers_to_floats(
         "heaviside", *map(fraction_of, operands("np.heaviside", (x1, x2)))
     )
@@ -156,7 +188,14 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
-    """Compute the logarithm to base 2 of a sum of powers of 2."""
+    """Compute ``log2(2 ** x1 + 2 ** x2)`` without overflow.
+
+    Integers become floats.
+
+    Args:
+        x1: the first exponent.
+        x2: the second exponent; it broadcasts with ``x1``.
+    """
     fractions = convert_integers_to_floats(
         "logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2)))
     )
@@ -187,7 +226,12 @@ def cbrt(x: Tensor) -> Tensor:
 
 
 def angle(z: Tensor, deg: bool = False) -> Tensor:
-    """Return the angles of complex numbers."""
+    """Return the angles of complex numbers, from -pi to pi; of real numbers 0 or pi.
+
+    Args:
+        z: the numbers.
+        deg: True for degrees, False for radians.
+    """
     parts = (
         ops.arctan2(ops.imag(z), ops.real(z))
         if z.dtype.kind == "c"

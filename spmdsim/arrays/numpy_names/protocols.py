@@ -78,7 +78,13 @@ def _join_prepared(
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return NumPy's functions that a file defines."""
+    """Return NumPy's functions that a file defines, by name.
+
+    These are its public functions; names that it imports and private ones are left out.
+
+    Args:
+        module: the imported file.
+    """
     return {
         name: value
         for name, value in vars(module).items()
@@ -156,18 +162,22 @@ _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
     """Run a NumPy ufunc on tensors, or one of its methods, as ``__array_ufunc__`` requires.
 
+    "reduce" and "accumulate" go along dim 0 by default. "accumulate" exists for add, multiply, maximum and minimum,
+    "at" for the functions of `FUNCTIONS`, and "reduce" for those of `REDUCED`.
+
     Args:
         function: the ufunc.
         method: "__call__", "reduce", "accumulate", "at" or "outer".
         *inputs: the operands.
         out: the tensor that receives the result, alone or in a tuple; None: a new tensor.
-        **options: keyword arguments of the call.
+        **options: keyword arguments of the call; those with NumPy's defaults have no effect.
 
     Returns:
         The result, or the tensor ``out``; None for "at", which changes its first operand.
 
     Raises:
-        UsageTypeError: If there is no operator for the call, or it cannot compute in the requested type.
+        UsageTypeError: If there is no operator for the call, it does not take an argument, it cannot compute in the
+            requested type, or ``out`` is no tensor.
     """
     name = function.__name__
     if method == "__call__":
@@ -206,9 +216,12 @@ def _check_type(call: str, inputs: Sequence[Any], result: Any, dtype: Any) -> No
 
     Args:
         call: the call as text, for the message.
-        inputs: the operands; their types must be convertible to ``dtype`` within one kind of numbers.
-        result: the result, which must have this type.
+        inputs: the operands; the types of tensors must be convertible to ``dtype`` by NumPy's rule "same_kind".
+        result: the result; a tensor must have this type.
         dtype: the requested type; None: any.
+
+    Raises:
+        InputError: If tensors do not support the type.
     """
     if dtype is None:
         return
@@ -234,13 +247,15 @@ def _check_result_type(call: str, result: Any, wanted: np.dtype) -> None:
 def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Run a function of NumPy on tensors, as ``__array_function__`` requires.
 
+    The result is a view of the operand where NumPy's is one, see `as_view`.
+
     Args:
         called: NumPy's function.
         args: positional arguments.
         options: keyword arguments; ``out`` is the tensor that receives the result.
 
     Raises:
-        UsageTypeError: If there is no such function here, or it does not take an argument.
+        UsageTypeError: If there is no such function here, it does not take an argument, or ``out`` is no tensor.
     """
     module = getattr(called, "__module__", "numpy") or "numpy"
     call = f"np{module.removeprefix('numpy')}.{called.__name__}"
@@ -256,13 +271,16 @@ def _sort_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments without default as a tuple, and the others by NumPy's names.
 
-    Positions of optional parameters differ between NumPy and this package. Arguments with default values are dropped.
-    If NumPy's function has no signature, the arguments are returned as they are.
+    Positions of optional parameters differ between NumPy and this package. Arguments that are NumPy's default objects
+    are dropped. If NumPy's function has no signature, the arguments are returned as they are.
 
     Args:
         called: NumPy's function.
         args: positional arguments.
         options: keyword arguments.
+
+    Raises:
+        TypeError: If NumPy's function does not take the arguments.
     """
     places = _argument_positions(called, len(args), tuple(options))
     if places is None:
@@ -280,13 +298,18 @@ def _argument_positions(
 ) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
     """Return how to pass the arguments of a call, or None if the signature is unknown.
 
+    The arguments have numbers: first the positional ones, then those by keyword. The result is cached.
+
     Args:
         called: the NumPy function.
         count: the number of positional arguments.
         names: the names of the keyword arguments.
 
     Returns:
-        The numbers of the arguments that are passed by position, and name, number and default of the others.
+        The numbers of the arguments that are passed by position, and ``(name, number, default)`` of the others.
+
+    Raises:
+        TypeError: If the function does not take the arguments.
     """
     try:
         signature = inspect.signature(called)
@@ -311,8 +334,15 @@ def _argument_positions(
 def _assign_to_out(out: Any, result: Any, call: str) -> Any:
     """Give the result to the tensor that ``out=`` names; return this tensor.
 
+    The errors of `become` apply, for example if the shapes differ.
+
+    Args:
+        out: the tensor, alone or in a tuple of one.
+        result: the result, a tensor.
+        call: the call as text, for the message.
+
     Raises:
-        UsageTypeError: If it is no tensor.
+        UsageTypeError: If either is no tensor.
     """
     target = out[0] if isinstance(out, tuple) and len(out) == 1 else out
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
@@ -327,6 +357,9 @@ def _assign_to_out(out: Any, result: Any, call: str) -> Any:
 def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: ModuleType = ops) -> Any:
     """Run the function of this package for a NumPy function.
 
+    A first argument that was passed by keyword becomes positional. If the function takes no ``dtype``, the arguments
+    are converted to it before, and the result must have it.
+
     Args:
         name: NumPy's name.
         call: the call as text, for error messages.
@@ -335,7 +368,7 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
         module: the module that is searched.
 
     Raises:
-        UsageTypeError: If there is no such function, or it does not take an argument.
+        UsageTypeError: If there is no such function, it does not take an argument, or it cannot compute in ``dtype``.
     """
     ours = _find_ours(name, module)
     if ours is None:
@@ -364,11 +397,11 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
 
 
 def _convert_arguments(call: str, operand: Any, dtype: np.dtype) -> Any:
-    """Convert tensors and arrays, also in lists, to a type.
+    """Convert tensors and arrays, also in lists and tuples, to a type.
 
     Args:
         call: the call as text, for error messages.
-        operand: a tensor, an array, a list of these, or another value, which stays.
+        operand: a tensor, an array, a list of these, or another value (such as a number), which stays.
         dtype: the type.
 
     Raises:
@@ -397,7 +430,8 @@ def _has_no_effect(key: str, value: Any) -> bool:
 def _find_ours(name: str, module: ModuleType) -> Callable[..., Any] | None:
     """Return the function of this package for a NumPy name; None if there is none.
 
-    Functions of linear algebra are found from NumPy's main module, too.
+    Of `spmdsim.arrays.ops`, functions with NumPy's arguments (`_OWN`) come first, then the operators, then functions
+    of linear algebra. Other modules are searched alone.
 
     Args:
         name: NumPy's name.

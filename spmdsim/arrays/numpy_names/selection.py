@@ -22,8 +22,14 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
 
     For a condition alone, return a tuple of the indices where it holds, one tensor per dim.
 
+    Args:
+        condition: truth values.
+        x: the elements where it holds; None: there is only a condition.
+        y: the other elements; None as ``x``. All three broadcast.
+
     Raises:
         UsageTypeError: If only one of ``x`` and ``y`` was passed.
+        WorldError: If there is only a condition and the world has no data.
     """
     if (x is None) != (y is None):
         raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
@@ -55,6 +61,7 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
 
     Raises:
         UsageTypeError: If the condition is a tensor.
+        RuleError: If the dimension is out of range.
     """
     if isinstance(condition, Tensor):
         raise UsageTypeError(
@@ -67,10 +74,15 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
 def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
     """Return for each element the choice of the first condition that holds, else ``default``.
 
+    Conditions and choices broadcast. At least one of them must be a tensor.
+
     Args:
         condlist: the conditions.
         choicelist: one choice per condition: a tensor, an array or a number.
         default: the choice if no condition holds.
+
+    Returns:
+        A tensor in the type to which all choices and ``default`` are promoted; Python numbers adapt to the others.
 
     Raises:
         RuleError: If there are no conditions, or another number of choices.
@@ -96,6 +108,10 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
 def _convert_choice(number: complex, dtype: np.dtype) -> np.ndarray:
     """Convert a number among choices to their type.
 
+    Args:
+        number: a Python number.
+        dtype: the common element type of all choices.
+
     Raises:
         InputError: If it is out of range; NumPy would wrap around.
     """
@@ -120,19 +136,22 @@ def unique(
 ) -> Any:
     """Return the unique values in ascending order; optionally first indices, inverse and counts.
 
+    All ranks must call it, because the number of values depends on data.
+
     Args:
         ar: the tensor.
         return_index: also return the row-major index of each value's first occurrence.
-        return_inverse: also return the number of each entry's value.
+        return_inverse: also return the number of each entry's value, in the shape of ``ar``.
         return_counts: also return the number of occurrences.
         axis: None; slices are not supported.
-        equal_nan: count all nan as one value.
+        equal_nan: count all nan as one value, the last one.
 
     Returns:
         The values, or a tuple of them and of what else was asked for, in this order.
 
     Raises:
         UsageTypeError: If ``axis`` is not None.
+        WorldError: If the world has no data.
     """
     if axis is not None:
         raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
@@ -149,9 +168,9 @@ def _merge_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor,
     """Merge all values from index ``last`` on, which are nan, to one.
 
     Args:
-        parts: the results of ``unique_all``, or the values alone.
+        parts: the results of ``unique_all`` (values, first indices, inverse, counts), or the values alone.
         last: the index of the first nan.
-        nans: the number of nan.
+        nans: the number of nan; it becomes the count of the merged value.
     """
     merged = [result[: last + 1] for result in parts]
     if len(parts) > 1:
@@ -234,8 +253,9 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
 
     Args:
         a: the tensor.
-        ind: the positions.
-        v: one value per position. An array with another number of values is repeated or cut.
+        ind: the positions; negative ones count from the end.
+        v: one value per position, converted to the type of ``a``. An array with another number of values is repeated
+            or cut; a tensor must have as many.
 
     Raises:
         UsageTypeError: If ``a`` is no tensor.
@@ -262,7 +282,9 @@ def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> 
 
 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
-    """Return the number of the interval that contains each element, from 0 (before the first bound).
+    """Return the number of the interval that contains each element, from 0 to ``len(bins)``.
+
+    With ascending bounds 0 is before the first bound, with descending ones after it.
 
     Args:
         x: the tensor.
@@ -271,7 +293,7 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
 
     Raises:
         UsageTypeError: If ``bins`` is a tensor, or ``x`` is not a tensor.
-        RuleError: If the bounds are not in order.
+        RuleError: If the bounds are not in order, or no vector.
     """
     if isinstance(bins, Tensor) or not isinstance(x, Tensor):
         raise UsageTypeError("np.digitize takes a tensor and bounds that all ranks have; use bins.full()")

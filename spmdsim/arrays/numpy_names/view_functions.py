@@ -18,7 +18,8 @@ _READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
     """Return the result of a NumPy function, as a view of its operand if NumPy returns a view.
 
-    Where NumPy returns a read-only view, the result refuses assignments.
+    Where NumPy returns a read-only view, the result refuses assignments. All other results are returned unchanged, as
+    are those whose first argument is no tensor. Functions that return a tuple of views mark each of them.
 
     Args:
         called: the NumPy function.
@@ -58,7 +59,14 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
 
 
 def _view_of_einsum(args: Sequence[Any], result: Any) -> Any:
-    """Mark an einsum of one operand that sums nothing as a view; return it. Diagonals are read-only."""
+    """Mark an einsum of one operand that sums nothing as a view; return it.
+
+    Diagonals are read-only. Other results are returned unchanged. NumPy decides it on an empty model of the operand.
+
+    Args:
+        args: the arguments of einsum: subscripts and operand, or operand and lists of subscripts.
+        result: the tensor that einsum returned.
+    """
     x, *more = [x for x in args if isinstance(x, Tensor)]
     if more or type(x) is not Tensor or len(args) > 3 - isinstance(args[0], str):
         return result

@@ -147,12 +147,15 @@ def _mean(x: Tensor, axis: Axis, keepdims: bool, is_valid: Tensor) -> Tensor:
 def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, is_valid: Tensor) -> Tensor:
     """Compute the variance of the entries where a mask is True.
 
+    It is the sum of squared absolute deviations from the mean, divided by the count minus ``ddof``, and real.
+    Integers give float64; 16-bit floats are summed in float32.
+
     Args:
         x: the tensor.
         axis: one dim or several; None: all.
         ddof: the number subtracted from the count. The variance is nan if there are not more entries.
         keepdims: keep reduced dims with size 1.
-        is_valid: the mask.
+        is_valid: the mask, in the shape of ``x``.
     """
     exact = to_sum_type(x) if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
     deviations = ops.where(is_valid, ops.subtract(exact, _mean(exact, axis, True, is_valid)), 0)
@@ -247,15 +250,15 @@ def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) ->
 def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
     """Compute quantiles of the elements that are not nan.
 
-    The result has the dims of ``fractions``, then the remaining dims of ``a``. It is nan where no element is a number.
-    Integers are cast to float64.
+    The result has the dims of ``fractions``, then the remaining dims of ``a``. It is nan where no element is a
+    number. Integers are cast to float64. The elements of a row are sorted.
 
     Args:
         a: the tensor.
         fractions: numbers from 0 to 1.
         axis: one dim or several; None: all.
         keepdims: keep reduced dims with size 1.
-        between: interpolates between the entries below and above.
+        between: ``between(below, above, fraction)`` interpolates between the entries below and above.
 
     Raises:
         RuleError: If elements are complex, or a fraction is not in [0, 1].
@@ -283,10 +286,12 @@ def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, b
 
 
 def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
-    """Return one quantile of each row.
+    """Return one quantile of each row: the value at the position ``q * last``.
+
+    It is interpolated between two entries. The result has one entry per row, in a last dim of size 1.
 
     Args:
-        ordered: sorted rows.
+        ordered: sorted rows, along the last dim.
         last: the position of the last valid entry of each row.
         q: the fraction, 0 to 1.
         between: interpolates between the entries below and above.
@@ -300,6 +305,8 @@ def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between)
 
 def _interpolate(below: Tensor, above: Tensor, fraction: Tensor) -> Tensor:
     """Interpolate linearly, from the nearer entry as NumPy does.
+
+    Equal entries, also infinities, give the entry itself.
 
     Args:
         below: the lower entries.
@@ -330,10 +337,12 @@ def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def nan_to_num(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """Replace nan and infinities by numbers.
+    """Replace nan and infinities by numbers; the type stays.
+
+    Real and imaginary parts are replaced separately. Integers and bools are returned as a copy.
 
     Args:
-        x: the tensor.
+        x: the tensor; not changed.
         nan: the number for nan.
         posinf: the number for inf; None: the largest number of the type.
         neginf: the number for -inf; None: the smallest number of the type.
