@@ -39,8 +39,13 @@ def parametrize_counts(
 ) -> None:
     """Run a test that uses the fixture ``fixture`` once per rank count.
 
-    The counts are those of the test's mark ``ranks``, else ``counts``. Tests that parametrize the fixture themselves
-    stay as they are.
+    The counts are those of the test's mark ``ranks``, such as ``ranks(2, 4)`` or ``ranks([2, 4])``, else ``counts``.
+    Tests that do not use the fixture, or parametrize it themselves, stay as they are. The ids are such as "2ranks".
+
+    Args:
+        metafunc: the test, from pytest's hook ``pytest_generate_tests``.
+        fixture: the name of the fixture.
+        counts: the default rank counts.
     """
     if fixture not in metafunc.fixturenames:
         return
@@ -56,8 +61,12 @@ def parametrize_counts(
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
     """Yield a communicator of the first n ranks; skip the test on other ranks.
 
-    n is the fixture's parameter. With fewer ranks in the job all ranks skip. The communicator is freed after the test.
-    If the test failed, it is not freed, because other ranks may still use it.
+    n is the fixture's parameter. With fewer ranks in the job all ranks skip. The communicator is freed after the
+    test. If the test failed on any rank, it is not freed, because other ranks may still use it. All ranks of the job
+    must call it.
+
+    Args:
+        request: pytest's request of the fixture; its parameter is n.
     """
     from mpi4py import MPI
 
@@ -93,7 +102,13 @@ __all__ = ["mpi_comm"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options ``--mpi-deadline`` and ``--mpi-deadline-failed``, in seconds."""
+    """Add the options ``--mpi-deadline`` and ``--mpi-deadline-failed``, in seconds.
+
+    Their defaults are 60 and 3 seconds.
+
+    Args:
+        parser: pytest's parser of options.
+    """
     group = parser.getgroup("spmdsim", "tests on many ranks")
     finished = "how long ranks that finished a test wait for the others (default 60)"
     failed = "how long a rank that failed waits for the others before it ends the job (default 3)"
@@ -111,7 +126,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Join the session of all ranks, if :func:`under_mpi`; declare the mark ``ranks``."""
+    """Join the session of all ranks, if :func:`under_mpi`; declare the mark ``ranks``.
+
+    To join, MPI is started and a :class:`RankSession` is registered as a plugin.
+
+    Args:
+        config: pytest's configuration.
+    """
     counts = "ranks(counts): rank counts that mpi_comm (or world) takes in this test"
     config.addinivalue_line("markers", counts)
     if not under_mpi(config):

@@ -67,7 +67,8 @@ class Agreement:
     def exchange_outcomes(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
         """Exchange the outcome of a phase of a test with all ranks; return the outcomes by rank.
 
-        Abort the job if a rank does not arrive before the deadline, or is at another test or phase.
+        Abort the job if a rank does not arrive before the deadline, or is at another test or phase. A rank that
+        failed waits ``deadline_failed`` seconds, others ``deadline`` seconds. All ranks must call it.
 
         Args:
             what: name of the test.
@@ -94,7 +95,11 @@ class Agreement:
     def _wait(self, request: Any, seconds: float) -> bool:
         """Wait for a request; return True when it is complete, False after ``seconds``.
 
-        Answer roll calls of other ranks meanwhile.
+        It polls :data:`SPINS` times without a pause, then every 0.5 ms. Answer roll calls of other ranks meanwhile.
+
+        Args:
+            request: the MPI request.
+            seconds: the deadline, from now on.
         """
         for _ in range(SPINS):
             if request.Test():
@@ -118,10 +123,11 @@ class Agreement:
                 self.comm.isend(late, dest=rank, tag=HERE)
 
     def _roll_call(self) -> dict[int, bool]:
-        """Ask all ranks if they wait in an exchange; return True by rank if its deadline is over, else False.
+        """Ask all ranks if they wait in an exchange; return the answers by rank.
 
-        This rank calls it when its deadline is over, so its own value is True. Return when all ranks have answered, at
-        the latest after :data:`ROLL_CALL_SECONDS`. Ranks that have not answered are missing in the dict.
+        An answer is True if the rank's deadline is over, else False. This rank calls it when its deadline is over, so
+        its own value is True. It answers other ranks' roll calls meanwhile. Return when all ranks have answered, at
+        the latest after :data:`ROLL_CALL_SECONDS` (0.5 s). Ranks that have not answered are missing in the dict.
         """
         others = [rank for rank in range(self.size) if rank != self.rank]
         requests = [self.comm.isend(None, dest=rank, tag=ROLL_CALL) for rank in others]
@@ -138,6 +144,9 @@ class Agreement:
 
     def _abort_missing(self, what: str, phase: str, seconds: float, message: str) -> NoReturn:
         """Print which ranks are missing, and abort the job; only the lowest late rank prints.
+
+        A late rank is one whose deadline is over. Others wait for 1 s, so that the late rank can abort the job, and
+        then abort it themselves. This rank's own failure is printed in any case.
 
         Args:
             what: name of the test.
@@ -156,7 +165,7 @@ class Agreement:
         self.abort()
 
     def _abort_diverged(self, what: str, phase: str, records: list[Any], message: str) -> NoReturn:
-        """Print which ranks are at which test, and abort the job.
+        """Print which ranks are at which test, and abort the job after 0.5 s.
 
         The lowest rank of each group of ranks at one test and phase prints.
 
@@ -179,7 +188,16 @@ class Agreement:
             self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
 
     def abort(self, code: int = ABORTED) -> NoReturn:
-        """Abort the job with an exit code, after the output had time to be forwarded."""
+        """Abort the job with an exit code, after the output had time to be forwarded.
+
+        All ranks end, by MPI_Abort.
+
+        Args:
+            code: the exit code; by default pytest's code for internal errors, 3.
+
+        Raises:
+            SystemExit: If MPI_Abort returns.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(FORWARD_SECONDS)
@@ -188,7 +206,13 @@ class Agreement:
 
 
 def _frame_words(frame: FrameType | None) -> str:
-    """Return the file, line and function of a frame and of up to two callers, joined by " < "."""
+    """Return the file, line and function of a frame and of up to two callers, joined by " < ".
+
+    Such as "a.py:3 in f < b.py:9 in g". The innermost function comes first.
+
+    Args:
+        frame: the frame; None: the text is empty.
+    """
     places: list[str] = []
     while frame is not None and len(places) < 3:
         code = frame.f_code
@@ -220,7 +244,10 @@ class RankSession:
         os.write(descriptor if isinstance(descriptor, int) else 2, f"\n{text}\n".encode())
 
     def _silence_reporter(self) -> None:
-        """Replace pytest's reporter by a reporter that prints nothing."""
+        """Replace pytest's reporter by a reporter that prints nothing; only rank 0 reports.
+
+        Without pytest's reporter, only the silent one is added.
+        """
         manager = self.config.pluginmanager
         old = manager.getplugin("terminalreporter")
         if old is not None:
@@ -234,7 +261,13 @@ class RankSession:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Exit the session on all ranks unless all collected equal tests without errors.
 
-        If all ranks have errors, pytest reports them itself.
+        If all ranks have errors, pytest reports them itself. All ranks call it, and wait for each other.
+
+        Args:
+            session: pytest's session; its items are the collected tests.
+
+        Raises:
+            pytest.exit.Exception: If some ranks have errors, or the tests or their order differ.
         """
         ids = [item.nodeid for item in session.items]
         failed = session.testsfailed > 0
@@ -249,7 +282,10 @@ class RankSession:
     def _describe_difference(self, ids: list[str]) -> str:
         """Return a sentence about how the tests that ranks collected differ; all ranks call it.
 
-        ``ids`` are the tests of this rank.
+        It names the first rank with a test that another rank lacks, and the first such test in alphabetical order.
+
+        Args:
+            ids: the tests of this rank.
         """
         others = [set(text.split("\n")) for text in self.agreement.gather_texts("\n".join(ids))]
         common = set.intersection(*others)
@@ -264,7 +300,7 @@ class RankSession:
         All ranks call it.
 
         Args:
-            reason: the text of the exit.
+            reason: the text of the exit; the exit code is pytest's for interrupted sessions.
             has_errors: True if this rank has collection errors.
 
         Raises:
@@ -294,7 +330,14 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Run a test; abort the job if it takes longer than :data:`WATCHDOG_FACTOR` deadlines."""
+        """Run a test; abort the job if it takes longer than :data:`WATCHDOG_FACTOR` deadlines.
+
+        A timer in another thread watches the test. The hook yields once, to the test, and returns pytest's result
+        unchanged.
+
+        Args:
+            item: the test.
+        """
         watchdog = threading.Timer(self.seconds, self._abort_expired, [item.nodeid])
         watchdog.daemon = True
         watchdog.start()
@@ -306,7 +349,15 @@ class RankSession:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Exchange the outcome of a phase before any rank continues; return the common report."""
+        """Exchange the outcome of a phase before any rank continues; return the common report.
+
+        If any rank failed, the report is failed and the test is marked as failed somewhere. A rank that skips the
+        setup takes part in the exchange after the call, too, if another rank runs the test.
+
+        Args:
+            item: the test.
+            call: pytest's facts of the phase; not used, the hook's interface has it.
+        """
         report = yield
         outcomes = self._agree(report, report.when)
         if FAILED in outcomes:
@@ -318,6 +369,9 @@ class RankSession:
 
     def _agree(self, report: pytest.TestReport, phase: str) -> list[int]:
         """Exchange the outcome of a phase; change the report to failed if it failed on any rank.
+
+        The changed report has the texts of all failing ranks; rank 0 prints them. An expected failure of this rank
+        (xfail) then counts as failed, too. All ranks must call it.
 
         Args:
             report: this rank's report.
@@ -353,7 +407,15 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
-        """Set one exit code for all ranks: the largest one."""
+        """Set one exit code for all ranks: the largest one.
+
+        Nothing is exchanged if all ranks exit together after a failed collection. The hook yields once, to pytest's
+        own end of the session, after all ranks know the code.
+
+        Args:
+            session: pytest's session; its exit status is set.
+            exitstatus: this rank's exit code.
+        """
         if not self.is_exiting:
             outcome = FAILED if int(exitstatus) else PASSED
             self.agreement.exchange_outcomes("the session", "end", outcome)
@@ -376,7 +438,11 @@ class RankSession:
     def _abort_expired(self, name: str) -> None:
         """Print the line of this rank when a test exceeds its deadline, and abort the job.
 
-        It runs in another thread, which continues while the main thread is inside an MPI call; a signal would not.
+        It runs in another thread, which continues while the main thread is inside an MPI call; a signal would not. It
+        waits 1 s and 0.1 s per rank number before it aborts, so that all ranks can print.
+
+        Args:
+            name: the test.
         """
         where = _frame_words(sys._current_frames().get(threading.main_thread().ident or 0))
         self.say(
