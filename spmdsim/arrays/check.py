@@ -174,6 +174,13 @@ class _Expected:
     """
 
     def __init__(self, tensor: Tensor, reference: Reference, operands: Sequence[Any] | None) -> None:
+        """Read the reference; with operands, run it on them, for which all ranks must call this.
+
+        Args:
+            tensor: the compared tensor; its shape and element type are used.
+            reference: an array, a measured one, or a function; see :func:`check`.
+            operands: arrays for the function; None: the function gets an index later.
+        """
         self.dtype = tensor.dtype
         self._blocks: dict[Any, np.ndarray | Measured] = {}
         self.name = "the given array"

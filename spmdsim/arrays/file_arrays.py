@@ -126,7 +126,10 @@ def map_array(
     native = dtype.newbyteorder("=")
 
     def read(index: Index) -> np.ndarray:
-        """Map the file; return a copy of the block at an index."""
+        """Map the file, and return a copy of the block at an index of slices.
+
+        Raise InputError if a boolean block has bytes other than 0 and 1.
+        """
         if not count:
             return make_empty_block(index, native)
         order: Any = "F" if fortran else "C"
@@ -226,7 +229,11 @@ def stream_array(
     row_bytes = math.prod(row_shape) * dtype.itemsize
 
     def read_rows(index: Index) -> np.ndarray:
-        """Decompress all data, and return the block at an index."""
+        """Return the block at an index of slices, after decompressing all data.
+
+        All data are read, so that the checksum at their end is compared. Raise InputError if data are damaged,
+        missing, or follow the last element.
+        """
         with readable(path, "compressed data"), open_stream() as stream:
             if not math.prod(shape):
                 require_end(stream, path)

@@ -34,7 +34,7 @@ def _mix_bits(bits: np.ndarray, scratch: np.ndarray) -> None:
     """Replace 32-bit integers by mixed ones, in place.
 
     Different integers give different results. Every input bit influences every output bit. Shifts and factors come
-    from the hash-prospector project ("lowbias32").
+    from the hash-prospector project.
 
     Args:
         bits: the integers, uint32.

@@ -100,7 +100,11 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
     """
 
     def make_method(name_and_verb: tuple[str, str]) -> Any:
-        """Return the method of an operator."""
+        """Return the method of an operator, with its name, signature and docstring.
+
+        Args:
+            name_and_verb: the operator's name and the verb of the docstring, such as ``("sum", "Sum")``.
+        """
         name, verb = name_and_verb
 
         def method(
@@ -112,7 +116,17 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
             dim: Any = None,
             **more: Any,
         ) -> Any:
-            """Reduce over dimensions."""
+            """Reduce over dimensions; see :data:`DOCSTRING`, which replaces this text.
+
+            Args:
+                self: the tensor.
+                dims: one dimension or several; None: those of ``axis`` or ``dim``, else all.
+                keepdims: keep reduced dimensions with size 1.
+                *others: none is allowed; the error names the right arguments.
+                axis: another name of ``dims``.
+                dim: another name of ``dims``.
+                **more: ``dtype``, ``correction`` and ``ddof``, if the signature has them.
+            """
             over = dims if axis is dim is None else one_value(name, dims=dims, axis=axis, dim=dim)
             if not more and not others:
                 return getattr(ops, name).__wrapped__(self, over, keepdims)

@@ -229,7 +229,13 @@ def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = No
     """
 
     def attempt(number: int) -> Any:
-        """Return the result of a run and the coarsest type in it; None for both if there is no wider type."""
+        """Return the result of a run and the coarsest type in it.
+
+        Both are None for run 0 if there is no wider type.
+
+        Args:
+            number: 0 for the wider type, else a run in the program's own type, from 1. Run 1 is the unchanged one.
+        """
         run, types = number - 1, [np.dtype(dtype)]
 
         def cast(array: np.ndarray) -> np.ndarray:

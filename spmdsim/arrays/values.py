@@ -131,8 +131,19 @@ class ReadableTensor(PlainTensor):
     ) -> CapsuleType:
         """Export the array to other libraries, if this process has all of it.
 
+        The capsule shares the array's memory. For a version of the protocol that cannot describe read-only arrays, it
+        has a copy.
+
+        Args:
+            stream: as in the array API standard; None: the default. All arguments that are not None are passed to
+                NumPy.
+            max_version: the latest version of the protocol that the other library supports.
+            dl_device: the wanted device.
+            copy: True to copy; False to raise an error if a copy is needed; None to copy if needed.
+
         Raises:
             UsageTypeError: If the tensor is split or partial.
+            BufferError: If ``copy`` is False and a copy is needed.
         """
         if self.layout.split_axes or self.layout.partial_axes:
             raise UsageTypeError(

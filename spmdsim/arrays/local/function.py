@@ -98,7 +98,22 @@ class LocalFunction(Pictured):
         return f"<local function {self.name}>"
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run the function on every rank's shards of the operands."""
+        """Run the function on every rank's shards of the operands; return the results as tensors.
+
+        All ranks must call it. Operands are redistributed to their layouts. In the first call with operands of these
+        shapes, types and layouts, ranks compare the shapes and types of the results; later calls use those.
+
+        Args:
+            *args: tensors, arrays that every rank has, and nested lists and dicts of these; at least one tensor.
+                Text, functions and None are passed on unchanged.
+            **options: further operands by keyword, which keep their own layouts.
+
+        Returns:
+            One tensor, or a tuple of several; or tensors in the nesting of ``out_layouts``.
+
+        Raises:
+            RuleError, LayoutError: As :func:`local_map` says.
+        """
         (tensors_given, arguments), (more, named) = flatten_values(args), flatten_values(options)
         structure = (tuple, 2, (arguments, named))
         tensors = operands(self.name, [*tensors_given, *more])

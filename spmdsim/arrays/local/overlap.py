@@ -259,7 +259,21 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
     """
 
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
-        """Run the function on a rank's enlarged blocks; cut added elements off the result."""
+        """Run the function on a rank's enlarged blocks; cut added elements off the result.
+
+        Return zeros without running it if the block is empty.
+
+        Args:
+            context: the operator call as this rank sees it: strategy, rank, sizes.
+            *blocks: the rank's blocks of the operands, with their neighbours' elements.
+            sides: added elements before and after, per dim.
+            modes: the mode of numpy.pad and the fill value, per dim.
+            kind: the element type that the user wants for the result; used for empty blocks only. None: the promoted
+                type.
+
+        Raises:
+            RuleError: If the function fails, or its result has another shape.
+        """
         frame = _find_frame(context, sides, modes)
         if 0 in frame.block_shape:
             return np.zeros(
@@ -281,7 +295,22 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
         modes: Modes,
         **_: Any,
     ) -> list[Any]:
-        """Return the gradient of each enlarged block from the user's vjp, folded to the owned elements."""
+        """Return the gradient of each block from the user's vjp, folded to elements of the tensor.
+
+        The gradients are zeros without running the vjp if the rank's block is empty.
+
+        Args:
+            context: the operator call as this rank sees it: strategy, rank, sizes.
+            dy: the gradient of the result.
+            blocks: the rank's blocks of the operands, with their neighbours' elements.
+            y: the result.
+            sides: added elements before and after, per dim.
+            modes: the mode of numpy.pad and the fill value, per dim.
+            **_: the operator's other parameters; not used.
+
+        Raises:
+            RuleError: If there is no vjp, it fails, or it returns another number of gradients or other shapes.
+        """
         if vjp is None:
             raise RuleError(
                 f"{name} has no gradient: what a function of local arrays does is not followed; give "

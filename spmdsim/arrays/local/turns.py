@@ -360,7 +360,10 @@ def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -
     turns = Turns(world, name) if len(world.ranks) > 1 else None
 
     def with_calling_rank(rank: int, body: Body) -> Body:
-        """Return ``body`` with its rank as calling rank."""
+        """Return a function that runs ``body`` with its rank as calling rank.
+
+        `get_calling_rank` returns that rank inside.
+        """
 
         def run() -> Any:
             """Run the body."""

@@ -36,7 +36,18 @@ def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tenso
     def reduction(
         a: Tensor, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = True
     ) -> Tensor:
-        """Reduce elements where a mask is True, and combine the result with ``initial``."""
+        """Reduce elements where a mask is True, and combine the result with ``initial``.
+
+        Args:
+            a: the tensor.
+            axis: one dim or several; None: all.
+            keepdims: keep reduced dims with size 1.
+            initial: a number, converted to the type of the result; None: none.
+            where: a mask that broadcasts to ``a``; True: all elements.
+
+        Raises:
+            UsageTypeError: If there is a mask without ``initial``, for a maximum or a minimum.
+        """
         if where is not True:
             outside = neutral
             if neutral is None and initial is not None:
@@ -404,7 +415,16 @@ def _make_order_statistic(name: str) -> Callable[..., Tensor]:
     def order_statistic(
         a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
     ) -> Tensor:
-        """Compute quantiles or percentiles."""
+        """Compute quantiles or percentiles; see :func:`spmdsim.ops.quantile`.
+
+        Args:
+            a: the tensor.
+            q: a fraction from 0 to 1 (a percentage from 0 to 100), or an array of them, whose dims come first in the
+                result.
+            axis: one dim or several; None: all.
+            keepdims: keep reduced dims with size 1.
+            method: as in NumPy, such as "linear" or "lower".
+        """
         if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
             return to_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
         x = a if method in PICKING else to_type_of_quantiles(a, q)
