@@ -76,14 +76,15 @@ class JoinedPieces:
             if rank not in mesh:
                 outgoing.append(None)
                 continue
-            me, pieces, blocks = self._find_borders(rank)
-            old_borders, new_borders = (blocks, pieces) if back else (pieces, blocks)
-            width = int(np.prod(array.shape[1:], dtype=int))
-            old, new = list(pairwise(old_borders)), list(pairwise(new_borders))
-            sent = [_intersect_ranges(*old[me], *block) for block in new]
-            received = [_intersect_ranges(*block, *new[me]) for block in old]
-            parts = [array[a - old_borders[me] : b - old_borders[me]].ravel() for a, b in sent]
-            outgoing.append(Parts(parts, [(b - a) * width for a, b in received]))
+            position, ragged_borders, balanced_borders = self._find_borders(rank)
+            borders = (balanced_borders, ragged_borders) if back else (ragged_borders, balanced_borders)
+            old_blocks, new_blocks = (list(pairwise(ends)) for ends in borders)
+            sent_ranges = [_intersect_ranges(*old_blocks[position], *block) for block in new_blocks]
+            received_ranges = [_intersect_ranges(*block, *new_blocks[position]) for block in old_blocks]
+            first_row = old_blocks[position][0]
+            row_size = int(np.prod(array.shape[1:], dtype=int))
+            parts = [array[start - first_row : stop - first_row].ravel() for start, stop in sent_ranges]
+            outgoing.append(Parts(parts, [(stop - start) * row_size for start, stop in received_ranges]))
         self.world.call_provenance = provenance_number
         try:
             received_parts = self.world.run_parts(self.step, dtype, outgoing)
@@ -98,9 +99,9 @@ class JoinedPieces:
 
     def _count_rows(self, rank: int, back: bool) -> int:
         """Return the number of a rank's rows after the exchange."""
-        me, pieces, blocks = self._find_borders(rank)
-        ends = pieces if back else blocks
-        return ends[me + 1] - ends[me]
+        position, ragged_borders, balanced_borders = self._find_borders(rank)
+        borders = ragged_borders if back else balanced_borders
+        return borders[position + 1] - borders[position]
 
 
 def _intersect_ranges(start: int, stop: int, first: int, last: int) -> tuple[int, int]:

@@ -347,21 +347,21 @@ def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int
         return _compute_packed_strides(new)
     dims = [(n, s) for n, s in zip(old, strides) if n != 1]
     result: list[int] = []
-    first = 0
+    first = 0  # the first old dim of the next group
     while len(result) < len(new):
-        n = new[len(result)]
-        if n == 1:
+        if new[len(result)] == 1:
             result.append(1)
             continue
-        sizes, group, last = [n], dims[first][0], first
-        while math.prod(sizes) != group:
-            if math.prod(sizes) < group:
-                sizes.append(new[len(result) + len(sizes)])
+        # Extend the group until its old sizes and its new sizes have equal products.
+        new_sizes, old_product, last = [new[len(result)]], dims[first][0], first
+        while math.prod(new_sizes) != old_product:
+            if math.prod(new_sizes) < old_product:
+                new_sizes.append(new[len(result) + len(new_sizes)])
             else:
                 last += 1
-                group *= dims[last][0]
+                old_product *= dims[last][0]
         if any(dims[k][1] != dims[k + 1][0] * dims[k + 1][1] for k in range(first, last)):
             return None
-        result += [dims[last][1] * stride for stride in _compute_packed_strides(sizes)]
+        result += [dims[last][1] * stride for stride in _compute_packed_strides(new_sizes)]
         first = last + 1
     return tuple(result)
