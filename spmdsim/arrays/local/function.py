@@ -114,9 +114,10 @@ class LocalFunction(Pictured):
         Raises:
             RuleError, LayoutError: As :func:`local_map` says.
         """
-        (tensors_given, arguments), (more, named) = flatten_values(args), flatten_values(options)
-        structure = (tuple, 2, (arguments, named))
-        tensors = operands(self.name, [*tensors_given, *more])
+        positional_operands, positional_nesting = flatten_values(args)
+        keyword_operands, keyword_nesting = flatten_values(options)
+        structure = (tuple, 2, (positional_nesting, keyword_nesting))
+        tensors = operands(self.name, [*positional_operands, *keyword_operands])
         world: Any = tensors[0].world
         places = self._choose_operand_layouts(tensors, structure)
         leaves = self._choose_result_layouts(places)
