@@ -80,8 +80,8 @@ def check(
         depth: number of terms that each element is a sum of; it widens the tolerance. 0: elements are copied, or
             integers that the type adds exactly in any order; every bit counts.
         magnitude: size of the added terms, one number or an array of the global shape, such as ``abs(a) @ abs(b)``
-            for a product; None: the reference's largest absolute value. If rounding is measured, it only
-            affects the verdict ``ill-conditioned here``.
+            for a product; None: the reference's largest absolute value. If rounding is measured, it
+            only affects the verdict ``ill-conditioned here``.
         rtol: allowed part of each element's own value, instead of the formula for arrays; None: the formula. If
             rounding is measured, each element may have the larger of both errors.
         atol: allowed difference in addition to ``rtol``.

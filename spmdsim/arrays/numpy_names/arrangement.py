@@ -132,7 +132,9 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
         inserted = ops.moveaxis(inserted, 0, dim)
         count = inserted.shape[dim]
     inserted = ops.cast(ops.broadcast_to(inserted, (*x.shape[:dim], count, *x.shape[dim + 1 :])), x.dtype)
+    # The numbers 0 to n - 1 are entries of the tensor, those from n on are inserted entries.
     order = _ask_numpy_for_numbers("insert", n, obj, np.arange(n, n + count))
+    # A run of consecutive numbers is one slice of the tensor, or of the inserted entries.
     runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == n)) + 1)
     pieces = [(inserted, run - n) if run[0] >= n else (x, run) for run in runs if run.size]
     slices = [(source, slice(int(run[0]), int(run[-1]) + 1)) for source, run in pieces]
