@@ -56,7 +56,11 @@ class PartialReduction:
 
     @property
     def sentence(self) -> str:
-        """Legend of the labels, which says that contributions are not copies."""
+        """Sentence below a table of labels, which says that contributions are not copies.
+
+        An example: "+1, +2: the 2 addends of each shard, not copies; their sum over tp is pending". From 3
+        contributions on, only the first and the last label are named.
+        """
         first, last = f"{self.sign}1", f"{self.sign}{self.count}"
         signs = f"{first}, {last}" if self.count == 2 else f"{first} .. {last}"
         return (
@@ -69,7 +73,11 @@ class PartialReduction:
         return {"reduction": self.op, "axes": list(self.axes), "addends": self.count}
 
     def number(self, rank: int) -> int:
-        """Return the number of the contribution that a rank owns, from 1, along the partial axes."""
+        """Return the number of the contribution that a rank owns, from 1 to :attr:`count`.
+
+        It is the row-major number of the rank's coordinates on :attr:`axes`, plus 1. With partial axes a=2, b=3,
+        coordinates (1, 0) give 4.
+        """
         mesh = self.layout.mesh
         coords, number = dict(zip(mesh.axes, mesh.coords(rank))), 0
         for axis in self.axes:
@@ -86,7 +94,12 @@ class PartialReduction:
         return f"{self.noun} {self.number(rank)} of {self.count}{of}"
 
     def owner_words(self, rank: int) -> str:
-        """Return the owners of each contribution to the shard of ``rank``; owners of copies are in brackets."""
+        """Return the ranks that own contributions to the shard of ``rank``, as text.
+
+        Contributions are joined by "+" if they are summed, else by ",". Ranks that own copies of one contribution are
+        in brackets: "(0,1)+(2,3)" are two addends with two copies each. They are in order of the ranks in the mesh's
+        group.
+        """
         groups: dict[int, list[str]] = {}
         mesh = self.layout.mesh
         for member in mesh.group(rank, *self.axes, *self.layout.replicated_axes):
@@ -110,7 +123,10 @@ def partial_reduction(layout: Layout) -> PartialReduction | None:
 
 
 def ownership_words(layout: Layout) -> str:
-    """Return a sentence with the number of shards, and if ranks of one shard own copies or addends.
+    """Return a sentence about how many shards ``layout`` has, and what its ranks own of them.
+
+    Ranks own different shards, copies of a shard, or contributions to it. "#" is the mark of a shard's number in
+    tables.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("dp", "tp"))

@@ -36,9 +36,15 @@ class CommonMesh(NamedTuple):
 def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     """Return the coarsest mesh on which layouts of both meshes can be written, or None.
 
-    There is none if the meshes have different ranks, or their cuts do not divide each other. Axes of size 1 are
-    dropped. An axis that ``a`` or ``b`` also has keeps its name; the factors of an axis ``x`` are named ``x.0``,
-    ``x.1``.
+    The result also has, for each axis of ``a`` (``first``) and of ``b`` (``second``), the axes of the common mesh that
+    it is the product of, major first. The cuts of a mesh are the products of its first 1, 2, ... sizes.
+
+    The result is None if the meshes have different ranks, another order of ranks, or a cut does not divide the next
+    larger cut of either mesh. Axes of size 1 are dropped; their tuple of axes is empty. An axis that is not divided
+    keeps its name; if both meshes name it, the name of ``a`` is used. Other axes have names such as ``x.0``, ``x.1``
+    from axis ``x`` of ``a``; an apostrophe is added if the name is taken.
+
+    Results are cached.
 
     >>> both = common_mesh(Mesh((8,), ("x",)), Mesh((2, 4), ("a", "b")))
     >>> print(both.mesh, both.first)
@@ -81,12 +87,19 @@ def _map_axes_to_factors(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
 def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] | None:
     """Return two layouts of a tensor of this shape, written on their common mesh.
 
-    The result is None if the meshes have no common mesh, or a block would have other bounds there.
+    Both results are on one mesh, so plain redistribution on a mesh can go from one to the other. Each gives every rank
+    the block of the argument in its place.
+
+    The result is None if the meshes have no common mesh (see :func:`common_mesh`), or a block would have other bounds
+    there. Pending reductions go to the factors of their axes.
 
     Args:
         a: a layout.
         b: a layout, on any mesh.
         shape: the shape of the tensor.
+
+    Returns:
+        ``(a on the common mesh, b on the common mesh)``, or None.
 
     >>> x = Mesh((8,), ("x",))("x")
     >>> y = Mesh((2, 4), ("a", "b"))("b")

@@ -33,6 +33,11 @@ COMMON = (
 def element_type(dtype: Any) -> np.dtype:
     """Return the numpy dtype of a type or its name; names of ``ml_dtypes`` are accepted, too.
 
+    Args:
+        dtype: all that ``numpy.dtype`` accepts, or a name of a type of ``ml_dtypes``; "bf16" is bfloat16. None is
+            float64, as in numpy. Types that no tensor may have, such as texts, are returned, too (see
+            :func:`number_type`).
+
     Raises:
         InputError: If no type has this name, or it is bfloat16 and the package ml_dtypes is missing.
 
@@ -53,7 +58,9 @@ def element_type(dtype: Any) -> np.dtype:
 
 
 def _find_extension_type(name: str) -> Any:
-    """Return the class of a type of ``ml_dtypes``; None if the type or the package is missing.
+    """Return the class of a type of ``ml_dtypes``, or None.
+
+    None if ``ml_dtypes`` has no type of this name, or the package is missing and the name is not bfloat16.
 
     Raises:
         InputError: If the package is missing and the name is bfloat16.
@@ -95,14 +102,17 @@ def why_no_number(dtype: np.dtype) -> str | None:
 
 
 def number_type(dtype: Any, what: str) -> np.dtype:
-    """Return a type of tensors, in this machine's byte order, which MPI requires.
+    """Return the numpy dtype of a tensor's elements, in this machine's byte order.
+
+    MPI requires this order. A type in the other order is replaced; data are not touched.
 
     Args:
-        dtype: the type or its name.
+        dtype: the type or its name, as for :func:`element_type`.
         what: first words of the error, such as "the array has".
 
     Raises:
-        InputError: If the name is unknown, or elements are neither numbers nor truth values.
+        InputError: If the name is unknown, or elements are neither numbers nor truth values. See
+            :func:`why_no_number`.
     """
     kind = element_type(dtype)
     problem = why_no_number(kind)
@@ -131,7 +141,13 @@ def check_ordered(dtype: np.dtype, what: str) -> np.dtype:
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Convert nested lists to an array; raise InputError if lists of one level differ in length."""
+    """Convert ``values`` (a number, nested lists, an array) to an array, as numpy does.
+
+    An array is returned itself, without a copy. The element type is numpy's choice and is not checked.
+
+    Raises:
+        InputError: If lists of one level differ in length. Other errors of numpy pass.
+    """
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -152,7 +168,10 @@ def is_nameless(dtype: np.dtype) -> bool:
 
 
 def resolve_nameless(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
-    """Return bfloat16 for a nameless ``dtype`` (see `is_nameless`) if that is wanted, else ``dtype``.
+    """Return bfloat16 for a type without a name if the caller wants bfloat16, else ``dtype``.
+
+    numpy saves bfloat16 as elements of two bytes without a name (see :func:`is_nameless`). A ``dtype`` with a name is
+    returned unchanged, whatever is wanted.
 
     Args:
         dtype: the type in the file.
@@ -173,14 +192,15 @@ def resolve_nameless(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
 
 
 def safetensors_dtype(name: str, path: Any) -> np.dtype:
-    """Return the element type that a safetensors file calls ``name``.
+    """Return the element type that a safetensors file calls ``name``, little-endian.
 
     Args:
-        name: the name in the file.
-        path: the file, for the message.
+        name: the name in the file, such as "F32", "BF16" or "I64".
+        path: the file, for the message only.
 
     Raises:
-        InputError: If the name is unknown; the message names ``path``.
+        InputError: If the name is unknown (the message names ``path``), or it is BF16 and the package ml_dtypes is
+            missing.
     """
     if name == "BF16":
         return bfloat16()
@@ -190,7 +210,9 @@ def safetensors_dtype(name: str, path: Any) -> np.dtype:
 
 
 def safetensors_name(dtype: np.dtype) -> str:
-    """Return the name of an element type in safetensors files.
+    """Return the name of ``dtype`` in safetensors files, such as "F32" for float32.
+
+    The byte order of ``dtype`` does not matter; the files are little-endian, and the caller converts the data.
 
     Raises:
         InputError: If the files do not support the type.

@@ -122,6 +122,7 @@ class Derivation:
         return tuple(self._row(rank) for rank in self.ranks)
 
     def _row(self, rank: int) -> RankDerivation:
+        """Return one row of the derivation: coordinate, digits, terms and replicas of ``rank``."""
         mesh = self.layout.mesh
         number = mesh.coords(rank)
         digit = dict(zip(mesh.axes, number))
@@ -137,12 +138,14 @@ class Derivation:
         return (*steps, self._compute_table())
 
     def _number_table(self) -> Table:
+        """Return the table of step one: the coordinate of each rank on the device matrix."""
         mesh = self.layout.mesh
         columns = ("rank", *(f"{axis} (base {size})" for axis, size in zip(mesh.axes, mesh.shape)))
         rows = tuple((str(row.rank), *map(str, row.number)) for row in self.rows)
         return Table(columns, rows, "number the device matrix, the last axis fastest", (0,))
 
     def _adjust_table(self) -> Table:
+        """Return the table of step two: each rank's digits in the order of the tensor map."""
         columns = ("rank", *self.adjusted_axes)
         rows = tuple((str(row.rank), *map(str, row.adjusted)) for row in self.rows)
         title = "adjust: put the columns in the order of the tensor map"
@@ -151,7 +154,9 @@ class Derivation:
     def _compute_table(self) -> Table:
         """Return the table of step three: digits times strides, shard number and replicas.
 
-        A partial layout gets a column with the addend of each rank. Notes name dropped columns and all strides.
+        It has one row per rank of :attr:`rows`. A layout with a pending reduction has one more column, before the
+        replicas: the number of each rank's contribution. Notes: dropped columns if step two has no table, the legend
+        of contributions, and all strides.
         """
         reduction = partial_reduction(self.layout)
         shared = "shard" if reduction is None else reduction.noun
@@ -213,6 +218,9 @@ def rank_shard(layout: Layout, shape: Sequence[int] | None, rank: int) -> RankSh
 
 def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
     """Return ranks as a short text: a range, a list, or an excerpt of more than ``most`` ranks.
+
+    Four or more consecutive ranks are a range, whatever ``most``. An excerpt has the first three, the last, and the
+    number of ranks. Ranks are not sorted; none give "".
 
     >>> ranks_text(range(16)), ranks_text((0, 4)), ranks_text(range(0, 64, 2))
     ('0..15', '0, 4', '0, 2, 4, .., 62 (32 ranks)')

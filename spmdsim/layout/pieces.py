@@ -34,9 +34,9 @@ class Pieces:
         ]
 
     def bounds(self, rank: int) -> tuple[tuple[int, int], ...]:
-        """Return ``(start, stop)`` of the elements that ``rank`` owns in each dimension.
+        """Return ``(start, stop)`` of the elements that ``rank`` owns, one pair per dimension.
 
-        It is ``(0, 0)`` if the rank owns no elements.
+        A pair is ``(0, 0)`` if the rank owns nothing of the dimension. ``rank`` must be in the mesh.
         """
         ranks = range(self.mesh.size) if self.mesh.ranks is None else self.mesh.ranks
         position = np.unravel_index(ranks.index(rank), self.mesh.shape)
@@ -47,11 +47,15 @@ class Pieces:
 
 
 def _owned_ranges(owners: dict[str, np.ndarray], size: int) -> dict[tuple[int, ...], tuple[int, int]]:
-    """Return ``(start, stop)`` of the elements of a dimension for each tuple of owner coordinates.
+    """Return ``(start, stop)`` of a dimension's elements by owner coordinates.
+
+    Coordinates that own no element are missing. Without splitting axes the result is ``{(): (0, size)}``. For 3
+    elements on an axis of 4 ranks it is ``{(0,): (0, 1), (1,): (1, 2), (2,): (2, 3)}``.
 
     Args:
-        owners: the result of `owner_coordinates` for the dimension.
-        size: number of its elements.
+        owners: the result of :func:`owner_coordinates` for the dimension: one array of coordinates per axis, major
+            first.
+        size: number of the dimension's elements.
     """
     if not owners:
         return {(): (0, size)}
@@ -91,13 +95,15 @@ def owner_coordinates(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, n
 def describe_misplaced(
     layout: Layout, shape: Sequence[int], ranks: Sequence[int], pieces: Pieces | None = None
 ) -> str | None:
-    """Return a sentence about the first shard whose bounds contradict the layout's definition, or None.
+    """Return a sentence about the first shard with wrong bounds, or None if all are right.
+
+    Shards are compared in the order of ``ranks``, and per dimension. Two empty ranges are equal, wherever they start.
 
     Args:
         layout: the layout whose ``bounds`` are verified.
         shape: shape of the tensor.
         ranks: the ranks to verify; ranks outside of the mesh are skipped.
-        pieces: the expected owners, if the caller has them.
+        pieces: the owners by definition, for this layout and shape; None: they are computed.
 
     >>> from spmdsim.core import Mesh
     >>> describe_misplaced(Mesh((3,), ("x",))("x"), (7,), range(4)) is None

@@ -58,14 +58,20 @@ class Window:
         return self.stride if self.width == 1 else 1
 
     def reads(self, start: int, stop: int, n: int) -> range:
-        """Return the elements that positions ``start .. stop-1`` read of a dimension.
+        """Return the elements of a dimension that positions ``start`` to ``stop - 1`` read.
 
-        If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
+        The result is one range, not a set:
+
+        - Its step is :attr:`step`, or the negative stride if elements are read in reverse.
+        - Elements outside of the dimension are left out; they are not if the window wraps or the stride is negative.
+        - If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
+        - If the window is mirrored, the range is extended to the elements that mirrored ones are copies of.
+        - It is empty if there are no positions, or they read nothing.
 
         Args:
             start: the first position.
             stop: the position behind the last one.
-            n: the size of the dimension.
+            n: the number of elements of the dimension.
 
         >>> Window(6, -1, 3).reads(0, 3, 6), Window(4, 2).reads(0, 2, 6), Window(6, -1, wrap=True).reads(0, 3, 6)
         (range(0, 4), range(2, 4), range(-1, 2))
@@ -91,7 +97,10 @@ class Window:
         return range(low, max(low, high), step) if low < high else range(0)
 
     def _extend_by_mirror(self, low: int, high: int, n: int) -> tuple[int, int]:
-        """Return a range extended by the mirror images of its elements outside of the dim.
+        """Return ``(low, high)``, extended to the elements whose mirror images are read.
+
+        An element outside of the dimension gets the value of an element inside, its mirror image. If all elements are
+        inside, the range is returned unchanged.
 
         Args:
             low: first element of the range, below 0 if the range begins outside.
@@ -105,14 +114,17 @@ class Window:
         return first, last
 
     def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
-        """Return how many elements some positions reach outside of a dimension.
+        """Return how many elements the windows of some positions reach outside of a dimension.
 
-        The first count is before element 0, the second after the last element.
+        Both counts are 0 for windows that wrap, and if there are no positions.
 
         Args:
             start: the first position.
             stop: the position behind the last one.
-            n: the size of the dimension.
+            n: the number of elements of the dimension.
+
+        Returns:
+            ``(elements before element 0, elements after the last one)``.
 
         >>> Window(6, -1, 3).beyond(0, 3, 6), Window(6, -1, 3).beyond(3, 6, 6)
         ((1, 0), (0, 1))
@@ -125,12 +137,13 @@ class Window:
         return before, high - low - before - read
 
     def largest_read(self, n: int, parts: int) -> int:
-        """Return an upper limit of the elements that one block of positions reads.
+        """Return the number of elements that the block which reads most reads, or an upper limit.
 
-        The limit is exact for one or two blocks, and for windows that wrap.
+        The number is exact for one or two blocks, and for windows that wrap. Otherwise only the size of the largest
+        block is used. For mirrored windows the limit ignores the mirror images.
 
         Args:
-            n: size of the dimension.
+            n: number of elements of the dimension.
             parts: number of balanced blocks of the positions.
         """
         if self.wrap or parts < 3:
@@ -212,9 +225,10 @@ class Windowed(Layout):
         return f"{self.base.placement_text()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
 
     def reads(self, shape: Sequence[int], rank: int) -> tuple[range, ...]:
-        """Return, for each dimension, the elements that ``rank`` owns, as a range.
+        """Return, for each dimension of ``shape``, the elements that ``rank`` owns, as a range.
 
-        A range of a wrapping window may begin below 0 or end beyond the size.
+        They are those that the windows of the rank's positions read (:meth:`Window.reads`), or the rank's block if the
+        dimension has no window. A range of a wrapping window may begin below 0 or end beyond the size.
         """
         counts = [n if window is None else window.size for n, window in zip(shape, self.windows)]
         return tuple(

@@ -37,8 +37,11 @@ def flatten(
         what: noun for error messages, such as "ranks".
         error: class of the error for ragged or empty lists.
 
+    Returns:
+        ``(shape, elements)``. Elements are Python ints.
+
     Raises:
-        UsageTypeError: If an element is not an integer.
+        UsageTypeError: If an element is not an integer (a bool is none), or ``value`` is a text or cannot be iterated.
         LayoutError: If a list is empty or lists of one level differ in length; of class ``error``.
 
     >>> flatten([[2, 0], [1, 3]], "ranks")
@@ -75,7 +78,10 @@ def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
 
 
 def split_entries(text: str) -> list[str]:
-    """Return the parts of a text between the commas that are outside of brackets.
+    """Return the texts between the commas that are outside of brackets, without outer blanks.
+
+    A text after the last comma that is empty is left out; an empty ``text`` gives ``[""]``. Brackets are ( [ {; their
+    kinds are not compared.
 
     Raises:
         InputError: If brackets do not match.
@@ -100,9 +106,14 @@ def split_entries(text: str) -> list[str]:
 def parse_ints(text: str, what: str) -> tuple[int, ...]:
     """Parse integers such as ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``.
 
+    They may be negative. Empty text, or brackets around nothing, give ``()``; one comma at the end is dropped.
+
     Args:
         text: the integers.
-        what: names them in the error.
+        what: names them in the error, such as "a mesh".
+
+    Raises:
+        InputError: If a word is no integer, or brackets are inside of brackets.
 
     >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
     ((2, 4), (32, 784), ())
@@ -116,10 +127,12 @@ def parse_ints(text: str, what: str) -> tuple[int, ...]:
 
 
 def strip_brackets(text: str) -> str:
-    """Return the text without its outer pair of brackets, if it has one.
+    """Return the text without outer blanks and without its outer pair of brackets.
+
+    Pairs are (), [] and {}.
 
     Raises:
-        InputError: If other brackets remain.
+        InputError: If any bracket remains after that.
 
     >>> strip_brackets("(2, 4)"), strip_brackets("2,4")
     ('2, 4', '2,4')
@@ -146,12 +159,15 @@ def parse_names(text: str) -> tuple[str, ...]:
 def parse_nested(text: str, what: str) -> Any:
     """Parse an integer, or nested tuples or lists of integers such as ``((2,4),(4,1))``.
 
+    The value is the one of the Python literal: integers between commas are a tuple, lists stay lists. Empty tuples are
+    accepted.
+
     Args:
         text: the text.
         what: the name of the value in the error.
 
     Raises:
-        InputError: If the text is anything else.
+        InputError: If the text is anything else; a bool is no integer.
 
     >>> parse_nested("((2,4),[4,1])", "cuts"), parse_nested("3", "cuts")
     (((2, 4), [4, 1]), 3)
@@ -175,7 +191,8 @@ def _has_only_integers(value: Any) -> bool:
 def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
     """Parse tuples of integers, such as shapes or cuts.
 
-    One integer, or integers between commas, are one tuple.
+    One integer, or integers between commas, are one tuple: "3" gives ((3,),). An integer beside tuples is a tuple,
+    too.
 
     Args:
         text: the text.
@@ -218,14 +235,15 @@ def parse_order(text: str) -> list[int]:
 def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
     """Parse a mesh: ``dp=2,tp=4``, ``2x4`` (axes d0, d1), or ranks ``[[0,1],[2,3]]``.
 
-    Sizes are separated by commas, spaces or x. A rank order can follow after ``@`` or ``on ranks``.
+    Sizes are separated by commas, spaces or x; brackets around them are optional. A rank order can follow after ``@``
+    or ``on ranks``. Nested ranks give the shape, and are the rank order if there is no other.
 
     Args:
         text: the mesh.
-        ranks: the ranks in mesh order, as numbers or text; a rank order in ``text`` replaces them.
+        ranks: the ranks in mesh order, as numbers or text; a rank order after ``@`` replaces them. None: 0, 1, 2, ...
 
     Raises:
-        InputError: If the text is none of these forms; the message suggests the nearest one.
+        InputError: If the text is none of these forms. For ``dp2,tp4`` the message suggests ``dp=2,tp=4``.
         LayoutError: If sizes, axes and ranks do not fit each other.
 
     >>> parse_mesh("dp=2 tp=4"), parse_mesh("2x4").axes, parse_mesh("[[0,1],[3,2]]").ranks
@@ -268,17 +286,21 @@ def parse_layout(
 ) -> Layout:
     """Parse a layout: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``.
 
-    Each form may end with pending reductions, such as ``partial tp:max``.
+    DIMS are entries between commas, one per dimension: an axis, several axes in brackets (major first), or a word for
+    "not split" (:data:`NOT_SPLIT`). Each form may end with pending reductions, such as ``partial tp:max``; without an
+    operation it is a sum. They can also be entries, such as ``sum pending over tp``.
 
     Args:
         text: the layout.
-        mesh: its mesh, if the text does not name one.
-        ndim: number of dimensions; it distinguishes ``(a,b)`` for one dimension from two entries.
-        others: parser of other notations.
+        mesh: its mesh if the text does not name one; otherwise ignored.
+        ndim: number of dimensions, None if it is unknown. It distinguishes ``(a,b)`` for one dimension from two
+            entries, and is not checked otherwise.
+        others: parser of other notations, for entries that are not of this form (see :data:`OtherNotation`); None:
+            they are errors.
 
     Raises:
         InputError: If no mesh is known, or brackets do not match.
-        LayoutError: If entries name no axes of the mesh and ``others`` is None.
+        LayoutError: If entries name no axes of the mesh and ``others`` is None, or they contradict each other.
 
     >>> parse_layout("dp=2,tp=4: (tp,dp),None").placement_text()
     'S(0)[1]S(0)[0]'
@@ -305,14 +327,15 @@ def parse_layout(
 def _split_body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
     """Return the text of the dimensions, and the mesh that ``text`` names, else ``mesh``.
 
-    A mesh is named in front of a colon or after ``over``.
+    A mesh is named in front of a colon or after ``over``; "over one rank" is a mesh of one rank. The colon of a
+    pending reduction such as ``tp:max`` is no such colon.
 
     Args:
         text: a layout.
         mesh: its mesh if the text names none; may be None.
 
     Raises:
-        InputError: If the text names no mesh and ``mesh`` is None.
+        InputError: If the text names no mesh and ``mesh`` is None, or the text of the mesh is wrong.
     """
     over = re.match(r"(?P<dims>.*\S)\s+over\s+(?P<mesh>\w+=\d.*|one rank)$", text)
     if over and not _PARTIAL_ENTRY.match(over["dims"]):
@@ -330,10 +353,16 @@ def _split_body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
 
 
 def _parse_own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
-    """Return the layout of entries in this package's own notation, or None.
+    """Return the layout of ``entries`` on ``mesh`` if they are in this package's own notation.
 
-    It is None if an entry is neither an axis, nor several axes, nor a word for "not split" (:data:`NOT_SPLIT`), nor a
-    pending reduction; or if all entries are integers.
+    Args:
+        entries: one entry per dimension from :func:`parse_entries`; entries such as "sum pending over tp" are
+            reductions.
+        mesh: the mesh.
+
+    Returns:
+        The layout. None if an entry is neither an axis, nor several axes, nor a word for "not split"
+        (:data:`NOT_SPLIT`), nor a pending reduction; or if all entries are integers, as in a tensor map.
     """
     words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
     if words and all(isinstance(word, int) for word in words):
@@ -349,7 +378,9 @@ def _parse_own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
 def parse_entries(text: str, ndim: int | None) -> list[Any]:
     """Parse one entry per dimension: a name, an integer, or a tuple of them.
 
-    Outer brackets are dropped if they are square, if they have brackets inside, or if ``ndim`` entries are inside.
+    Outer brackets are dropped if they are square, if they have brackets inside, or if exactly ``ndim`` entries (2 or
+    more) are inside. Other brackets are a tuple: with ``ndim`` None, "(a,b)" gives [("a", "b")]. Quotes and blanks are
+    dropped. Names are not compared with a mesh. Empty text gives [].
 
     Args:
         text: the entries, between commas.
