@@ -46,14 +46,16 @@ class RotaryEmbedding(Module):
         self.size, self.base, self.interleaved = size, base, interleaved
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate ``x`` of shape ``[batch, sequence, heads, size]``; the result has its layout and dtype.
+        """Rotate ``x``, ``[batch, sequence, heads, size]``; the result has its layout and dtype.
+
+        Splits of the batch, the sequence and the heads need no communication.
 
         Args:
             x: queries or keys.
-            start: the position of the first entry of the sequence.
+            start: the position of the first entry of the sequence, such as the number of tokens in a cache.
 
         Raises:
-            LayoutError: If ``x`` does not have four dimensions, or its last dimension has another size.
+            LayoutError: If ``x`` does not have four dimensions, or its last dimension is not :attr:`size`.
         """
         if x.ndim != 4 or x.shape[-1] != self.size:
             raise LayoutError(
@@ -154,11 +156,14 @@ class Attention(Module):
         self.heads, self.kv_heads, self.causal = heads, groups, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the attention of ``x`` to itself, in the layout ``stream``.
+        """Return the attention of ``x`` to itself, in the shape of ``x`` and the layout ``stream``.
 
         Queries, keys and values are computed by column-parallel layers, so each rank attends with its own heads.
         ``x`` is first gathered along ``axis`` if the stream is split over it. The scores are divided by the root of
         the head's width.
+
+        Keys and values of fewer heads are repeated for the heads of queries that share them. If :attr:`causal`, scores
+        of later positions are minus infinity before the softmax.
 
         Args:
             x: a tensor ``[batch, sequence, width]`` in any layout.

@@ -80,13 +80,17 @@ class SharedMoves:
     def add(self, name: Hashable, tensor: Tensor, layout: Layout) -> None:
         """Add a tensor to the bucket of its collective.
 
+        All ranks must add equal tensors in equal order.
+
         Two tensors share a bucket if world, collective and dtype are equal. A tensor for which ``merging`` returns
-        None is moved at once, without a bucket. A bucket of ``BUCKET_BYTES`` or more is closed: it starts if the
-        world overlaps communication with calculation, else it runs to its end.
+        None is moved at once, without a bucket.
+
+        A bucket whose result has ``BUCKET_BYTES`` or more on one rank is closed: it starts if the world overlaps
+        communication with calculation, else it runs to its end. Smaller buckets wait for `finish`.
 
         Args:
-            name: key of the tensor in the result of `finish`.
-            tensor: the tensor; no reference to it is kept after its bucket has run.
+            name: key of the tensor in the result of `finish`; a name that is used again replaces the earlier tensor.
+            tensor: the tensor; its arrays are released when its bucket runs.
             layout: the layout to move it to.
         """
         merge = self.merging(tensor.layout, layout, tensor.shape)
@@ -117,8 +121,9 @@ class SharedMoves:
     def finish(self) -> dict[Hashable, Tensor]:
         """Run all buckets that have not started, wait for the others, and return all tensors.
 
-        The tensors are in their new layouts, by the names passed to `add`. Afterwards the object is empty and can be
-        used again.
+        The tensors are in their new layouts, by the names passed to `add`. They include those that were moved at once,
+        but not those that `post_all` returned. Afterwards the object is empty and can be used again. All ranks must
+        call it.
         """
         is_overlapping = any(bucket.posted for bucket in self._full)
         self._full += self._open.values()
@@ -135,6 +140,8 @@ class SharedMoves:
 
     def post_all(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
         """Start all buckets whose world overlaps communication with calculation, without waiting.
+
+        Buckets in other worlds, and tensors that were moved at once, remain for `finish`. All ranks must call it.
 
         Returns:
             By name of each tensor in a started bucket, a function of that name. It waits for the tensor and returns
@@ -180,9 +187,10 @@ class Bucket:
             self.posted.advance()
 
     def collect_results(self) -> dict[Hashable, Tensor]:
-        """Run the collectives or wait for them; return the tensors in their new layouts by name.
+        """Run the collectives, or wait for the started one; return the moved tensors by name.
 
-        If the bucket has a single tensor and was not started, the tensor is redistributed without concatenation.
+        If the bucket has a single tensor and was not started, the tensor is redistributed without concatenation. Call
+        it once: the tensors' arrays are released.
         """
         if self.posted is None and len(self.items) == 1:
             ((name, tensor, layout),) = self.items
@@ -209,7 +217,10 @@ class Bucket:
         return self._results.pop(name)
 
     def _post_first_step(self) -> Posted:
-        """Start the first collective on the concatenated shards; return the object to wait for."""
+        """Start the first collective on the concatenated shards; return the object to wait for.
+
+        It does not wait. The steps are stored; `collect_results` runs the others.
+        """
         joined, self._steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
@@ -364,11 +375,16 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     """Compute gradients of all leaves on which ``loss`` depends, and add them to ``.grad``.
 
     A leaf is a tensor that requires a gradient and is not the result of an operator. The gradients are those of
-    ``loss.backward()``, in fewer collectives. All ranks must call it. The graph is released.
+    ``loss.backward()``, in fewer collectives. All ranks must call it. The graph is released: a second call for the
+    same loss raises an error.
+
+    A gradient is added to an earlier one in ``.grad``. It is in the layout ``gradient_layout`` of the leaf; if that is
+    None, it is split as the leaf is, without pending reductions.
 
     Args:
         loss: a tensor of one element.
-        merge: True to reduce gradients that need equal collectives in shared messages (in data parallelism one call per
+        merge: True to reduce gradients that need equal collectives in shared messages (in data parallelism one call
+            per
             bucket instead of one per parameter). The values do not depend on it.
 
     Raises:
@@ -447,9 +463,10 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
 
 
 def _sum_gradient_squares(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the sum of squares of each gradient, a tensor of shape () replicated on all ranks.
+    """Return the sum of squared magnitudes of each gradient, as replicated tensors of shape ().
 
-    The list leaves out tensors without gradient. All reductions share messages.
+    The list is in the order of ``tensors`` and leaves out tensors without gradient. Sums of 16-bit floats are float32.
+    All ranks must call it; reductions that are equal share messages.
     """
     from spmdsim.arrays import ops
     from spmdsim.arrays.ops.dim_reductions import to_sum_type
@@ -471,11 +488,14 @@ def squared_modulus(x: Tensor) -> Tensor:
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
     """Scale all gradients by one factor so that their global norm is at most ``largest``.
 
-    The factor is ``largest / (norm + 1e-6)`` if the norm exceeds ``largest``, else 1. All ranks must call it.
+    The norm is the root of the sum of squares of all elements of all gradients, in float64. The factor is ``largest /
+    (norm + 1e-6)`` if the norm exceeds ``largest``, else 1. A NaN in a gradient gives the norm NaN and the factor 1.
+    Each ``.grad`` becomes a new tensor of its dtype. All ranks must call it.
 
     Args:
-        parameters: a module, or an iterable of parameters and of tensors that require a gradient.
-        largest: the largest norm that the gradients may have afterwards.
+        parameters: a module, or an iterable of parameters and of tensors that require a gradient. Those without a
+            gradient are skipped.
+        largest: the largest norm that the gradients may have afterwards; its sign is not checked.
 
     Returns:
         The norm before scaling, equal on all ranks; 0.0 if there are no gradients. While a compiled function is

@@ -56,8 +56,13 @@ class Linear(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x @ weight + bias``: ``[..., n_in] -> [..., n_out]``.
 
-        ``x`` is moved to the layout ``input`` first, and the product to ``output``. A pending reduction of the
-        product runs before the bias is added; without a bias the result stays partial.
+        ``x`` is moved to the layout :attr:`input` first, and the product to :attr:`output`; None: it stays where it
+        is. A pending reduction of the product runs before the bias is added. Without a bias and without :attr:`output`
+        it stays pending.
+
+        Raises:
+            RuleError: If the last dimension of ``x`` is not n_in.
+            WorldError: If the weight has no values yet.
         """
         if self.input is not None:
             x = x.to(self.input)

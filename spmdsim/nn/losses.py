@@ -135,11 +135,12 @@ def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float =
     Args:
         x: numbers of any shape.
         y: numbers of the shape of ``x``, or of a shape that broadcasts with it.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        beta: the difference from which the loss is linear. 0 gives :func:`l1_loss`.
+        reduction: ``"mean"`` or ``"sum"`` of all elements, or ``"none"`` for one loss per element.
+        beta: the difference from which the loss is linear. 0 gives :func:`l1_loss`; its sign is not checked.
 
     Raises:
         InputError: If the reduction is unknown, or an operand is complex and ``beta`` is not 0.
+        RuleError: If the shapes do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
@@ -167,15 +168,16 @@ def _compute_binary_cross_entropy(x: np.ndarray, target: np.ndarray) -> np.ndarr
 
 
 def _binary_cross_entropy_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
-    """Return two functions that compute the gradients for the probabilities and the targets.
+    """Return two functions without arguments: the gradients for probabilities and targets.
 
     The gradient for a probability x is ``dy (x - target) / (x (1 - x))``. The denominator is at least 1e-12, as in
-    torch.
+    torch. The gradient for a target is ``dy (log(1 - x) - log(x))``, with logarithms of at least :data:`LEAST_LOG`.
+    All arrays are one rank's shards.
 
     Args:
         dy: the gradient of the losses.
         operands: the probabilities and the targets.
-        _y: the losses; not used.
+        _y: the losses; not used: the interface has it.
     """
     x, target = operands
 
@@ -231,7 +233,10 @@ def binary_cross_entropy(
 def binary_cross_entropy_with_logits(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean", pos_weight: Operand | None = None
 ) -> Tensor:  # fmt: skip
-    """Compute :func:`binary_cross_entropy` of ``sigmoid(x)``.
+    """Compute :func:`binary_cross_entropy` of ``sigmoid(x)``, without overflow for large ``x``.
+
+    The loss of a logit x with target t is ``-(pos_weight t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x)))``, times
+    ``weight``. That targets are in 0 to 1 is not checked.
 
     Args:
         x: numbers of any shape.
@@ -243,6 +248,7 @@ def binary_cross_entropy_with_logits(
 
     Raises:
         InputError: If the reduction is unknown or an operand is complex.
+        RuleError: If the shapes do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([0.0, 0.0], Mesh((2,), ("dp",))("dp"))
@@ -269,10 +275,10 @@ def classes_last(x: Tensor, axis: int = 1) -> Tensor:
 def check_weight(weight: object, classes: int) -> None:
     """Raise InputError unless ``weight`` is None or has shape ``(classes,)``.
 
-    Anything without a shape, such as a number or a text, is refused, too.
+    Anything else without a shape, such as a number or a text, is refused, too. ``classes`` is the number of classes.
 
     Args:
-        weight: the argument of a loss.
+        weight: the argument ``weight`` of a loss.
         classes: the number of classes.
     """
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
@@ -312,9 +318,13 @@ def reduce_weighted_losses(losses: Tensor, counts: Tensor, reduction: str, least
 
     Args:
         losses: one weighted loss per label, of any shape.
-        counts: the weights, in the shape of ``losses``.
-        reduction: ``"sum"``, ``"none"``, or ``"mean"``: the sum of the losses divided by the sum of the weights.
-        least: the divisor of a mean if the sum of the weights is 0. With the default 0.0 this mean is NaN.
+        counts: the weights, in the shape of ``losses``; only a mean reads them.
+        reduction: ``"sum"``, ``"none"`` (the losses themselves), or ``"mean"``: the sum of the losses divided by the
+            sum of the weights.
+        least: the divisor of a mean if the sum of the weights is 0. With the default 0.0 this mean is NaN (0 / 0).
+
+    Returns:
+        A tensor of shape (), which may be partial; for "none" ``losses``.
 
     Raises:
         InputError: If the reduction is unknown.
@@ -328,7 +338,7 @@ def reduce_weighted_losses(losses: Tensor, counts: Tensor, reduction: str, least
 
 
 def _move_classes_last(x: Tensor, target: Tensor) -> Tensor:
-    """Return ``x`` with the classes, dimension 1 or the only one, moved to the end.
+    """Return ``x`` with its classes, dimension 1 or the only one, moved to the end.
 
     Args:
         x: logits or logarithms of probabilities, ``[batch, c, ...]`` or ``[c]``.
@@ -366,7 +376,7 @@ def nll_loss(
 
     Raises:
         InputError: If the number of weights is not that of classes, the number of labels not that of rows, ``x`` or
-            ``weight`` is complex, or the reduction is unknown.
+            ``weight`` is complex, the reduction is unknown, or a label is out of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -403,7 +413,8 @@ def cross_entropy(
 
     Raises:
         InputError: If the number of weights is not that of classes, the number of labels not that of rows, or
-            ``label_smoothing`` is outside of 0 to 1.
+            ``label_smoothing`` is outside of 0 to 1, an operand is complex, the reduction is unknown, or a label is out of
+            range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -436,10 +447,14 @@ def _cross_entropy_of_probabilities(
 
     Args:
         x: logits ``[batch, c, ...]`` or ``[c]``.
-        targets: the probabilities.
+        targets: the probabilities; that they are in 0 to 1 and sum to 1 is not checked.
         weights: weight of each class; None: 1 for each class.
-        reduction: as in :func:`cross_entropy`; the mean divides by the number of rows, or by 1 if there are none.
-        share: ``label_smoothing``.
+        reduction: as in :func:`cross_entropy`; the mean divides by the number of rows, whatever the weights, or by 1
+            if there are none.
+        share: ``label_smoothing``, the share of each row that is spread evenly over all classes.
+
+    Raises:
+        InputError: If the number of weights is not that of classes, or the reduction is unknown.
     """
     axis = min(1, x.ndim - 1)
     rows, targets = classes_last(x, axis), classes_last(targets, axis)

@@ -221,9 +221,12 @@ class Parameter(Pictured):
 
     @property
     def value(self) -> Tensor:
-        """The tensor, as in `tensor`. Raises WorldError before `materialise`.
+        """The tensor, as in `tensor`; it may wait for communication there.
 
         While a compiled function is recorded, reading the property makes the parameter one of the recording's inputs.
+
+        Raises:
+            WorldError: If the parameter has no values yet (before `materialise`).
         """
         tensor = self.tensor
         if tensor is None:
@@ -246,13 +249,14 @@ class Parameter(Pictured):
 
     @explained
     def materialise(self, world: World | None = None, seed: int = 0) -> None:
-        """Create the tensor with its initial values.
+        """Create the tensor with its initial values; all ranks must call it.
 
-        The process fills only the shards of its own ranks. Afterwards the tensor requires a gradient, unless the
-        dtype has none (integers).
+        The process fills only the shards of its own ranks. Afterwards the tensor requires a gradient, unless the dtype
+        has none (integers). Existing values are replaced. The values do not depend on the layout or the number of
+        ranks.
 
         Args:
-            world: where the tensor lives; default :func:`spmdsim.world`.
+            world: where the tensor lives; None: :func:`spmdsim.world`.
             seed: seed of all parameters; the parameter's seed also depends on its name, or on its key if it has one.
         """
         key = (seed << 32) ^ zlib.crc32((self.key or self.name).encode())
@@ -270,8 +274,9 @@ class Parameter(Pictured):
     def assign(self, tensor: Tensor) -> None:
         """Replace the values by those of ``tensor`` and remove the gradient.
 
-        The tensor is detached and redistributed to the parameter's layout. The parameter gets a new tensor object;
-        its shape is not checked.
+        The tensor is detached and redistributed to the parameter's layout; all ranks must call it. The parameter gets
+        a new tensor object, which keeps the name and requires a gradient if the dtype has one. Shape and dtype are not
+        checked. A compiled function that is recorded records the assignment.
         """
         fresh = tensor.detach()
         if fresh.layout is not self.layout:
@@ -316,13 +321,16 @@ class TrainedTensor(Parameter):
 
 
 def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parameter]:
-    """Return the parameters of a module, or of an iterable of parameters and tensors.
+    """Return the parameters of a module, or of an iterable of parameters and tensors, as a list.
 
-    A tensor becomes a `TrainedTensor`, a parameter that updates this tensor in place. A parameter that a module
-    shares is returned once.
+    Args:
+        trained: a module, whose parameters come in the order of `named_parameters`, shared ones once; or an iterable,
+            of which each item gives one parameter, repeated ones too. A tensor becomes a `TrainedTensor`: a parameter
+            that updates this tensor in place.
 
     Raises:
-        UsageTypeError: If an item is neither a parameter nor a tensor that requires a gradient of its own (a leaf).
+        UsageTypeError: If ``trained`` is neither, or an item is neither a parameter nor a tensor that requires a
+            gradient of its own (a leaf).
     """
     if isinstance(trained, Module):
         return trained.parameters()
@@ -334,9 +342,11 @@ def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parame
 def _convert_to_parameter(item: Any) -> Parameter:
     """Return a parameter itself, and a tensor as `TrainedTensor`.
 
+    Args:
+        item: a parameter or a leaf, that is a tensor that requires a gradient and was not computed from others.
+
     Raises:
-        UsageTypeError: If the item is of another class, or is a tensor that was computed from others or does not
-            require a gradient.
+        UsageTypeError: If the item is anything else.
     """
     if isinstance(item, Parameter):
         return item
@@ -391,7 +401,8 @@ class Module(Pictured):
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Yield ``(path, parameter)`` of all parameters, shared ones only with the first path.
 
-        A path joins names of attributes and positions in lists by dots, such as ``blocks.0.norm.scale``.
+        A path joins names of attributes and positions in lists by dots, such as ``blocks.0.norm.scale``. The order is
+        that in which attributes were set; modules inside are searched in depth.
 
         Args:
             prefix: text in front of all paths.
@@ -405,8 +416,10 @@ class Module(Pictured):
     def _walk_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
         """Yield ``(path, parameter)`` of all parameters, a shared one with each of its paths.
 
+        Modules inside are searched in depth. The order is that in which attributes were set.
+
         Args:
-            prefix: text in front of all paths.
+            prefix: text in front of all paths, such as "blocks.0.".
         """
         for name, child in self._list_children():
             if isinstance(child, Parameter):
@@ -418,7 +431,8 @@ class Module(Pictured):
         """Yield ``(name, child)`` of each parameter and module directly inside this module.
 
         A child is the value of an attribute, or an item of a list or tuple in an attribute. Items are named
-        ``attribute.position``. Deeper lists are not searched.
+        ``attribute.position``. Deeper lists, and dicts, are not searched. The order is that in which attributes were
+        set.
         """
         for name, value in vars(self).items():
             if isinstance(value, (list, tuple)):
@@ -441,12 +455,13 @@ class Module(Pictured):
     def materialise(self, world: World | None = None, seed: int = 0) -> Module:
         """Name all parameters by their paths and create their initial values; return the module.
 
-        The process fills only the shards of its own ranks.
+        All ranks must call it. The process fills only the shards of its own ranks. A shared parameter is named by its
+        first path. Existing values are replaced.
 
         Args:
-            world: where the parameters live; default :func:`spmdsim.world` with enough ranks for all meshes of
-                parameters.
-            seed: seed of the random numbers.
+            world: where the parameters live. None, or a world that plays its ranks in one process:
+                :func:`spmdsim.world` with enough ranks for all meshes of parameters.
+            seed: seed of the random numbers; each parameter's numbers also depend on its name or key.
         """
         if world is None or is_played(world):
             for parameter in self.parameters():

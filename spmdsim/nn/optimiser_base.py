@@ -140,7 +140,9 @@ class Optimiser(SavedState, Pictured):
         return copied
 
     def step(self) -> None:
-        """Update all parameters that have a gradient.
+        """Update all parameters that have a gradient, and remove their gradients.
+
+        All ranks must call it. Parameters without gradient keep their values.
 
         A parameter whose state is split over more ranks than its values is updated in the layout of its state, then
         gathered; these gathers share messages. If the world overlaps communication, gathers may finish after `step`
@@ -175,8 +177,8 @@ class Optimiser(SavedState, Pictured):
     ) -> None:
         """Gather the remaining new values, assign them to their parameters and empty ``waiting``.
 
-        All gathers are started first. A gather that may finish later is passed to ``assign_later``: the parameter
-        waits for it when it is used next.
+        All gathers are started first. If a gather may finish later, a function that waits for it is passed to
+        ``assign_later``: the parameter calls it when it is read next.
 
         Args:
             trained: the parameters of the step.
@@ -223,8 +225,13 @@ class Optimiser(SavedState, Pictured):
     def _compute_updated_value(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """Return the parameter's next value, in the layout of its state and without gradient.
 
-        Value and gradient are redistributed to that layout first. The state and the count of updates change, too. In
-        a world without data the old value is returned.
+        Value and gradient are redistributed to that layout first; all ranks must call it. The state and the count of
+        updates of ``parameter`` change, too, but not its value. In a world without data the old value is returned, and
+        nothing changes.
+
+        Args:
+            parameter: the parameter, which has a value.
+            gradient: its gradient, of equal shape, in any layout.
         """
         layout = self.state_layout(parameter)
         value = parameter.value
@@ -251,12 +258,14 @@ class Optimiser(SavedState, Pictured):
     ) -> list[np.ndarray]:
         """Return a parameter's next shards, one per owned rank; update its state and its count.
 
-        Shards of 16-bit floats are updated in float32. Ranks that share value, gradient and state share the result.
+        Shards of 16-bit floats are updated in float32, and the results are rounded; the state stays float32. The state
+        is zeros before the first update. Ranks that share value, gradient and state share the result. :attr:`count`
+        becomes the number of this update. The given arrays are not changed.
 
         Args:
-            parameter: the parameter.
+            parameter: the parameter, the key of the state.
             values: its shards, one per owned rank.
-            gradients: the gradients of the shards.
+            gradients: the gradients of the shards, of equal shapes.
         """
         # The number that this update of the parameter has; steps without gradient are not counted.
         self.count = self.counts.get(id(parameter), 0) + 1
@@ -296,13 +305,13 @@ class Optimiser(SavedState, Pictured):
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """Return the updated shard, and replace the items of ``state`` by new arrays.
 
-        Other ranks may share the arrays, so none is changed in place. This method calls :meth:`_block` block by
-        block; a subclass overrides one of the two methods.
+        Other ranks may share the arrays, so none is changed in place. This method calls :meth:`_block` block by block;
+        a subclass overrides one of the two methods.
 
         Args:
             value: the shard. All arrays are float32 for parameters of 16-bit floats.
-            gradient: its gradient.
-            state: one array per slot, zeros before the first update.
+            gradient: its gradient, of equal shape.
+            state: one array per slot, such as a velocity, in the order of the class; zeros before the first update.
         """
         result = empty(value.shape, value.dtype)
         states = [empty(value.shape, value.dtype) for _ in state]
@@ -330,14 +339,17 @@ class Optimiser(SavedState, Pictured):
 def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
     """Yield the operands of each call of `Optimiser._block`, views of ``out`` and each array.
 
-    A block has at most ``CACHED`` bytes over all operands, if the arrays are contiguous; else the arrays form one
-    block. A complex number is updated as two real ones, as torch does. Every view has at least one dimension, because
-    numpy's functions return scalars for arrays of shape ().
+    A block has at most :data:`CACHED` bytes over all operands. Arrays form one block if they are smaller, or if one is
+    not contiguous. A complex number is updated as two real ones, as torch does. Every view has at least one dimension,
+    because numpy's functions return scalars for arrays of shape ().
 
     Args:
         out: the array for the new value.
-        arrays: the old value, the gradient, then the old and the new arrays of the state. All have the shape of
-            ``out``.
+        arrays: the old value, the gradient, then the old and the new arrays of the state. All have the shape and dtype
+            of ``out``.
+
+    Yields:
+        Views of the block in ``out`` and in each of ``arrays``, in this order.
     """
     value, views = arrays[0], [out, *arrays]
     if value.dtype.kind == "c":

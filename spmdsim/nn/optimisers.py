@@ -61,16 +61,16 @@ class SGD(Optimiser):
         return int(bool(self.momentum or self.state))
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """Write the updated elements to ``out``.
+        """Write the updated elements to ``out``, and the new velocity to ``state[1]``.
 
-        ``state`` has the old velocity and the array for the new velocity, or nothing if there was never a momentum.
-        The formula is in the docstring of the class; `count` is the number of this update.
+        The formula is in the docstring of the class. Weight decay is added to the gradient first. :attr:`count` is the
+        number of this update; the first one starts the velocity without dampening.
 
         Args:
             out: the array to fill.
-            value: the old elements.
-            gradient: their gradients.
-            state: the velocities.
+            value: the old elements; not changed.
+            gradient: their gradients; not changed.
+            state: the old velocity and the array for the new velocity, or nothing if there was never a momentum.
         """
         kind = value.dtype.type
         if self.weight_decay:
@@ -139,16 +139,17 @@ class Adam(Optimiser):
             self.slots = 3
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """Write the updated elements to ``out``.
+        """Write the updated elements to ``out``, the new moments to the second half of ``state``.
 
-        ``state`` has the old first and second moment, then the arrays for the new ones. With ``amsgrad`` each half
-        has the largest second moment as its third array. The bias corrections use `count`, the number of this update.
+        The bias corrections use :attr:`count`, the number of this update. Weight decay is added to the gradient, or
+        with :attr:`decoupled` to the update.
 
         Args:
             out: the array to fill.
-            value: the old elements.
-            gradient: their gradients.
-            state: the moments.
+            value: the old elements; not changed.
+            gradient: their gradients; not changed.
+            state: the old first and second moment, then the arrays for the new ones. With ``amsgrad`` each half has
+                the largest second moment as its third array.
         """
         kind = value.dtype.type
         if self.weight_decay and not self.decoupled:

@@ -138,10 +138,13 @@ class SavedState:
         return self.slot_names[k] if k < len(self.slot_names) else f"state{k}"
 
     def _named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield ``(name, parameter)`` of the parameters that have state or require a gradient.
+        """Yield ``(name, parameter)`` of the parameters that were updated or require a gradient.
 
-        A parameter without a name is called by its position in `parameters`. If parameters share a name, each gets
-        its position in front, such as ``1.weight``.
+        They are in the order of `parameters`. A parameter without a name is called by its position there. If
+        parameters share a name, each gets its position in front, such as ``1.weight``.
+
+        Raises:
+            WorldError: If a parameter has no values yet.
         """
         names = [parameter.name or str(k) for k, parameter in enumerate(self.parameters)]
         uses = Counter(names)
@@ -151,9 +154,15 @@ class SavedState:
 
 
 def _create_zeros(world: World, meta: Meta) -> list[Any]:
-    """Return the shards of a tensor of zeros; replicas in one process share one array.
+    """Return the shards of a tensor of zeros, one per owned rank.
+
+    Replicas in one process share an array.
 
     In a world without data the arrays have no elements in memory.
+
+    Args:
+        world: the world that owns the ranks.
+        meta: layout, shape and dtype of the tensor.
     """
     if not world.has_data:
         return world.empties(meta)
@@ -199,6 +208,8 @@ def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) 
 def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
     """Return ``tensor`` in the layout and dtype of ``like``, without gradient.
 
+    It is redistributed, so all ranks must call it.
+
     Args:
         name: name of the state tensor, for messages.
         tensor: the tensor to be loaded. Its float may be wider or narrower than that of ``like``.
@@ -207,7 +218,8 @@ def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
     Raises:
         UsageTypeError: If ``tensor`` is not a tensor.
         WorldError: If it is in another world than ``like``.
-        InputError: If its shape differs, or one of both is a float and the other is not.
+        InputError: If its shape differs, or the kinds of numbers differ: float, signed or unsigned integer, complex,
+            bool.
     """
     if not isinstance(tensor, Tensor):
         raise UsageTypeError(f"load_state_dict: {name!r} must be a tensor, got a {type(tensor).__name__}")

@@ -113,8 +113,11 @@ class GPT(Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Compute logits ``[batch, sequence, vocabulary]``, which stay split over the vocabulary.
 
+        Position ``i`` of the sequence gets the vector of position ``i``. If the model has no head of its own, the
+        table of tokens is used as its transposed weight.
+
         Args:
-            ids: numbers of tokens ``[batch, sequence]``. The sequence has at most ``length`` tokens.
+            ids: numbers of tokens ``[batch, sequence]``. The sequence has at most ``length`` tokens (see the class).
         """
         length = ids.shape[1]
         positions = self.positions.value

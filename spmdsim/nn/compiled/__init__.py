@@ -68,16 +68,18 @@ class Compiled(Pictured, Generic[P, R]):
         """Call and record the function; return its result, detached as after a replay.
 
         The recording is stored under ``key`` if its world has data. At most ``MOST_PER_KEY`` recordings per key
-        remain, the latest.
+        remain, the latest. A function without tensors is called and not stored. Gradients that the function stores in
+        an argument are in the caller's tensor afterwards, too.
 
         Args:
-            key: the key of the arguments.
+            key: the key of the arguments, see :func:`_make_argument_key`.
             tensors: the tensors among the arguments.
             args: the positional arguments.
             kwargs: the keyword arguments.
 
         Raises:
-            UsageTypeError: If the function cannot be recorded, or caught an error of an operator.
+            UsageTypeError: If the function cannot be recorded, or caught an error of an operator. Other errors of the
+                function pass.
         """
         substitutes = {id(tensor): _make_substitute(tensor) for tensor in tensors}
         recorded = CallRecorder(self.name, [substitutes[id(tensor)] for tensor in tensors])
@@ -117,8 +119,8 @@ class Compiled(Pictured, Generic[P, R]):
 def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
     """Return the key of an argument; a recording is replayed only for arguments of equal keys.
 
-    A tensor counts by its layout, shape, dtype, `requires_grad` and world; any other value by its class and its
-    value.
+    A tensor counts by its layout, shape, dtype, `requires_grad` and world; any other value by its class and its value.
+    Floats are compared as texts, so 0.0 and -0.0 differ, and NaN equals NaN. A dict's order counts.
 
     Args:
         value: the argument: a tensor, a hashable value, or a list, tuple or dict of such values.
@@ -167,11 +169,11 @@ def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
 
 
 def _make_substitute(tensor: Tensor) -> Tensor:
-    """Return a new tensor with the arrays of an argument.
+    """Return a new tensor with the arrays and the gradient of ``tensor``, or ``tensor`` itself.
 
     The function gets it while it is recorded. The recorder recognises values by their arrays. A substitute keeps it
-    from confusing an argument with other tensors that share its arrays. An argument that requires a gradient is
-    returned itself, because its gradient is stored in it.
+    from confusing an argument with other tensors that share its arrays. A tensor that requires a gradient is returned
+    itself, because its gradient is stored in it.
     """
     if tensor.requires_grad:
         return tensor
@@ -182,6 +184,8 @@ def _make_substitute(tensor: Tensor) -> Tensor:
 
 def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
     """Return a copy of an argument in which each tensor is replaced by its substitute.
+
+    Lists, tuples and dicts are copied in depth; other values are the same objects.
 
     Args:
         value: a tensor, another value, or lists, tuples and dicts of both.
@@ -195,9 +199,10 @@ def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
 
 
 def _detach_tensors(result: Any) -> Any:
-    """Return a copy of a result, in which each tensor is a new object without history.
+    """Return a copy of ``result`` with new tensors, without history or gradient.
 
-    The arrays are shared. Lists, tuples and dicts are copied; other values stay as they are.
+    The arrays are shared. ``result`` is what the function returned: lists, tuples and dicts are copied in depth; other
+    values stay as they are.
     """
     if isinstance(result, Tensor):
         return type(result).from_tensor(result)

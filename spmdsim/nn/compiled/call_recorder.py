@@ -89,8 +89,10 @@ class CallRecorder(recorder.Trace):
     def find_number(self, arrays: Sequence[Any], what: str) -> int:
         """Return the number of a value: of the list of a tensor's arrays, compared by identity.
 
+        A value gets its number when it is an argument, a parameter, a constant or a result.
+
         Args:
-            arrays: the value.
+            arrays: the value, one array per owned rank. Views of the arrays are other values.
             what: the operator or collective that reads the value, for the message.
 
         Raises:
@@ -108,7 +110,8 @@ class CallRecorder(recorder.Trace):
     def _add_leaf(self, tensor: Tensor) -> None:
         """Add an argument or parameter to the leaves; number its value and its gradient's value.
 
-        Both tensors get views of their arrays, so that no other tensor has arrays of equal identity.
+        The arrays of ``tensor`` and of its gradient are replaced by views in place, so that no other tensor has arrays
+        of equal identity.
 
         Raises:
             UsageTypeError: If the tensor is in another world than the leaves before.
@@ -130,7 +133,10 @@ class CallRecorder(recorder.Trace):
 
     @contextmanager
     def _ignore_nested_calls(self) -> Iterator[None]:
-        """Return a context whose calls are not recorded, because the present entry contains them."""
+        """Return a context whose calls are not recorded, because the present entry contains them.
+
+        It yields None. Contexts must not be nested: the end of one ends all.
+        """
         self._is_nested = True
         try:
             yield
@@ -141,7 +147,8 @@ class CallRecorder(recorder.Trace):
     def _store_failure(self, what: str) -> Iterator[None]:
         """Return a context that stores ``what`` in `failure` if its block raises an Exception.
 
-        A function that catches the error is refused later, because it may behave differently for other values.
+        The error is raised again, and the context yields None. A function that catches the error is refused later,
+        because it may behave differently for other values.
         """
         try:
             yield
@@ -155,16 +162,18 @@ class CallRecorder(recorder.Trace):
         return self._is_nested or get_ident() != self._thread
 
     def perform(self, run: partial[Any], lists: Sequence[Any]) -> Any:
-        """Run a local calculation, record it and return its results.
+        """Run a local calculation, record it and return its results, as ``run`` returns them.
 
-        A call inside another entry, or of another thread, runs without being recorded.
+        A call inside another entry, or of another thread, runs without being recorded. The entry is a RecordedUpdate
+        if an optimiser calculates, else a RecordedCall.
 
         Args:
             run: the calculation, a partial of the function and its first arguments.
             lists: the operands, each a list with one array per owned rank.
 
         Raises:
-            UsageTypeError: If an operand has no number, or the calculation differs from call to call.
+            UsageTypeError: If an operand has no number, or the calculation differs from call to call (see
+                :meth:`_check_calculation`). Errors of ``run`` pass; `failure` then names the calculation.
         """
         if self._is_ignored:
             return run(*lists)
@@ -193,6 +202,9 @@ class CallRecorder(recorder.Trace):
         It is the name of its operator or of its optimiser's class, else ``a sum``. An optimiser is added to
         `optimisers`.
 
+        Args:
+            run: the calculation. The first argument of an operator's calculation is its recipe.
+
         Raises:
             UsageTypeError: If an operator takes another argument in every call (such as a random seed), or an
                 optimiser overrides `step` and so may decide in every step what to do.
@@ -215,7 +227,7 @@ class CallRecorder(recorder.Trace):
         return "a sum"
 
     def moving(self, world: Any, step: Step, shards: list[Any]) -> tuple[list[Any]] | None:
-        """Run and record one step of a redistribution.
+        """Run and record one step of a redistribution; all ranks must call it.
 
         Args:
             world: the world that runs the step.
@@ -227,7 +239,8 @@ class CallRecorder(recorder.Trace):
             an entry that is recorded now or to another thread.
 
         Raises:
-            UsageTypeError: If the shards are no recorded value.
+            UsageTypeError: If the shards are no recorded value. Errors of the step pass; `failure` then names its
+                collective.
         """
         if self._is_ignored:
             return None
@@ -239,16 +252,18 @@ class CallRecorder(recorder.Trace):
         return (results,)
 
     def created(self, tensor: Tensor, source: Any = None, words: str = "") -> None:
-        """Record a new tensor as a constant, unless it is created inside another entry.
+        """Record a new tensor as a constant.
+
+        Tensors that are created inside another entry, or in another thread, are ignored.
 
         Args:
-            tensor: the new tensor.
+            tensor: the new tensor; replays use its arrays again.
             source: the source of its values, such as a function of an index; None for a number.
-            words: description of the values; a `Described` source has its own.
+            words: description of the values; a `Described` source has its own. Compared between ranks.
 
         Raises:
-            UsageTypeError: If the source has no description or depends on a seed: then a replay would repeat old
-                data.
+            UsageTypeError: If the source has no description, or the description has the word "seed": then a replay
+                would repeat old data.
         """
         if self._is_ignored:
             return
@@ -283,6 +298,9 @@ class CallRecorder(recorder.Trace):
 
     def record_assignment(self, parameter: Any) -> None:
         """Record the assignment of the parameter's new value, unless another entry contains it.
+
+        Args:
+            parameter: a `Parameter` whose ``tensor`` is the new value.
 
         Raises:
             UsageTypeError: If the function did not read the parameter before, or the value has no number.

@@ -46,7 +46,8 @@ class ReplayState:
     def derive_provenance(self, numbers: Sequence[int | None]) -> int:
         """Return a provenance number derived from ``numbers`` and the number of the call.
 
-        The result is 0 if ranks compare nothing.
+        A provenance number identifies how a tensor was computed, and is equal on all ranks. The result is 0 if ranks
+        compare nothing.
 
         Args:
             numbers: integers, or None, that identify the result within the function.
@@ -96,9 +97,12 @@ class RecordedCall(Entry):
     def run(self, state: ReplayState) -> None:
         """Call the function with its inputs, and store its results in ``state.values``.
 
-        Results without a number are dropped, and values that no later entry reads are set to None. If ranks compare
-        calls, the provenance number of the call is set before it. Open traces attribute the call to the recorded line
-        of the user.
+        Results without a number are dropped. Values that no later entry reads (`released`) are set to None, so that
+        their memory is free. If ranks compare calls, the provenance number of the call is set before it. Open traces
+        attribute the call to the recorded line of the user. Errors of the function pass.
+
+        Args:
+            state: the values by number, and what this replay has done so far; changed in place.
         """
         values = state.values
         if state.base:
@@ -167,7 +171,14 @@ class Assignment(Entry):
         return (self.number,)
 
     def run(self, state: ReplayState) -> None:
-        """Give the parameter a new tensor with the value, and mark its update as done."""
+        """Give the parameter a new tensor with the value, and mark its update as done.
+
+        The new tensor has the recorded layout and dtype, and no gradient. Afterwards an error no longer restores the
+        optimiser's state of this parameter.
+
+        Args:
+            state: the values by number; `assigned`, `updated` and released values are changed.
+        """
         old, arrays = self.parameter.tensor, state.values[self.number]
         assert old is not None
         provenance = state.derive_provenance((3, self.position))
@@ -187,7 +198,10 @@ class OperatorStart(Entry):
     operator: recorder.operator
 
     def run(self, state: ReplayState) -> None:
-        """Open a new operator with the recorded name in the traces, if a trace is recorded."""
+        """Open a new operator with the recorded name in the traces, if a trace is recorded.
+
+        Otherwise do nothing. The open operator is appended to ``state.scopes``; `OperatorEnd` closes it.
+        """
         if state.is_traced:
             like = self.operator
             operator = recorder.operator(like.name, like.recipe, like.gradients)

@@ -92,8 +92,16 @@ class Replay(Pictured):
 
         Parameters that the function assigns are left out, because their new tensor has no gradient.
 
+        Args:
+            recorded: the recorder, whose leaves have the gradients after the function.
+
+        Returns:
+            ``(position of the leaf, meta of its new gradient, number of the gradient's value)``; ``(position, None,
+            0)`` if the gradient is removed.
+
         Raises:
-            UsageTypeError: If the function accumulates gradients of 16-bit floats over several calls.
+            UsageTypeError: If the function accumulates gradients of 16-bit floats over several calls, or a gradient is
+                no recorded value.
         """
         gradients: list[tuple[int, Meta | None, int]] = []
         assigned = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
@@ -112,6 +120,9 @@ class Replay(Pictured):
 
     def _describe_result(self, recorded: CallRecorder, result: Any) -> Form:
         """Return a function that builds the result from tensors; append its tensors to `results`.
+
+        The function gets the tensors of `results` in their order. Constants (:data:`CONSTANTS`) are returned as
+        recorded.
 
         Args:
             recorded: the recorder, which knows the numbers of values.
@@ -163,9 +174,16 @@ class Replay(Pictured):
     def matching_leaves(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return the leaves if the recording is valid for them, else None.
 
-        The leaves are the arguments, then the parameters' tensors. The recording is valid if the world's settings,
-        each leaf's layout, shape, dtype, need of a gradient and existing gradient, and the pattern of leaves that are
-        one object are as in the recording.
+        The leaves are the arguments, then the parameters' tensors. The recording is valid if these facts are as in the
+        recording:
+
+        - the world's settings and its machine,
+        - each leaf's world, layout, shape, dtype, need of a gradient, layout of its gradient, and the meta of its
+          existing gradient,
+        - which leaves are one object.
+
+        Args:
+            tensors: the tensors among the arguments, in order.
         """
         if self.world.variant != self.variant or self.world.machine is not self.machine:
             return None
@@ -186,8 +204,9 @@ class Replay(Pictured):
     def run(self, leaves: list[Any]) -> Any:
         """Repeat the function for these leaves, store gradients and values, and return its result.
 
-        If an entry raises an error, optimiser state whose parameter was not assigned is restored. The error gets a
-        note with the number of parameters that were already updated.
+        All ranks must call it: it communicates as the recorded function did. If an entry raises an error, optimiser
+        state whose parameter was not assigned is restored. The error gets a note with the number of parameters that
+        were already updated (Python 3.11 or newer).
 
         Args:
             leaves: the result of `matching_leaves`.
@@ -222,6 +241,10 @@ class Replay(Pictured):
     def _store_results(self, state: ReplayState, leaves: Sequence[Any]) -> Any:
         """Set the gradients of the leaves; return the function's result.
 
+        The result has the form of the recorded one: its lists, tuples, dicts and constants.
+
+        Only leaves in `gradients` change: they get a new gradient or lose theirs.
+
         Args:
             state: the values after all entries have run.
             leaves: the arguments, then the parameters' tensors.
@@ -243,6 +266,9 @@ class Replay(Pictured):
         """Return the shards of each value by its number; None for values that an entry computes.
 
         Shards exist at the start for leaves, for gradients that the function reads, and for constants.
+
+        Args:
+            leaves: the arguments, then the parameters' tensors.
         """
         values: list[Any] = [None] * self.count
         for number, leaf in zip(self.numbers, leaves):
@@ -258,8 +284,11 @@ class Replay(Pictured):
 def _move_updates_forward(entries: list[Entry]) -> None:
     """Move each update, and each assignment, up to just behind the calculation of its gradient.
 
-    The gradient is then still in the cache. No update moves in front of an operator that may raise an error, because
-    an error must leave parameters unchanged. The list is changed in place.
+    The gradient is then still in the cache. No update moves in front of the latest operator before it, because an
+    operator may raise an error, and an error must leave parameters unchanged.
+
+    Args:
+        entries: the recorded calls in order; changed in place.
     """
     sources: dict[int, Entry] = {}
     operators: list[Entry] = []
