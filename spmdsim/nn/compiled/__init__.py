@@ -147,6 +147,22 @@ def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
         ]
     if isinstance(value, frozenset):
         return frozenset, frozenset(_make_argument_key(item, [], name) for item in value)
+    return _make_value_key(value, name)
+
+
+def _make_value_key(value: Any, name: str) -> Any:
+    """Return the key of an argument that is neither a tensor nor contains arguments.
+
+    The key has the class and the value. It has the text of a number, a range or a dataclass, too, because equal ones
+    may behave differently. A float's value is its text.
+
+    Args:
+        value: the argument.
+        name: the function's name, for messages.
+
+    Raises:
+        UsageTypeError: If the value is a tensor of an imitated system, or cannot be hashed.
+    """
     if isinstance(value, (float, complex, np.inexact)):
         # Compare the texts, because 0.0 equals -0.0 and NaN differs from itself.
         return type(value), repr(value)
@@ -163,7 +179,7 @@ def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
             f"{name} is compiled, and takes tensors and values that can be hashed, but got {kind}; "
             "make a tensor of it with Tensor.from_global"
         ) from None
-    # Add the text, because equal values of these types may behave differently, such as range(1, 1) and range(5, 5).
+    # Add the text, because equal values may behave differently, such as range(1, 1) and range(5, 5).
     text = repr(value) if isinstance(value, (range, Number)) or is_dataclass(value) else ""
     return type(value), value, text
 
