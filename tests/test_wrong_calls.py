@@ -440,3 +440,39 @@ def test_sizes_that_differ_are_named_by_their_dim(x: Tensor) -> None:
 def test_commands_say_how_they_are_called(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: ops.slice_(x, (0,), (1,)), "slice_ needs one start, stop and step for each of 2 dims"),
+        (
+            lambda x: ops.slice_(x, (0, 0, 0), (1, 1, 1)),
+            "slice_ needs one start, stop and step for each of 2 dims",
+        ),
+        (lambda x: ops.flatten(x, 3), "flatten: dim 3 is out of range for a tensor of 2 dims"),
+        (lambda x: ops.argmax(x, (0, 1)), "argmax: dim must be an integer or None"),
+        (lambda x: ops.broadcast_to(x[:1], (-1, 8)), r"shape \(1, 8\) does not broadcast to \(-1, 8\)"),
+        (lambda x: ops.histogram(x, [2.0, 1.0]), r"the edges of bins must ascend, got \[2.0, 1.0\]"),
+        (lambda x: ops.layer_norm(x, x[0], x[0], begin=5), "layer_norm from dim 5 needs a scale"),
+        (lambda x: ops.layer_norm(x, x[0], x[0], begin=0), "layer_norm from dim 0 needs a scale"),
+        (lambda x: ops.layer_norm(x, x[0, :1], x[0, :1]), "the dim called 'w1' has size 8, but 1"),
+        (
+            lambda x: ops.layer_norm(x[0, 0], x[0], x[0]),
+            r"layer_norm from dim -1 needs a scale .* shape \(\)",
+        ),
+    ],
+)
+def test_an_operator_refuses_numbers_that_do_not_fit_its_dims(x: Tensor, call, message: str) -> None:
+    """The dims are split, so that no local function of NumPy finds the mistake."""
+    with pytest.raises((RuleError, UsageTypeError), match=message):
+        call(x)
+
+
+def test_an_operator_takes_no_dims_negative_dims_and_numpys_integers(x: Tensor) -> None:
+    numbers = Tensor.from_global(np.arange(64.0).reshape(8, 8), MESH("dp", "tp"), x.world)
+    np.testing.assert_array_equal(ops.roll(numbers, (), ()).full(), np.roll(numbers.full(), (), ()))
+    np.testing.assert_array_equal(ops.flatten(numbers, -1).full(), numbers.full())
+    np.testing.assert_array_equal(
+        ops.histogram(numbers, np.int64(3))[0].full(), np.histogram(numbers.full(), 3)[0]
+    )

@@ -56,7 +56,14 @@ def row_softmax(x: Array, dim: Dim) -> Array:
 
 
 def row_log_softmax(x: Array, dim: Dim) -> Array:
-    """Compute the logarithm of softmax of an array along ``dim``, without overflow."""
+    """Compute the logarithm of softmax of an array along ``dim``, without overflow.
+
+    The array is floating; the result has its shape and type. An empty array is copied.
+
+    Args:
+        x: one rank's block, with all entries of ``dim``.
+        dim: one dimension, or several that are normalised together.
+    """
     if not x.size:
         return x.copy()
     shifted = x - np.maximum.reduce(x, axis=dim, keepdims=True)
@@ -100,9 +107,11 @@ def shift_rows(x: Tensor, dim: Dim) -> Tensor:
 def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """Compute ``exp(x) / sum(exp(x))`` along a dimension, or several together.
 
+    If the dimension is split, a maximum and a sum per row are reduced; rows are not gathered.
+
     Args:
         x: the tensor.
-        dim: the dimension; negative numbers count from the end. It may be split.
+        dim: the dimension, or several; negative numbers count from the end; None: all. They may be split.
         axis: another name of ``dim``.
 
     Returns:
@@ -127,9 +136,11 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
 def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """Compute ``log(softmax(x))`` along a dimension, or several together.
 
+    If the dimension is split, a maximum and a sum per row are reduced; rows are not gathered.
+
     Args:
         x: the tensor.
-        dim: the dimension; negative numbers count from the end. It may be split.
+        dim: the dimension, or several; negative numbers count from the end; None: all. They may be split.
         axis: another name of ``dim``.
 
     Returns:
@@ -173,13 +184,15 @@ def _format_norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str
 
 
 def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int = -1) -> Rule:
-    """Return the rule of ``layer_norm``.
+    """Return the rule of ``layer_norm``, in which the normalised dims must not be split.
+
+    For ``x`` of two dims and a scale of one it is "d0 w1, w1, w1 -> d0 w1".
 
     Args:
         x: the shape of the tensor.
         scale: the shape of the factors.
-        shift: the shape of the added numbers.
-        epsilon: not used.
+        shift: the shape of the added numbers; not used: the rule compares it with ``scale``.
+        epsilon: not used: the interface has it.
         begin: the first normalised dim; may be negative.
 
     Raises:
@@ -197,12 +210,15 @@ def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int 
 
 
 def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
-    """Return rows with mean 0 and variance 1, and the factor by which centred rows were multiplied.
+    """Return rows with mean 0 and variance 1, and the factor of the centred rows.
+
+    The factor is ``1 / sqrt(variance + epsilon)``, with size 1 in the normalised dims. The variance is divided by the
+    number of entries.
 
     Args:
-        x: the tensor.
+        x: one rank's block, floating, with all entries of the normalised dims.
         epsilon: added to the variance.
-        begin: the first normalised dim.
+        begin: the first normalised dim; may be negative.
     """
     dims = tuple(range(begin % x.ndim, x.ndim))
     centred = x - x.mean(axis=dims, keepdims=True, dtype=x.dtype)
@@ -214,13 +230,16 @@ def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
 def _norm_vjp(
     dy: Array, operands: Arrays, _y: Any, epsilon: float, begin: int = -1
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients by ``x``, scale and shift.
+    """Return the gradients by ``x``, scale and shift, of one rank's block.
+
+    Those by scale and shift are summed over the dims that these lack.
 
     Args:
         dy: the gradient of the result.
-        operands: ``x``, scale and shift.
+        operands: ``x``, scale and shift; the shift is not read.
+        _y: the result; not used.
         epsilon: added to the variance.
-        begin: the first normalised dim.
+        begin: the first normalised dim; may be negative.
     """
     x, scale, _ = operands
     hat, inverse = _standardise(x, epsilon, begin)
@@ -248,20 +267,20 @@ _layer_norm_op = Op(
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, begin: int = -1) -> Tensor:
     """Normalise the last dimensions to mean 0 and variance 1, then scale and shift them.
 
-    Source: Ba et al., 2016.
+    Source: Ba et al., 2016. If a normalised dimension is split, two means per row are reduced; rows are not gathered.
 
     Args:
         x: ``[..., n]``; the normalised dims may be split.
-        scale: factors ``[n]``, or with more of the last dimensions of ``x``.
+        scale: factors ``[n]``, or with more of the last dimensions of ``x``, at least those that are normalised.
         shift: added numbers, in the shape of ``scale``.
-        epsilon: added to the variance.
-        begin: the first normalised dimension; -1: only the last one.
+        epsilon: added to the variance, which is divided by the number of entries.
+        begin: the first normalised dimension, from which on all are; -1: only the last one.
 
     Returns:
-        A tensor in the shape of ``x``; integers become floats.
+        A tensor in the shape of ``x``, in the type to which all three are promoted; integers become floats.
 
     Raises:
-        RuleError: If the shapes do not fit, or an operand is complex.
+        RuleError: If the shapes do not fit, ``begin`` is out of range, or an operand is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -270,9 +289,12 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     [[1.0, -1.0], [-1.0, 1.0]]
     """
     x, scale, shift = convert_integers_to_floats("layer_norm", x, scale, shift)
-    dims = tuple(range(begin % x.ndim, x.ndim))
+    params = {"epsilon": epsilon, **({} if begin == -1 else {"begin": begin})}
+    dims = tuple(range(begin % x.ndim, x.ndim)) if x.ndim else ()
     if is_whole(x, dims):
-        return _layer_norm_op(x, scale, shift, epsilon=epsilon, **({} if begin == -1 else {"begin": begin}))
+        return _layer_norm_op(x, scale, shift, **params)
+    # Raise the errors of wrong shapes, which the formula below would broadcast.
+    _layer_norm_op.bind((x.shape, scale.shape, shift.shape), params)
     widened = to_sum_type(x)
     centred = subtract(widened, finish_reductions(mean(widened, dims, keepdims=True)))
     variance = finish_reductions(mean(multiply(centred, centred), dims, keepdims=True))
@@ -284,7 +306,16 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 
 
 def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
-    """Return the rule of ``rms_norm``; raise RuleError if ``scale`` has more dims than ``x`` or none."""
+    """Return the rule of ``rms_norm``, in which the dims of ``scale`` must not be split.
+
+    Args:
+        x: the shape of the tensor.
+        scale: the shape of the factors, the last dims of ``x``.
+        epsilon: not used: the interface has it.
+
+    Raises:
+        RuleError: If ``scale`` has more dims than ``x`` or none.
+    """
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
     data, parameters = _format_norm_terms(len(x), len(scale), -len(scale))
@@ -303,7 +334,16 @@ def _compute_inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array,
 
 
 def _rms_vjp(dy: Array, operands: Arrays, _y: Any, epsilon: float) -> tuple[Array, Array]:
-    """Return the gradients by ``x`` and scale."""
+    """Return the gradients by ``x`` and scale, of one rank's block.
+
+    That by scale is summed over the dims that it lacks.
+
+    Args:
+        dy: the gradient of the result.
+        operands: ``x`` and scale.
+        _y: the result; not used.
+        epsilon: added to the mean of the squares.
+    """
     x, scale = operands
     inverse, dims = _compute_inverse_rms(x, scale, epsilon)
     hat, dhat = x * inverse, dy * scale

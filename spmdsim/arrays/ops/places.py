@@ -29,7 +29,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
-from spmdsim.errors import RuleError, many
+from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import accumulator, check_ordered
 from spmdsim.worlds.convert_operands import as_operand
 
@@ -50,15 +50,16 @@ def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
 def _extreme_steps(
     op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
 ) -> Sequence[Any]:
-    """Return two all-reduces if a reduced dimension is split, else ().
+    """Return two all-reduces with their element types if a reduced dimension is split, else ().
 
-    The first one reduces the extremes, the second one the lowest index of the extreme.
+    The first one reduces the extremes, the second one the lowest index of the extreme. Axes of size 1 do not count as
+    a split.
 
     Args:
         op: "max" or "min".
         bound: the rule with its sizes.
         strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operand.
+        inputs: the `Meta` (layout, shape, dtype) of the operand, in a list of one.
         dim: the dimension, or None for all.
     """
     (layout,), (x,) = BoundRule.output_layouts(bound, strategy), inputs
@@ -76,17 +77,19 @@ def _extreme_steps(
 def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Generator[Array, Array, Array]:
     """Return the index of the first extreme element along ``dim``; a nan is an extreme.
 
-    The index is int64. It counts in row-major order over the global sizes of the reduced dims.
+    The index is int64, in an array without the reduced dims. It counts in row-major order over the global sizes of the
+    reduced dims.
 
     If no reduced dim is split, the generator returns at once. Otherwise it yields twice:
 
-    1. this rank's extremes; the caller sends back the extremes of all ranks. 2. the indices of this rank's extremes,
-    and ``_NO_INDEX`` where this rank does not own the extreme; the caller sends back the lowest index of all ranks.
+    - this rank's extremes; the caller sends back the extremes of all ranks;
+    - the indices of this rank's extremes, and ``_NO_INDEX`` where this rank does not own the extreme; the caller sends
+      back the lowest index of all ranks.
 
     Args:
         op: "max" or "min".
         context: the operator call on this rank: strategy, rank, sizes.
-        x: this rank's block.
+        x: this rank's block; it may be empty if a reduced dim is split.
         dim: the dimension, or None for all.
     """
     dims = normalise_dims(dim, x.ndim)
@@ -113,7 +116,14 @@ def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Ge
 
 
 def _declare_extreme(name: str, op: str) -> Op:
-    """Declare ``argmax`` or ``argmin``; ``op`` is "max" or "min"."""
+    """Return the operator ``argmax`` or ``argmin``, which has no gradient.
+
+    Its parameter ``dim`` is a dimension, or None for all. It refuses complex elements with a RuleError.
+
+    Args:
+        name: "argmax" or "argmin".
+        op: "max" or "min".
+    """
     return SteppedOp(
         name,
         _extreme_rule,
@@ -128,17 +138,22 @@ _argmax_op, _argmin_op = _declare_extreme("argmax", "max"), _declare_extreme("ar
 
 
 def _find_extreme_index(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
-    """Return the index of the extreme element along a dimension.
+    """Return the int64 index of the first extreme element along a dimension.
 
     Args:
         op: the operator ``argmax`` or ``argmin``.
         x: the tensor.
-        dim: the dimension; None: all, counted in row-major order.
+        dim: the dimension; negative ones count from the end; None: all, counted in row-major order.
         keepdims: keep reduced dimensions with size 1.
 
     Raises:
-        RuleError: If there are no elements, or the dimension is out of range.
+        RuleError: If there are no elements, the dimension is out of range, or ``x`` is complex.
+        UsageTypeError: If ``dim`` is no integer.
     """
+    if not (dim is None or isinstance(dim, (int, np.integer))):
+        raise UsageTypeError(
+            f"{op.name}: dim must be an integer or None, got {dim!r}; merge several dims first"
+        )
     dims = normalise_dims(dim, x.ndim)
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
@@ -214,7 +229,19 @@ def _topk_rule(shape: Shape, dim: int, k: int, largest: bool) -> tuple[Rule, dic
 def _topk_steps(
     bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int, k: int, largest: bool
 ) -> Any:
-    """Return all-gathers of ``k`` values and indices per rank; () if the dim is not split."""
+    """Return all-gathers of ``k`` values and indices per rank; () if the dim is not split.
+
+    Args:
+        bound: not used: the interface has it.
+        strategy: the axes that split the dimensions.
+        inputs: the `Meta` (layout, shape, dtype) of the operand, in a list of one.
+        dim: the dimension.
+        k: the number of entries.
+        largest: not used: the interface has it.
+
+    Returns:
+        Two pairs of a step and its element type: for the values, then for the int64 indices.
+    """
     axes = find_split_axes(strategy)
     if not axes:
         return ()
@@ -228,18 +255,19 @@ def _topk_steps(
 def _topk_forward(
     context: Context, x: Array, dim: int, k: int, largest: bool
 ) -> Generator[Array, Array, tuple[Array, Array]]:
-    """Return the ``k`` extreme entries along a dimension and their global indices.
+    """Return the ``k`` extreme entries along a dimension and their global indices, in order.
 
     If the dim is not split, the generator returns at once. Otherwise it yields twice: the values, then the indices of
-    this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back those of all ranks as
-    ``[ranks, k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
+    this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back those of all ranks as ``[ranks,
+    k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
         dim: the dimension.
-        k: the number of entries.
-        largest: True for the largest entries in descending order, False for the smallest in ascending order.
+        k: the number of entries, at most the size of the whole dimension.
+        largest: True for the largest entries in descending order, False for the smallest in ascending order. Of equal
+            entries the first comes first.
     """
     rows, start = to_rows(x, dim), context.bounds(ALONG)[0]
     order = _sort_positions(rows, min(k, rows.shape[1]), largest)
@@ -254,19 +282,23 @@ def _topk_forward(
             candidates = yield array.T.reshape(1, k, *others)
             gathered.append(candidates.reshape(-1 if candidates.size else 0, len(rows)).T)
         values, places = gathered
+        # Move the padding of all ranks, which has the index -1, behind the entries.
         order_of_entries = np.argsort(places < 0, axis=-1, kind="stable")
         values, places = (np.take_along_axis(array, order_of_entries, -1) for array in (values, places))
+        # All rows have equally many entries, so count those of the first row.
         entry_count = (places >= 0).sum(-1)[0] if len(places) else 0
         order = _sort_positions(values[:, :entry_count], k if len(places) else 0, largest)
         values, places = (np.take_along_axis(array, order, -1) for array in (values, places))
     shape = [k if d == dim else n for d, n in enumerate(x.shape)]
-    return from_rows(values.reshape(len(rows), k), shape, dim), from_rows(
-        places.reshape(len(rows), k), shape, dim
-    )
+    values, places = (from_rows(array.reshape(len(rows), k), shape, dim) for array in (values, places))
+    return values, places
 
 
 def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
-    """Return the positions of the first ``k`` entries of sorted rows; equal entries keep their order.
+    """Return the positions of the first ``k`` entries of rows in sorted order.
+
+    Equal entries keep their order, also if descending. nan counts as larger than all other values. Rows with fewer
+    entries give as many positions as they have.
 
     Args:
         rows: ``[b, n]``.
@@ -284,12 +316,14 @@ def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
 def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:
     """Return this rank's block of a tensor of zeros that has entries at some positions of a dim.
 
+    If two entries have one position, the last one counts.
+
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        x: the entries.
-        ids: the position of each entry along ``dim``, in the shape of ``x``.
+        x: the entries, all of this dim.
+        ids: the position of each entry along ``dim`` in the whole result, in the shape of ``x``.
         dim: the dimension.
-        size: the size of the dim in the result.
+        size: the size of the dim in the result; not used: the rule has it.
     """
     start, stop = context.bounds(ALONG)
     result = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)
@@ -314,6 +348,8 @@ def _topk_adjoint(
     dys: Sequence[Tensor | None], operands: Tensors, results: Tensors, dim: int, k: int, largest: bool
 ) -> tuple[Tensor | None]:
     """Return the gradient of ``topk``: that of each value at its position, 0 elsewhere.
+
+    It is split as the operand. The result is ``(None,)`` if the values have no gradient.
 
     Args:
         dys: the gradients of values (or None) and indices.
@@ -348,12 +384,13 @@ _topk_op = SteppedOp(
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = -1) -> tuple[Tensor, Tensor]:
     """Return the ``k`` largest entries along a dimension in descending order, and their indices.
 
-    If the dim is split, each rank finds its own ``k`` entries, and one all-gather per result collects them: the dim
-    of the results is not split. Of equal entries the first comes first; nan counts as larger than all other values.
+    If the dim is split, each rank finds its own ``k`` entries, and one all-gather per result collects them: the dim of
+    the results is not split. Of equal entries the first comes first; nan counts as larger than all other values.
+    Values have a gradient.
 
     Args:
-        x: the tensor.
-        k: the number of entries.
+        x: the tensor; a partial one is reduced first.
+        k: the number of entries, from 0 to the size of the dimension.
         dim: the dimension; negative numbers count from the end. It may be split.
         largest: False for the smallest entries, in ascending order.
         axis: another name of ``dim``.
@@ -396,10 +433,10 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
     partial over the axes of the dimension.
 
     Args:
-        x: sorted values ``[v]``.
+        x: values ``[v]`` in ascending order, which is not checked.
         values: ``[...]``; compared in the common type of both.
         side: ``"left"``: insert before equal values; ``"right"``: insert after them.
-        sorter: the order in which ``x`` is sorted, as :func:`argsort` returns it.
+        sorter: the order in which ``x`` is sorted, as :func:`argsort` returns it; None: ``x`` is sorted.
 
     Returns:
         int64 indices in the shape of ``values``, partial over the axes that split ``x``.

@@ -20,7 +20,7 @@ from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.arrays.sources import redistribute_reshaped
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.core.notation.layouts import as_integers
-from spmdsim.errors import RuleError, UsageTypeError, many
+from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.windowed_layout import Window
 
 __all__ = ["broadcast_to", "flatten", "flip", "reshape", "transpose"]
@@ -40,8 +40,8 @@ def make_moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") ->
 def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
     """Return the rule of a reshape and the sizes of the factors that compose both shapes.
 
-    Dims are factorised at each other's boundaries as far as sizes divide. Where they do not, the common leading
-    factor can be split; the remaining factors must not be split.
+    Dims are factorised at each other's boundaries as far as sizes divide. Where they do not, the common leading factor
+    can be split; the remaining factors must not be split. If a size is 0, no factor can be split.
 
     Args:
         shape: the old shape.
@@ -54,7 +54,10 @@ def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
     unsplit: list[str] = []
 
     def factor(size: int, keep_whole: bool = False) -> str:
-        """Add a factor of a size and return its name."""
+        """Add a factor of a size and return its name: "f0", "f1", ...
+
+        With ``keep_whole`` it must not be split.
+        """
         name = f"f{len(sizes)}"
         sizes[name] = size
         if keep_whole:
@@ -79,14 +82,16 @@ def _match_factors(
 ) -> None:
     """Append common factors of two shapes to their terms, from the left.
 
-    A factor is a size that both shapes share, such as 3 of ``(6, 4)`` and ``(3, 8)``.
+    A factor is a size that both shapes share, such as 3 of ``(6, 4)`` and ``(3, 8)``: their terms become "(f0 f1) f2"
+    and "f0 (f1 f2)" with sizes 3, 2 and 4.
 
     Args:
-        shape: the old shape.
-        new_shape: the new shape.
+        shape: the old shape, without sizes of 0.
+        new_shape: the new shape, with an equal number of elements.
         left: factors of each old dim, extended in place.
         right: factors of each new dim, extended in place.
-        factor: ``factor(size, keep_whole=False)`` returns the name of a new factor.
+        factor: ``factor(size, keep_whole=False)`` returns the name of a new factor; with ``keep_whole`` it must not be
+            split.
     """
     i = j = 0
     a = b = 1
@@ -119,12 +124,16 @@ def _add_unsplit_factors(
 ) -> tuple[int, int]:
     """Add factors that must not be split, up to the next common boundary of both shapes.
 
+    A common boundary is where the products of the sizes so far are equal. ``(4, 6)`` and ``(3, 8)`` have only the one
+    at the end.
+
     Args:
         shape: the old shape.
         new_shape: the new shape.
         left: factors of each old dim, extended in place.
         right: factors of each new dim, extended in place.
-        state: numbers of the next old and new dim, and remaining sizes of the current ones.
+        state: numbers of the next old and new dim, and remaining sizes of the current ones, which have no common
+            factor.
         factor: ``factor(size, keep_whole)`` returns the name of a new factor.
 
     Returns:
@@ -178,17 +187,18 @@ def reshape(
     Args:
         x: the tensor.
         shape: the new shape, or its only size; one size may be -1.
-        layout: the layout of the result; None: a layout that needs no communication, if possible.
+        layout: the layout of the result. None: a split stays where blocks of old and new shape have equal elements, or
+            of a vector where blocks end within rows; other splits are gathered.
         copy: ignored, because tensors are values; for the array API standard.
-        order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x``
-            and in the result. ``"A"`` is ``"C"``.
+        order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x`` and
+            in the result. ``"A"`` is ``"C"``.
 
     Returns:
-        A tensor with the elements of ``x``. Pending reductions stay pending.
+        A tensor with the elements of ``x``. Pending reductions stay pending, unless ``layout`` is given.
 
     Raises:
-        RuleError: If the number of elements differs or the order is unknown.
-        UsageTypeError: If the sizes are not in one tuple.
+        RuleError: If the number of elements differs, several sizes are -1, or the order is unknown.
+        UsageTypeError: If the sizes are not in one tuple, or are no integers.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -242,7 +252,8 @@ def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
 
     Returns:
         The layout. None if the vector is not split or is partial; or if the first dimension whose size is not 1 has no
-        elements, has all elements of the vector, or has a multiple of the number of blocks as its size.
+        elements, has all elements of the vector, or has a multiple of the number of blocks as its size: then a plain
+        reshape needs no communication.
     """
     old_layout, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
@@ -258,12 +269,16 @@ def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
 def resolve_shape(old: Shape, new: Iterable[int]) -> Shape:
     """Return a new shape with its -1 replaced by the size that the number of elements requires.
 
+    ``(6, 4)`` and ``(3, -1)`` give ``(3, 8)``.
+
     Args:
         old: the old shape.
         new: the new sizes; at most one is -1.
 
     Raises:
-        RuleError: If several sizes are -1, a size is less than -1, or the number of elements differs.
+        RuleError: If several sizes are -1, a size is less than -1, or the number of elements differs. A -1 beside a
+            size of 0 is an error, too.
+        UsageTypeError: If a size is no integer.
     """
     shape, count = as_integers(new), math.prod(old)
     if shape.count(-1) > 1:
@@ -288,16 +303,19 @@ def resolve_shape(old: Shape, new: Iterable[int]) -> Shape:
 def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
     """Merge all dimensions from ``start`` on into one.
 
+    A dim that is split stays split; see :func:`merge_dims`.
+
     Args:
         x: the tensor.
-        start: the first merged dimension; or the order, as in NumPy, for all dimensions.
+        start: the first merged dimension; negative ones count from the end. Or the order, as in NumPy, for all
+            dimensions. If it is the number of dimensions, a last one of size 1 is added.
         order: ``"C"`` or ``"F"`` as in :func:`reshape`; ``"A"`` and ``"K"`` are ``"C"``.
 
     Returns:
         A tensor with ``start + 1`` dimensions.
 
     Raises:
-        RuleError: If the order is unknown, or "F" with a ``start`` other than 0.
+        RuleError: If the order is unknown, or "F" with a ``start`` other than 0, or ``start`` is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -305,8 +323,10 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
     ([3, 1, 2, 6, 5, 4], [3, 6, 1, 5, 2, 4])
     """
     start, order = (0, start) if isinstance(start, str) else (start, order)
+    if not -x.ndim <= start <= x.ndim:
+        raise OutOfRange(f"flatten: dim {start} is out of range for a tensor of {many(x.ndim, 'dim')}")
     if order in ("C", "A", "K"):  # how arrays lie in memory is nothing that tensors show
-        return merge_dims(x, start, x.ndim)
+        return merge_dims(x, start + x.ndim if start < 0 else start, x.ndim)
     if start or order != "F":
         raise RuleError(
             f"all dims are flattened in order 'C' or 'F', but got order {order!r} from dim {start} on"
@@ -324,7 +344,8 @@ def merge_dims(x: Tensor, start: int, stop: int) -> Tensor:
     Args:
         x: the tensor.
         start: the first merged dim.
-        stop: the dim after the last merged one; if it is ``start``, a dim of size 1 is inserted.
+        stop: the dim after the last merged one; if it is ``start``, a dim of size 1 is inserted. Both are indices as
+            in slices of the shape.
     """
     dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
     split_dims = [d for d in range(x.ndim)[start:stop] if dims[d]]
@@ -356,11 +377,9 @@ _transpose_op = Op(
 def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
     """Permute dimensions: dimension i of the result is dimension ``perm[i]`` of the operand.
 
-    Without ``perm`` their order is reversed.
-
     Args:
         x: the tensor.
-        perm: a permutation of the dimensions.
+        perm: a permutation of the dimensions; negative ones count from the end. None: the reversed order.
         axes: another name of ``perm``.
 
     Returns:
@@ -425,8 +444,10 @@ def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
 def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
     """Return the rule of ``broadcast_to``, and the sizes of the result's dims by name.
 
+    For shapes (1, 4) and (2, 3, 4) it is "1 d2 -> d0 d1 d2", with {"d0": 2, "d1": 3, "d2": 4}.
+
     Args:
-        old: the shape of the operand.
+        old: the shape of the operand, which broadcasts to ``shape``.
         shape: the shape of the result.
     """
     extra = len(shape) - len(old)
@@ -452,15 +473,17 @@ _broadcast_op = Op(
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Repeat the tensor to a larger shape, as NumPy broadcasts.
 
+    Sizes are compared from the last dimension on: each is equal or 1, and is repeated if it is 1.
+
     Args:
         x: the tensor.
-        shape: the shape of the result.
+        shape: the shape of the result, with at least as many dims.
 
     Returns:
-        A tensor of this shape.
+        A tensor of this shape. Splits of repeated sizes stay; new dims are not split. Pending reductions stay pending.
 
     Raises:
-        RuleError: If the shape of ``x`` does not broadcast to ``shape``.
+        RuleError: If the shape of ``x`` does not broadcast to ``shape``, or a size is negative.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -469,6 +492,6 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """
     new = tuple(shape)
     extra = len(new) - x.ndim
-    if extra < 0 or any(n not in (1, m) for n, m in zip(x.shape, new[extra:])):
+    if extra < 0 or min(new, default=0) < 0 or any(n not in (1, m) for n, m in zip(x.shape, new[extra:])):
         raise RuleError(f"shape {x.shape} does not broadcast to {new}")
     return _broadcast_op(x, shape=new)

@@ -52,8 +52,8 @@ _slice_op = WindowOp(
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
     """Return ``x[start:stop:step]`` per dimension, with bounds >= 0 and steps >= 1.
 
-    A split dimension stays split: its elements go to the balanced blocks of the new size. They move between
-    neighbours if the slice is a shift by less than a block.
+    A split dimension stays split: its elements go to the balanced blocks of the new size. They move between neighbours
+    if the slice is a shift by less than a block.
 
     Args:
         x: the tensor.
@@ -65,18 +65,26 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
         The entries, with as many dimensions as ``x``.
 
     Raises:
-        RuleError: If bounds are out of range, a start is greater than its stop, or a step is less than 1.
+        RuleError: If bounds are out of range, a start is greater than its stop, a step is less than 1, or there is not
+            one number per dimension.
+        UsageTypeError: If a number is no integer.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.slice_(x, (0, 1), (2, 3)).full().tolist()
     [[1, 2], [5, 4]]
     """
-    steps = tuple(step) if step is not None else (1,) * x.ndim
-    for d, (a, b, s, n) in enumerate(zip(start, stop, steps, x.shape)):
+    starts, stops = as_integers(start, "starts"), as_integers(stop, "stops")
+    steps = (1,) * x.ndim if step is None else as_integers(step, "steps")
+    if not len(starts) == len(stops) == len(steps) == x.ndim:
+        raise RuleError(
+            f"slice_ needs one start, stop and step for each of {many(x.ndim, 'dim')}, but got starts {starts}, stops "
+            f"{stops} and steps {steps}"
+        )
+    for d, (a, b, s, n) in enumerate(zip(starts, stops, steps, x.shape)):
         if not 0 <= a <= b <= n or s < 1:
             raise RuleError(f"slice {a}:{b}:{s} of dim {d} does not fit its size {n}")
-    return _slice_op(x, start=tuple(start), stop=tuple(stop), step=steps)
+    return _slice_op(x, start=starts, stop=stops, step=steps)
 
 
 def slice_along(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
@@ -153,24 +161,26 @@ def pad(
 ) -> Tensor:
     """Add elements before and after each dimension; split dimensions stay split.
 
+    A pending reduction stays pending if ``value`` is 0.
+
     Args:
         x: the tensor.
-        before: one count per dim; or, without ``after``, NumPy's ``pad_width``: one count, a pair for all dims, or a
-            pair per dim.
-        after: one count per dim.
-        value: the added elements.
+        before: one count per dim; or, without ``after``, NumPy's ``pad_width``: one count, a pair for all dims, a pair
+            per dim, or a dict from dims to counts or pairs (other dims: 0).
+        after: one count per dim; or the mode.
+        value: the added elements, cast to the type of ``x``; a fraction is cut off for integers.
         pad_width: another name of ``before``.
         mode: as in NumPy; may be passed as ``after``. ``"constant"``: ``value``; ``"edge"``: the outermost element;
-            ``"wrap"``: elements of the opposite end; ``"reflect"`` and ``"symmetric"``: mirrored elements, without
-            and with the outermost one.
+            ``"wrap"``: elements of the opposite end; ``"reflect"`` and ``"symmetric"``: mirrored elements, without and
+            with the outermost one. Dims are padded one after the other.
         constant_values: another name of ``value``.
 
     Returns:
         A tensor whose size per dimension is that of ``x`` plus both counts.
 
     Raises:
-        RuleError: If a count is negative, there is not one per dim, the mode is unknown, or ``x`` cannot represent
-            ``value``.
+        RuleError: If a count is negative, there is not one per dim, the mode is unknown, ``x`` cannot represent
+            ``value``, or another mode than "constant" pads a dim without elements.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -201,7 +211,7 @@ def _check_fits(value: Any, dtype: np.dtype) -> None:
     """Raise RuleError if an element type cannot represent a number.
 
     That is an int out of range of an integer type, or a complex number and a real type. Values that are no numbers
-    pass.
+    pass, and so does a fraction with an integer type.
 
     Args:
         value: the number with which ``pad`` fills.
@@ -221,7 +231,9 @@ _REPEATING = ("edge", "wrap", "reflect", "symmetric")
 
 
 def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
-    """Return a tensor padded with slices, reversed slices or copies of its own ends.
+    """Return a tensor padded along a dim with slices, reversed slices or copies of its ends.
+
+    Counts may be larger than the dim; elements are then repeated as in NumPy.
 
     Args:
         x: the tensor.
@@ -257,7 +269,12 @@ def _split_runs(positions: Array) -> list[Array]:
 def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
     """Return the entries of a dim at one run of positions, as `_split_runs` returns it.
 
-    The result is a slice, a reversed slice, or copies of one entry.
+    The result is a slice for ascending positions, a reversed slice for descending ones, or copies of one entry.
+
+    Args:
+        x: the tensor.
+        dim: the dimension.
+        positions: at least one position; neighbours differ by 1, by -1, or by 0 throughout.
     """
     first, last = int(positions.min()), int(positions.max()) + 1
     piece = slice_along(x, dim, first, last)
@@ -269,6 +286,9 @@ def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
 
 def _counts_per_side(width: PadWidth, ndim: int) -> tuple[Any, Any]:
     """Return two tuples: the counts before each dim and those after it.
+
+    For 2 dims, the pair (1, 2) gives ((1, 1), (2, 2)), and the dict {1: 2} gives ((0, 2), (0, 2)). Signs are not
+    checked.
 
     Args:
         width: NumPy's ``pad_width``: a count, a pair, a pair per dim, or a dict from dims to counts or pairs.
@@ -308,11 +328,13 @@ _roll_op = WindowOp(
 def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims = None) -> Tensor:
     """Move elements ``shift`` positions along one dimension or several, cyclically.
 
-    Split dims stay split, and only elements that change their rank are sent.
+    Split dims stay split, and only elements that change their rank are sent. Shifts of one dimension that occurs
+    several times are added.
 
     Args:
         x: the tensor.
-        shift: the number of positions, or one number per dimension; negative numbers move towards the start.
+        shift: the number of positions, or one number per dimension; negative numbers move towards the start. A single
+            number applies to all dims, and several to a single dim.
         dim: the dimension or dimensions; None: all elements in row-major order.
         axis: another name of ``dim``.
 
@@ -337,15 +359,22 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
     if len(shifts) != len(dims) and min(len(shifts), len(dims)) != 1:
         raise RuleError(f"roll needs one shift per dim, but got shifts {shifts} for dims {dims}")
     total, count = [0] * x.ndim, max(len(shifts), len(dims))
+    if not count:
+        return _roll_op(x, shift=tuple(total))
     for d, s in zip(dims * (count // len(dims)), shifts * (count // len(shifts))):
         total[normalise_dim(d, x.ndim)] += s
     return _roll_op(x, shift=tuple(total))
 
 
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
-    """Return the window of each operand of ``concat``: its position in the joined dim.
+    """Return the windows of each operand of ``concat`` by its number.
 
-    It is None for an operand that fills the joined dim alone.
+    An operand has one window or None per dim. That of the joined dim says where the operand is in it; it is None for
+    an operand that fills the joined dim alone.
+
+    Args:
+        *shapes: the shapes of the operands.
+        dim: the joined dim, not negative.
     """
     total, start, windows = sum(shape[dim] for shape in shapes), 0, {}
     for k, shape in enumerate(shapes):
@@ -370,12 +399,14 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
     """Join tensors along a dimension, which may be split; the result has their promoted type.
 
     Args:
-        tensors: at least one tensor; sizes may differ along ``dim`` only.
-        dim: the dimension; None: join all elements of each tensor, in row-major order.
+        tensors: at least one tensor; sizes may differ along ``dim`` only. A tensor stands for the list of its entries
+            along the first dim; arrays must be equal on all ranks.
+        dim: the dimension; negative ones count from the end; None: join all elements of each tensor, in row-major
+            order.
         axis: another name of ``dim``.
 
     Returns:
-        A tensor with the entries of all tensors, in their order.
+        A tensor with the entries of all tensors, in their order. Pending sums of all tensors stay pending.
 
     Raises:
         RuleError: If a dimension is out of range, there are no tensors, one has no dims, or other sizes differ.

@@ -41,16 +41,20 @@ PICKING = METHODS[1:4]
 def _compute_quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
     """Return quantiles along dimensions; the result's shape begins with that of ``q``.
 
+    Entries are sorted. Integers become float64, unless the method picks entries (:data:`PICKING`). A row with a nan
+    has the quantile nan.
+
     Args:
         name: the function that the user called, for error messages.
         x: the tensor.
-        q: fractions between 0 and 1.
+        q: fractions between 0 and 1, of any shape.
         dim: one dimension or several, or None for all.
         method: one of :data:`METHODS`.
         keepdims: keep reduced dimensions with size 1.
 
     Raises:
-        RuleError: If ``method`` is unknown, ``q`` is out of range, or ``x`` is complex or has no entries.
+        RuleError: If ``method`` is unknown, ``q`` is out of range or nan, a dimension is out of range, or ``x`` is
+            complex or has no entries.
     """
     if method not in METHODS:
         raise RuleError(f"the method of {name} is {', '.join(map(repr, METHODS))}, but got {method!r}")
@@ -59,15 +63,12 @@ def _compute_quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, k
         raise RuleError(f"complex numbers have no {name}")
     dims = normalise_dims(dim, x.ndim)
     rows = merge_dims_last(x, dims)
-    quantiles = _interpolate_sorted(
-        sort(rows if method in PICKING or rows.dtype.kind in "fV" else cast(rows, np.float64)),
-        q.reshape(-1),
-        method,
-    )
+    keeps_type = method in PICKING or rows.dtype.kind in "fV"
+    ordered = sort(rows if keeps_type else cast(rows, np.float64))
+    quantiles = _interpolate_sorted(ordered, q.reshape(-1), method)
+    quantiles_first = transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)])
     remaining_sizes = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
-    return reshape(
-        transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *remaining_sizes)
-    )
+    return reshape(quantiles_first, (*q.shape, *remaining_sizes))
 
 
 def to_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
@@ -90,7 +91,15 @@ def check_fractions(q: Array) -> Array:
 
 
 def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the tensor with dimensions ``dims`` merged, in their order, into a last one."""
+    """Return the tensor with dimensions ``dims`` merged, in their order, into a last one.
+
+    ``x`` is returned itself if ``dims`` is its last dimension. If all dims are merged, the result is split by all axes
+    that split one of them; else :func:`reshape` chooses the layout.
+
+    Args:
+        x: the tensor.
+        dims: non-negative dimensions, in ascending order.
+    """
     others = [d for d in range(x.ndim) if d not in dims]
     if list(dims) == [x.ndim - 1]:
         return x
@@ -103,12 +112,18 @@ def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _interpolate_sorted(ordered: Tensor, q: Array, method: str) -> Tensor:
-    """Return the quantiles of sorted rows along the last dimension; nan for rows that contain nan.
+    """Return the quantiles of sorted rows along the last dimension; nan for rows with nan.
+
+    The quantile q of n entries is at position ``q (n - 1)`` between two entries. "midpoint" is the mean of both,
+    "nearest" rounds to the even position, "lower" and "higher" take one of them.
 
     Args:
-        ordered: entries sorted along the last dimension.
+        ordered: entries sorted along the last dimension, nan last.
         q: fractions between 0 and 1, ``[k]``; the last dimension of the result.
         method: how to interpolate between two entries, one of :data:`METHODS`.
+
+    Raises:
+        RuleError: If the last dimension has no entries.
     """
     n, last = ordered.shape[-1], ordered.ndim - 1
     if not n:
@@ -140,12 +155,15 @@ def mean_of_pairs(below: Tensor, above: Tensor) -> Tensor:
 
 
 def _interpolate(below: Tensor, above: Tensor, fractions: Array) -> Tensor:
-    """Interpolate between pairs of entries; each fraction applies to one index of the last dimension.
+    """Interpolate between pairs of entries, with one fraction per index of the last dimension.
+
+    The step goes from the nearer entry. Equal entries, also infinite ones, are returned exactly. The result has the
+    type of ``below``.
 
     Args:
         below: the lower entries.
-        above: the upper entries.
-        fractions: distance from the lower entry as a part of the whole distance, 0 to 1.
+        above: the upper entries, in the shape of ``below``.
+        fractions: distance from the lower entry as a part of the whole distance, 0 to 1, ``[k]``.
     """
     # From the nearer of the two, as numpy does it: half of the way from -inf to 1 is still infinite.
     nearer = where(as_operand(fractions >= 0.5, below), above, below) if (fractions >= 0.5).any() else below
@@ -234,8 +252,8 @@ def percentile(
 def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Return the middle entry along dimensions, or the mean of the two middle ones.
 
-    The result has the type of ``x``, float64 for integers. The median of no entries is nan, with a RuntimeWarning, as
-    in NumPy.
+    The result has the type of ``x``, float64 for integers. A row with a nan has the median nan. The median of no
+    entries is nan, with a RuntimeWarning, as in NumPy.
 
     Args:
         x: the tensor.
@@ -281,21 +299,23 @@ _count_op = Op(
 
 @operator(_count_op)
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Count the occurrences of each integer from 0 to the largest one.
+    """Count the occurrences of each integer from 0 to the largest one; all ranks must call it.
 
-    Each rank counts its own entries; the result is partial.
+    Each rank counts its own entries; the result is partial. Finding the smallest and the largest integer takes two
+    small reductions.
 
     Args:
-        x: non-negative integers ``[n]``.
-        weights: number added per entry instead of 1, ``[n]``; the result is then float64.
-        minlength: least number of counts. Finding the largest integer takes a small reduction.
+        x: non-negative integers or bools ``[n]``.
+        weights: number added per entry instead of 1, ``[n]``; the result is then float64 and has a gradient by the
+            weights. None: each entry counts 1.
+        minlength: least number of counts.
 
     Returns:
         Counts ``[max(largest integer + 1, minlength)]``, int64 or, with weights, float64; partial over the axes that
         split ``x``.
 
     Raises:
-        RuleError: If ``x`` has several dimensions or elements that are no integers.
+        RuleError: If ``x`` has several dimensions or elements that are no integers, or ``weights`` has another shape.
         InputError: If an integer is negative.
         WorldError: If the world has no values.
 
@@ -326,12 +346,28 @@ def _bins_rule(x: Shape, edges: Shape, *weights: Shape, uniform: Any) -> tuple[R
     return rule, {"b": edges[0] - 1}
 
 
+def _count_in_bins(x: Array, edges: Array, *weights: Array, uniform: tuple[float, float] | None) -> Array:
+    """Return the counts of one rank's entries in each bin, or the sums of their weights.
+
+    Args:
+        x: this rank's entries.
+        edges: the edges of the bins.
+        weights: nothing, or one array in the shape of ``x``.
+        uniform: the first and the last edge of equal bins; None: the bins are those of ``edges``.
+
+    Raises:
+        RuleError: If ``uniform`` is None and the edges descend somewhere.
+    """
+    if uniform is None and (edges[:-1] > edges[1:]).any():
+        raise RuleError(f"histogram: the edges of bins must ascend, got {edges.tolist()}")
+    bins = edges if uniform is None else len(edges) - 1
+    return np.histogram(x, bins, uniform, weights=weights[0] if weights else None)[0]
+
+
 _bins_op = Op(
     "histogram",
     _bins_rule,
-    lambda x, edges, *weights, uniform: np.histogram(
-        x, edges if uniform is None else len(edges) - 1, uniform, weights=weights[0] if weights else None
-    )[0],
+    _count_in_bins,
     dtype=lambda _x, _edges, *weights, uniform: weights[0] if weights else np.dtype(np.int64),
 )
 
@@ -346,22 +382,25 @@ def histogram(
 ) -> tuple[Tensor, Tensor]:
     """Count the entries in bins; return the counts and the edges of the bins.
 
-    Each rank counts its own entries; the counts are partial.
+    Each rank counts its own entries; the counts are partial. A bin has its lower edge and not its upper edge; the last
+    bin has both. Entries outside of all bins are not counted. There is no gradient.
 
     Args:
         x: the tensor.
         bins: the number of equal bins, or their edges in ascending order.
         range: lower edge of the first bin and upper edge of the last one. None: the smallest and the largest entry,
-            which takes two small reductions. Equal limits are moved apart by 0.5 each.
-        density: divide counts by the number of entries and by the widths of the bins.
+            which takes two small reductions. Equal limits are moved apart by 0.5 each. Ignored if ``bins`` are edges.
+        density: divide counts by the number of counted entries and by the widths of the bins.
         weights: number added per entry instead of 1, in the shape of ``x``.
 
     Returns:
         The counts ``[bins]``, partial over the axes that split ``x``, and the edges ``[bins + 1]``. The counts are
-        int64, or of the type of the weights; with ``density`` they are float64.
+        int64, or of the type of the weights; with ``density`` they are float64 and not partial. Computed edges have
+        the type of ``x``, float64 for integers.
 
     Raises:
-        RuleError: If there are no bins, edges do not ascend, or ``x`` is complex.
+        RuleError: If ``bins`` is below 1, edges or ``range`` do not ascend, ``range`` is not finite, ``weights`` has
+            another shape, or ``x`` is complex.
         WorldError: If ``range`` is None in a world without values.
 
     >>> from spmdsim import Mesh, Tensor, ops
@@ -375,7 +414,8 @@ def histogram(
     operands = [operand for operand in (x.detach(), weights) if operand is not None]
     if weights is not None and weights.shape != x.shape:
         raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
-    if isinstance(bins, int):
+    if isinstance(bins, (int, np.integer)):
+        bins = int(bins)
         low, high = _choose_range(operands[0], bins, range)
         array = np.linspace(low, high, bins + 1)
         edges = as_operand(array.astype(x.dtype) if x.dtype.kind == "f" else array, x)
@@ -392,7 +432,9 @@ def histogram(
 
 
 def _choose_range(x: Tensor, bins: int, limits: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the lower edge of the first bin and the upper edge of the last one.
+    """Return the lower edge of the first bin and the upper edge of the last one, as floats.
+
+    If ``limits`` is None, all ranks must call it: two small reductions find the smallest and the largest entry.
 
     Args:
         x: the entries.
@@ -401,7 +443,7 @@ def _choose_range(x: Tensor, bins: int, limits: tuple[float, float] | None) -> t
             limits are moved apart by 0.5 each.
 
     Raises:
-        RuleError: If there is no bin, or the limits are not finite or descend.
+        RuleError: If there is no bin, or the limits (or entries that give them) are not finite or descend.
         WorldError: If ``limits`` is None in a world without data.
     """
     if bins < 1:
