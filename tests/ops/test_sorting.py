@@ -103,7 +103,7 @@ def test_cuts_are_exact_in_the_rounds_that_sizes_say(seed):
     for _ in range(rounds):
         within = min(within, 3 * -(-within // samples) + 3 * ranks)
     before = [total * k // ranks for k in range(ranks)]
-    running = [find_cuts(p, sizes, k, before[k], samples, rounds) for k, p in enumerate(pieces)]
+    running = [find_cuts(p, sizes, before[k], samples, rounds) for k, p in enumerate(pieces)]
     requests = [next(one) for one in running]
     for _ in range(2 * rounds):
         requests = [one.send(np.stack([g[k] for g in requests])) for k, one in enumerate(running)]

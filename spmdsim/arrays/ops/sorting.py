@@ -67,7 +67,9 @@ class Sampling(NamedTuple):
 def choose_sampling(size: int, ranks: int, itemsize: int) -> Sampling:
     """Return the numbers of samples and rounds with which a rank receives the fewest bytes.
 
-    Tried are 8, 16, … 1024 samples and up to 39 rounds. A round costs ``ROUND`` bytes besides its samples.
+    Tried are 8, 16, … 1024 samples and up to 39 rounds. Counted are the samples of all rounds, ``ROUND`` bytes per
+    round, and the elements that remain inside the brackets. Of equal choices the first counts: few samples, then few
+    rounds. Results are cached.
 
     Args:
         size: length of the dimension.
@@ -83,12 +85,11 @@ def choose_sampling(size: int, ranks: int, itemsize: int) -> Sampling:
         for rounds in range(40):
             samplings.append(Sampling(samples, rounds, within))
             within = min(within, 3 * -(-within // samples) + 3 * ranks)
-    return min(
-        samplings,
-        key=lambda candidate: (
-            candidate.rounds * (ranks * candidate.samples * itemsize + ROUND) + candidate.within * itemsize
-        ),
-    )
+
+    def count_received_bytes(sampling: Sampling) -> int:
+        return sampling.rounds * (ranks * sampling.samples * itemsize + ROUND) + sampling.within * itemsize
+
+    return min(samplings, key=count_received_bytes)
 
 
 def to_comparable(values: Array) -> Array:
@@ -117,13 +118,14 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
     """Return narrower brackets of all ranks for one border between two blocks of the result.
 
     A bracket is a range of positions in a rank's sorted row that contains the rank's cut, where the border falls into
-    the row. See the top of this file.
+    the row. The samples were taken at the positions of :func:`sample_positions`; those beyond a bracket's end are
+    ignored. See the top of this file.
 
     Args:
         values: samples of all ranks, ``[b, p, s]``: rows, ranks, samples.
         low: lower ends of the brackets, ``[b, p]``.
         high: upper ends of the brackets, ``[b, p]``.
-        before: number of elements before the border.
+        before: number of elements before the border, over all ranks.
 
     Returns:
         The new lower and upper ends, ``[b, p]`` each.
@@ -131,6 +133,7 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
     count, ranks, samples = values.shape
     at, exists = sample_positions(low, high, samples)
     flat = (count, ranks * samples)
+    # Sort the samples of all ranks by value, and move those that do not exist behind the others.
     order = np.argsort(to_comparable(values).reshape(flat), axis=-1, kind="stable")
     missing = np.take_along_axis(~exists.reshape(flat), order, -1)
     order = np.take_along_axis(order, np.argsort(missing, axis=-1, kind="stable"), -1)
@@ -141,6 +144,7 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
     ahead = np.where(is_own, at, high.T[..., None])
     ahead = np.minimum.accumulate(ahead[..., ::-1], axis=-1)[..., ::-1]
     most = np.concatenate([ahead[..., 1:], high.T[..., None]], axis=-1)
+    # Number of samples that are before the border for sure, and of those that may be before it.
     inside = ((most.sum(0) <= before) & exists).sum(-1)
     outside = ((least.sum(0) <= before) & exists).sum(-1)
     least = np.concatenate([low.T[..., None], least], axis=-1)
@@ -151,22 +155,25 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
 
 
 def find_cuts(
-    pieces: Array, sizes: Array, me: int, before: int, samples: int, rounds: int
+    pieces: Array, sizes: Array, before: int, samples: int, rounds: int
 ) -> Generator[Any, Any, Array]:
-    """Return the positions where this rank cuts its sorted rows, ``[p, b]``: one cut per border and row.
+    """Return the positions where this rank cuts its sorted rows, ``[p, b]``.
+
+    They have one cut per border and row. The cut of border k is where the entries of the result's block k begin in
+    this rank's row. The generator yields the blocks to be exchanged, and gets those received.
 
     Args:
         pieces: this rank's sorted rows, ``[b, n]``.
         sizes: number of entries per row on each rank.
-        me: this rank's number in the group; it decides about the border after ``before`` elements.
-        before: number of elements in the result blocks of preceding ranks.
+        before: number of elements in the result blocks of preceding ranks; this rank decides about the border behind
+            them.
         samples: samples per border and round.
         rounds: number of rounds.
 
     Yields:
         In each round samples for each rank, ``[p, s, b]``, and then for each the bracket of its cut, ``[p, 2, b]``.
-            Then the elements inside the brackets as :class:`Parts`, and finally the cuts, ``[p, b]``. The caller
-            sends back the arrays received from each rank.
+        Then the elements inside the brackets as :class:`Parts`, and finally the cuts, ``[p, b]``. The caller sends
+        back the arrays received from each rank.
     """
     count, ranks = len(pieces), len(sizes)
     low, high = np.zeros((ranks, count), np.int64), np.full((ranks, count), pieces.shape[1], np.int64)
@@ -201,8 +208,10 @@ def concatenate_ranges(rows: Array, starts: Array, stops: Array) -> Array:
 def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
     """Return how many of the first elements of all ranks, in sorted order, are on each rank.
 
+    Equal elements are ordered by rank, then by position; nan are last.
+
     Args:
-        parts: elements of each rank, row after row.
+        parts: elements of each rank, row after row; those of a row are sorted.
         lengths: number of these elements per row and rank, ``[b, p]``.
         first: number of first elements to count in each row, ``[b]``.
 
@@ -226,8 +235,9 @@ VALUES, INDICES = "values", "indices"
 def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
     """List the steps of a sort with their element types; () if the dimension is not split.
 
-    Each step is one collective. They exchange, in order: samples and brackets of each round, remaining elements, cuts,
-    counts, and the entries themselves, by one step per result.
+    Each step is one collective among the ranks that split the dimension. They exchange, in order: samples and brackets
+    of each round, remaining elements, cuts, counts, and the entries themselves: values, and indices if they are
+    wanted.
 
     Args:
         bound: the rule with its sizes; not used, but part of the interface of `SteppedOp.steps`.
@@ -263,17 +273,20 @@ def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any],
 def _sort_block(
     context: Context, x: Array, dim: int, descending: bool, give: tuple[str, ...]
 ) -> Generator[Any, Any, Any]:
-    """Sort this rank's block, and exchange entries if the dimension is split.
+    """Return this rank's block of the sorted dimension; exchange entries if it is split.
+
+    Equal entries keep their order, also if descending. If the dimension is split, the generator yields what
+    :func:`_list_exchanges` lists; the caller sends back what this rank receives.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         x: this rank's block.
         dim: the dimension.
         descending: the largest entries come first.
-        give: the results: VALUES, INDICES or both.
+        give: the results: VALUES, INDICES or both, in this order.
 
     Returns:
-        One array, or a tuple of two, in the order of ``give``.
+        One array, or a tuple of two, in the order of ``give``. Indices are positions in the whole dimension.
     """
     rows, start = to_rows(x, dim), context.bounds(ALONG)[0]
     if descending:  # reverse, sort, and reverse again, so that equal entries keep their order
@@ -297,6 +310,8 @@ def _sort_block(
 def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
     """Return sorted rows and the positions from which their entries came.
 
+    Equal entries keep their order; nan are last. ``rows`` is not changed.
+
     Args:
         rows: ``[b, n]``.
         numbered: False to return None instead of the positions.
@@ -316,6 +331,9 @@ def _exchange_entries(
 ) -> Generator[Any, Any, tuple[Array, Array | None]]:
     """Return this rank's block of the sorted rows of all ranks, and its global indices or None.
 
+    The generator yields what :func:`_list_exchanges` lists, in its order; the caller sends back what this rank
+    receives.
+
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         rows: this rank's sorted rows, ``[b, n]``.
@@ -333,7 +351,7 @@ def _exchange_entries(
     layout, shape = context.bound.input_layouts(context.strategy)[0], context.bound.shapes[0]
     meta_rest = [n for d, n in enumerate(layout.local_shape(shape, context.rank)) if d != dim]
     samples, rounds, _ = choose_sampling(size, len(members), rows.itemsize)
-    selection = find_cuts(rows, sizes, me, int(sizes[:me].sum()), samples, rounds)
+    selection = find_cuts(rows, sizes, int(sizes[:me].sum()), samples, rounds)
 
     def as_operand(array: Array, inner: int) -> Array:
         """Reshape arrays for all ranks to the operand of an all-to-all."""
@@ -360,15 +378,31 @@ def _exchange_entries(
             parts = [concatenate_ranges(entries, a, b) for a, b in zip(starts, ends)]
             landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
             blocks.append(_concatenate_rows(landed[turn], counts).reshape(rows.shape))
-    if len(blocks) == 1 and to_comparable(blocks[0]) is blocks[0]:
-        blocks[0].sort(axis=-1, kind="stable")  # merges the sorted runs of the ranks
-        return blocks[0], None
-    rows, again = _sort_rows(blocks[0], order is not None)
-    return rows, None if again is None or len(blocks) == 1 else np.take_along_axis(blocks[1], again, -1)
+    return _merge_rows(blocks[0], blocks[1] if len(blocks) > 1 else None)
+
+
+def _merge_rows(rows: Array, indices: Array | None) -> tuple[Array, Array | None]:
+    """Return the received rows sorted, and the indices of their entries in this order.
+
+    ``rows`` may be sorted in place. Equal entries keep their order.
+
+    Args:
+        rows: ``[b, n]``, in each row the sorted entries of one rank after those of another.
+        indices: the global index of each entry; None: the second result is None.
+    """
+    if indices is None and to_comparable(rows) is rows:
+        rows.sort(axis=-1, kind="stable")  # merges the sorted runs of the ranks
+        return rows, None
+    ordered, positions = _sort_rows(rows, indices is not None)
+    if indices is None or positions is None:
+        return ordered, None
+    return ordered, np.take_along_axis(indices, positions, -1)
 
 
 def _concatenate_rows(landed: Arrays, counts: Array) -> Array:
-    """Concatenate the entries received from all ranks row by row.
+    """Concatenate the entries received from all ranks row by row, into one flat array.
+
+    Row 0 has the entries of rank 0, then those of rank 1, and so on; row 1 follows.
 
     Args:
         landed: entries received from each rank, row after row.
@@ -409,14 +443,20 @@ def _sort_along(
     """Sort along a dimension in the layout that moves fewer bytes; return in that of ``x``.
 
     A partial ``x`` is reduced first, and the results have its layout without pending reductions. Equal entries keep
-    their order, also if descending.
+    their order, also if descending; nan counts as larger than all other values.
 
     Args:
         name: the function that the user called, for error messages.
         x: the tensor.
-        dim: the dimension.
+        dim: the dimension; negative ones count from the end.
         descending: True to sort the largest entries first.
         give: the results in their order: VALUES, INDICES or both.
+
+    Returns:
+        One tensor per entry of ``give``: the sorted values; the int64 positions from which they came.
+
+    Raises:
+        OutOfRange: If ``dim`` is out of range.
     """
     at = normalise_along_dim(name, x, dim)
     x = x.to(x.layout.reduced)
@@ -430,9 +470,13 @@ def _sort_along(
 def _choose_layout(x: Tensor, dim: int) -> Layout:
     """Return the layout in which to sort: that of ``x``, or one that does not split ``dim``.
 
-    The axes of ``dim`` go to the other dimension with the longest blocks, if these have an element for each new block,
-    and if the samples of a sort of the split dimension need more elements than a block of ``dim`` has. Else the layout
-    stays, as it does for a tensor without elements.
+    The axes of ``dim`` go to the other dimension with the longest blocks, if both hold:
+
+    - these blocks have an element for each new block;
+    - the samples of a sort of the split dimension, with the elements that remain, are more elements than a block of
+      ``dim`` has.
+
+    Else the layout stays, as it does for a tensor without elements, or if ``dim`` is not split.
 
     Args:
         x: the tensor; it must not be partial.
