@@ -141,9 +141,12 @@ def check_ordered(dtype: np.dtype, what: str) -> np.dtype:
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Convert ``values`` (a number, nested lists, an array) to an array, as numpy does.
+    """Convert a value to an array, as numpy does.
 
     An array is returned itself, without a copy. The element type is numpy's choice and is not checked.
+
+    Args:
+        values: a number, nested lists or tuples, or an array.
 
     Raises:
         InputError: If lists of one level differ in length. Other errors of numpy pass.

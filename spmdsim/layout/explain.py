@@ -122,7 +122,11 @@ class Derivation:
         return tuple(self._row(rank) for rank in self.ranks)
 
     def _row(self, rank: int) -> RankDerivation:
-        """Return one row of the derivation: coordinate, digits, terms and replicas of ``rank``."""
+        """Return one row of the derivation: coordinate, digits, terms and replicas of ``rank``.
+
+        Digits are the rank's coordinates on the columns that the tensor map uses, in its order. Replicas include the
+        rank.
+        """
         mesh = self.layout.mesh
         number = mesh.coords(rank)
         digit = dict(zip(mesh.axes, number))

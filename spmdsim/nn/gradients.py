@@ -254,6 +254,9 @@ class Bucket:
     def _split_result(self, after: list[Any]) -> dict[Hashable, Tensor]:
         """Cut the collective's result into shards of the new layouts; return the tensors by name.
 
+        Each tensor keeps its dtype and provenance number. In a world without data the shards have no elements in
+        memory.
+
         Args:
             after: one flat array per owned rank, as the last step returned it.
         """
@@ -423,10 +426,10 @@ def _find_gradient_layout(leaf: Tensor) -> Layout:
 
 
 def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """Raise LayoutError if a gradient has another shape than its parameter.
+    """Raise LayoutError for the first parameter whose gradient has another shape than its value.
 
     Args:
-        trained: the parameters.
+        trained: the parameters, for the message.
         values: the tensor of each parameter.
         gradients: the gradient of each parameter.
     """

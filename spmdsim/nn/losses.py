@@ -413,8 +413,8 @@ def cross_entropy(
 
     Raises:
         InputError: If the number of weights is not that of classes, the number of labels not that of rows, or
-            ``label_smoothing`` is outside of 0 to 1, an operand is complex, the reduction is unknown, or a label is out of
-            range.
+            ``label_smoothing`` is outside of 0 to 1, an operand is complex, the reduction is unknown, or a label is
+            out of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))

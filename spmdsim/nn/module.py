@@ -191,7 +191,8 @@ class Parameter(Pictured):
     def tensor(self) -> Tensor | None:
         """The tensor; None before `materialise`.
 
-        If `assign_later` was called, reading the property waits for the new values and assigns them.
+        If `assign_later` was called, reading the property waits for the new values and assigns them. A compiled
+        function that is recorded does not record this assignment.
         """
         coming = self._coming
         if coming is not None:

@@ -61,7 +61,11 @@ def sharded_over(axis: str) -> StateLayout:
     """
 
     def layout(parameter: Parameter) -> Layout:
-        """Return the layout of the state of a parameter."""
+        """Return the layout of the state of a parameter.
+
+        The axis is added to the first dimension that it divides evenly, as the minor split. Without such a dimension,
+        or if the axis splits the parameter already, it is the parameter's layout.
+        """
         value_layout = parameter.layout
         mesh = value_layout.mesh
         axis_size = mesh.axis_size(axis)

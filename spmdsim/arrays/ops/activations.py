@@ -39,7 +39,11 @@ __all__ = [
 
 
 def stable_sigmoid(x: Array) -> Array:
-    """Compute ``1 / (1 + exp(-x))`` without overflow."""
+    """Compute ``1 / (1 + exp(-x))`` of every element without overflow.
+
+    ``x`` is floating or complex; for complex numbers the sign of the real part decides which of two equal formulas is
+    used.
+    """
     is_positive = (x.real if x.dtype.kind == "c" else x) >= 0
     power = np.exp(np.where(is_positive, -x, x))
     unit = np.asarray(1, power.dtype)
@@ -104,7 +108,10 @@ _SLOPE = 2 / math.sqrt(math.pi)
 def _compute_series(dtype: np.dtype) -> Array:
     """Return the error function's Taylor coefficients ``[term, point]``, constants first.
 
-    The points are the multiples of 1 / 16 from 0 to 6.
+    The points are the 97 multiples of 1 / 16 from 0 to 6. There are 11 terms. Results are cached.
+
+    Args:
+        dtype: float32 or float64, the type of the result.
     """
     points = np.arange(_DENSITY * _END + 1) / _DENSITY
     bell = _SLOPE * np.exp(-points * points)
@@ -117,7 +124,11 @@ def _compute_series(dtype: np.dtype) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    """Compute the error function by its Taylor series around the nearest point; integers become floats."""
+    """Compute the error function of an array ``x``, by Taylor series around the nearest points.
+
+    The points are multiples of 1 / 16. Above 6 the result is that at 6, which is 1 in float64; nan stays nan. Floats
+    keep their type; 16-bit floats are computed in float32. Integers become floats of the type that ``exp`` returns.
+    """
     kind = x.dtype if x.dtype.kind in "fV" else fraction_type(x.dtype)
     rows = _compute_series(np.result_type(kind, np.float32))
     size = np.minimum(np.abs(x).astype(rows.dtype, copy=False), _END)  # nan stays nan
@@ -200,8 +211,12 @@ def _make_form(function: Callable[..., Any], slope: Callable[..., Any], real: bo
 
     Args:
         function: computes the form from floats; the local function converts integers to floats first.
-        slope: computes its derivative.
+        slope: computes its derivative from floats.
         real: True to refuse complex elements.
+
+    Returns:
+        ``(function of one array, slope, function from the operand's type to the result type)``. The last one raises
+        RuleError for a type that is refused.
     """
 
     def local(x: Array) -> Any:
@@ -233,6 +248,8 @@ _gelu_op = Op(
 def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
     """Apply the Gaussian error linear unit to every element; integers become floats.
 
+    A partial operand is reduced first.
+
     Args:
         x: the tensor.
         approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``. ``"none"``
@@ -245,6 +262,7 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
 
     Raises:
         InputError: If ``approximate`` is none of these.
+        RuleError: If ``x`` is complex, except for "tanh".
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -260,13 +278,17 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
 
 
 def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> Rule:
-    """Return the rule of ``x`` with one parameter per entry of a dimension, or one for all entries.
+    """Return the rule of ``x`` with one parameter per entry of a dimension, or one for all.
+
+    With shapes (8, 3, 5), (3,) and dimension 1 it is "d0 d1 d2, d1 -> d0 d1 d2". A parameter of shape (1,) for a
+    larger dimension is not split.
 
     Args:
         x: the shape of the tensor.
-        channel: the shape of the parameters.
-        dim: the dimension.
-        linear: as in :meth:`Rule.parse`.
+        channel: the shape of the parameters: one entry per entry of the dimension, or ``(1,)``. Checked when sizes are
+            bound to the rule.
+        dim: the dimension, not negative.
+        linear: the operands in which the function is linear, as in :meth:`Rule.parse`.
 
     Raises:
         OutOfRange: If ``x`` has no such dimension.
@@ -329,7 +351,17 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
 
 
 def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any]:
-    """Return the gradients by the elements and by the slopes."""
+    """Return the gradients by the elements and by the slopes, of one rank's blocks.
+
+    Where an element is negative or 0, its gradient is ``dy`` times the slope. The gradient of a slope is summed over
+    all dims but ``dim``.
+
+    Args:
+        dy: the gradient of the result.
+        operands: the elements, and the slopes ``[n]`` or ``[1]``.
+        _y: the result; not used.
+        dim: the dimension that has one slope per entry.
+    """
     x, slope = operands
     negative = x <= 0
     return (

@@ -35,13 +35,13 @@ __all__ = ["take_along_axis"]
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
     """Return the exchanges of `_put_forward` with their types; () if the dim is not split.
 
-    They serve, in order: counts, positions, values.
+    They serve, in order: counts, positions, values. All are all-to-all exchanges among the ranks that split the dim.
 
     Args:
-        bound: the rule with its sizes.
+        bound: not used: the interface has it.
         strategy: the axes that split the dimensions.
         inputs: the `Meta` (layout, shape, dtype) of the operands.
-        dim: the dimension.
+        dim: not used: the interface has it.
     """
     axes = find_split_axes(strategy)
     if not axes:
@@ -53,10 +53,10 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 
 
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
-    """Return this rank's block of the result of `put_along`.
+    """Return this rank's block of the result of `put_along`, in the shape of its block ``x``.
 
-    If the dim is split, the generator yields counts, positions and values for the owners of the positions. The caller
-    sends back those that this rank receives.
+    If the dim is not split, the generator returns at once. Otherwise it yields three times: counts, positions and
+    values for each owner of positions. The caller sends back those that this rank receives.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -114,18 +114,23 @@ def format_terms(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
 def find_owned_entries(
     context: Context, ids: Array, dim: int, factor: str = "v", what: str = ""
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Return a mask of the ids whose entries this rank owns, and the local indices of these entries.
+    """Return a mask of the ids whose entries this rank owns, and the entries' local indices.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
-        ids: positions along ``dim`` in the whole tensor.
+        ids: positions along ``dim`` in the whole tensor, from 0; in the other dims it has the sizes of this rank's
+            block.
         dim: the dimension.
-        factor: the factor of ``dim`` in the operator's rule.
-        what: the entries' description in the error message of an id that is out of range.
+        factor: the name of ``dim`` in the operator's rule.
+        what: the entries' description in the error message of an id that is out of range; "": "entries of dim
+            ``dim``".
 
     Returns:
-        A boolean array of the shape of ``ids``, and one index array per dim that select the owned entries from this
-            rank's block.
+        A boolean array of the shape of ``ids``. One index array per dim; together they select the owned entries from
+        this rank's block, in the order of the True elements.
+
+    Raises:
+        InputError: If an id is out of range of the whole dimension.
     """
     check_ids(ids, context.size(factor), description=what or f"entries of dim {dim}")
     start, stop = context.bounds(factor)
@@ -138,13 +143,16 @@ def find_owned_entries(
 def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
 
-    Raises InputError if an id is out of range.
+    If the block has the whole dimension, it returns all entries. The result has the shape of ``ids``.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
-        ids: positions along ``dim`` in the whole tensor.
+        ids: positions along ``dim`` in the whole tensor, from 0.
         dim: the dimension.
+
+    Raises:
+        InputError: If an id is out of range.
     """
     if x.shape[dim] == context.size("v"):
         return np.take_along_axis(
@@ -157,7 +165,17 @@ def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
 
 
 def _take_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
-    """Return the gradient by the tensor, and None for the ids."""
+    """Return the gradient by this rank's block, and None for the ids.
+
+    An entry that is looked up several times gets the sum of its gradients; one that is never looked up gets 0.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of the result, in the shape of the ids.
+        operands: this rank's block and the ids.
+        _result: the result; not used.
+        dim: the dimension.
+    """
     x, ids = operands
     gradient = np.zeros_like(x, order="C")
     is_owned, indices = find_owned_entries(context, ids, dim)
@@ -211,6 +229,8 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
 def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
     """Return tensor and ids with equal sizes except along dim ``at``, and ids that count from 0.
 
+    Ids of unsigned types are returned as they are. Whether ids are in range is not checked here.
+
     Args:
         name: the function that the user called, for error messages.
         x: the tensor.
@@ -247,9 +267,16 @@ def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim:
 def _replace_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, dim: int
 ) -> tuple[Array, None, Array]:
-    """Return the gradients by tensor, ids (None) and values.
+    """Return the gradients by tensor, ids (None) and values, of one rank's block.
 
     Replaced elements have gradient 0. A value that a later value replaced at the same position has gradient 0, too.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of the result, in the shape of this rank's block.
+        operands: the tensor (not read), the ids from 0, and the values (not read).
+        _result: the result; not used.
+        dim: the dimension.
     """
     is_owned, indices = find_owned_entries(context, operands[1], dim)
     x_gradient, values_gradient = dy.copy(), np.zeros(operands[1].shape, dy.dtype)
@@ -278,13 +305,23 @@ _replace_op = Op(
 def put_along_axis(x: Tensor, ids: Operand, values: Operand, dim: int) -> Tensor:
     """Return the tensor with ``values`` at the positions ``ids`` along a dimension.
 
-    Each rank changes its own block. If ``ids`` repeats a position, the last value counts.
+    Each rank changes its own block; ids and values are gathered along ``dim``. If ``ids`` repeats a position, the last
+    value counts.
 
     Args:
         x: the tensor.
-        ids: integers that broadcast with ``x`` except along ``dim``; negative ones count from the end.
-        values: broadcast to the shape of ``ids``, and converted to the type of ``x``.
+        ids: integers with as many dims as ``x``, which broadcast with it except along ``dim``; negative ones count
+            from the end.
+        values: broadcast to the shape of ``ids``, and converted to the type of ``x`` whatever their type.
         dim: the dimension; negative numbers count from the end.
+
+    Returns:
+        A new tensor in the type of ``x``; ``x`` does not change. It has the shape of ``x``, broadcast with the ids
+        except along ``dim``.
+
+    Raises:
+        RuleError: If the numbers of dims differ, shapes do not broadcast, or ``dim`` is out of range.
+        InputError: If an id is out of range.
     """
     at = normalise_along_dim("put_along_axis", x, dim)
     x, numbers = _broadcast_operands("put_along_axis", x, as_operand(ids, x), at)

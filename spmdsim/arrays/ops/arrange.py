@@ -64,13 +64,13 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
 
     Args:
         x: the tensor.
-        axis: one dimension or several; None: all of size 1.
+        axis: one dimension or several; negative ones count from the end; None: all of size 1.
 
     Returns:
         A tensor with the elements of ``x``; the other dimensions keep their layout.
 
     Raises:
-        RuleError: If a dimension of ``axis`` does not have size 1, or is out of range.
+        RuleError: If a dimension of ``axis`` does not have size 1, is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -93,7 +93,8 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     Args:
         x: the tensor.
         source: the dimension or dimensions to move; negative ones count from the end.
-        destination: their positions in the result; as many as in ``source``.
+        destination: their positions in the result, one per dimension of ``source``, in this order; negative ones count
+            from the end.
 
     Returns:
         A tensor with the elements of ``x``; every dimension keeps the axes that split it.
@@ -168,13 +169,15 @@ def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
     """Broadcast tensors to their common shape.
 
     Args:
-        *tensors: tensors, arrays or numbers; at least one is a tensor.
+        *tensors: tensors, arrays or numbers; at least one is a tensor. Arrays must be equal on all ranks.
 
     Returns:
-        One tensor of the common shape per operand, in the order of the operands.
+        A list with one tensor of the common shape per operand, in the order of the operands. Each keeps its element
+        type and the axes that split its dims.
 
     Raises:
         RuleError: If the shapes do not broadcast.
+        UsageTypeError: If no operand is a tensor.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -197,7 +200,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
     Args:
         tensors: at least one tensor.
-        axis: position of the new dimension in the result.
+        axis: position of the new dimension in the result; negative ones count from the end of the result's dimensions.
 
     Returns:
         A tensor with one more dimension, in the type to which all tensors are promoted.
@@ -247,11 +250,11 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     Each one-dimensional tensor is repeated along the dimensions of the others.
 
     Args:
-        *tensors: coordinates along each dim.
-        indexing: ``"ij"``, or ``"xy"`` with the first two dims exchanged.
+        *tensors: coordinates ``[n]`` along each dim, of which there may be any number.
+        indexing: ``"ij"``: tensor ``i`` varies along dim ``i``; ``"xy"``: the first two dims are exchanged.
 
     Returns:
-        One tensor per coordinate, each with one dimension per coordinate; [] without coordinates.
+        A list with one tensor per coordinate, each with one dimension per coordinate; [] without coordinates.
 
     Raises:
         RuleError: If ``indexing`` is another word.
@@ -278,17 +281,23 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
 def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
     """Repeat each entry of a dimension several times.
 
+    Entries that are repeated equally often move only if their blocks' bounds change. Otherwise the entries are looked
+    up.
+
     Args:
         x: the tensor.
-        repeats: number of repetitions, one for all entries or one per entry. All ranks must read the values of a
-            tensor.
-        axis: the dimension; None: repeat all elements in row-major order, which gives one dimension.
+        repeats: number of repetitions, from 0 on: one for all entries or one per entry. If it is a tensor, all ranks
+            gather its values.
+        axis: the dimension; negative ones count from the end; None: repeat all elements in row-major order, which
+            gives one dimension.
 
     Returns:
-        A tensor in which each entry of the dimension is followed by its copies.
+        A tensor in which each entry of the dimension is followed by its copies; an entry with 0 repetitions is left
+        out. With one number per entry it may be partial.
 
     Raises:
-        RuleError: If a number is negative, or there is not one number per entry.
+        RuleError: If a number is negative or no integer, there is not one number per entry, or ``axis`` is out of
+            range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -315,7 +324,8 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
 
     Args:
         x: the tensor.
-        repetitions: number of copies: one for the last dimension, or one per dimension.
+        repetitions: number of copies, from 0 on: one number for the last dimension, or several for the last
+            dimensions. Missing ones are 1.
 
     Returns:
         A tensor whose sizes are those of ``x`` times the repetitions. It has more dimensions than ``x`` if there are
@@ -460,16 +470,16 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     """Compute sums of products over one dimension; the other dimensions broadcast.
 
-    Complex numbers of the first tensor are conjugated. The result is partial over the axes that split the dimension.
-    For bools it is True if any product is true.
+    Complex numbers of the first tensor are conjugated. The result has the type to which both are promoted, without a
+    wider type for the sum. For bools it is True if any product is true.
 
     Args:
         a: a tensor or array ``[..., n]``, with ``n`` at position ``axis``.
-        b: as ``a``.
-        axis: the summed dimension, counted in each operand separately.
+        b: as ``a``; one of both is a tensor.
+        axis: the summed dimension, counted in each operand separately; negative ones count from the end.
 
     Returns:
-        The broadcast of both operands without the summed dimension.
+        The broadcast of both operands without the summed dimension, partial over the axes that split it.
 
     Raises:
         RuleError: If the sizes of the dimension differ, others do not broadcast, or a dimension is out of range.

@@ -80,6 +80,9 @@ def _name_factors(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> 
 def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str, int]]:
     """Return the rule of a window read, and the sizes of the window's cut dims by name.
 
+    A dim is cut if the window does not cover all of it. For shape (6, 4), start (1, 0) and stop (3, 4) the rule is "c0
+    d1 -> w0 d1", and the sizes are {"w0": 2}. Cut dims of the window must not be split.
+
     Args:
         shape: the shape of the tensor.
         start: first index of the window per dim.
@@ -97,15 +100,17 @@ def _find_overlap(
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return the elements that this rank's block and a window share.
 
+    A dim that the window covers is a full slice in both. Without shared elements, the slices of a cut dim are empty.
+
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         start: first index of the window per dim.
         stop: index after the last one per dim.
         step: distance of two indices per dim; () for 1.
-        cut_name: first letter of the names of cut dims in the rule.
+        cut_name: first letter of the names of cut dims in the rule; the number of the dim follows.
 
     Returns:
-        Slices of the block, and slices of the window that select the same elements.
+        ``(slices of the block, slices of the window)``, one per dim each. Both select the same elements.
     """
     block_slices: list[slice] = []
     window_slices: list[slice] = []
@@ -125,7 +130,9 @@ def _find_overlap(
 
 
 def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
-    """Return this rank's addend of the window: its own elements, and zeros for those of other ranks.
+    """Return this rank's addend of the window: zeros for elements of other ranks.
+
+    It has the size of the window in cut dims, and of the block in the others.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -155,7 +162,7 @@ _read_op = Op("window", _read_rule, _read_window, _read_vjp, contextual=True, mo
 
 
 def _check_window(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
-    """Return the bounds of a window as tuples.
+    """Return the bounds of a window as tuples ``(start, stop)``, unchanged otherwise.
 
     Args:
         shape: the shape of the tensor.
@@ -163,7 +170,7 @@ def _check_window(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tu
         stop: index after the last one per dim.
 
     Raises:
-        RuleError: If there is not one bound per dim, or if a bound is out of range.
+        RuleError: If there is not one bound per dim, or not ``0 <= start <= stop <= size``.
     """
     if len(start) != len(shape) or len(stop) != len(shape):
         raise RuleError(
@@ -229,10 +236,13 @@ def _write_vjp(
 ) -> tuple[Array, Array]:
     """Return the gradients by the tensor, 0 inside the window, and by the value.
 
+    The gradient by the value is this rank's addend: 0 for elements of other ranks.
+
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         dy: the gradient of this rank's block of the result.
-        operands: this rank's block and the whole value.
+        operands: this rank's block, and the value, whole in cut dims.
+        _y: the result; not used.
         start: first index of the window per dim.
         stop: index after the last one per dim.
         step: distance of two indices per dim.
@@ -299,10 +309,13 @@ def slice_update(
 ) -> Tensor:
     """Return ``x`` with ``value`` in place of a window, in the promoted type of both.
 
+    Each rank writes the elements of its own block. A value whose cut dims are split stays split; only the elements
+    that a rank lacks are sent. A dim is cut if the window does not cover all of it.
+
     Args:
-        x: the tensor.
+        x: the tensor; it does not change.
         value: a tensor or array in exactly the shape of the window; it does not broadcast.
-        start: the first index of each dimension.
+        start: the first index of each dimension, not negative.
         stop: the index after the last one of each dimension, at most its size.
         step: distance of two indices of each dimension, at least 1; None: 1.
 
@@ -336,17 +349,22 @@ def slice_update(
 
 @operator()
 def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
-    """Return a tensor with ``value`` at an index; shape, element type and split dimensions of ``x`` stay.
+    """Return a tensor with ``value`` at an index.
+
+    Shape, element type and split dimensions are those of ``x``, which does not change.
 
     Args:
         x: the tensor.
         index: integers, slices, ``...``, None, masks, and arrays or tensors of integers, as in NumPy. All ranks must
             have equal arrays.
-        value: broadcasts to the shape of ``x[index]`` and is converted to the tensor's type. If an array names an
-            element several times, the last value counts.
+        value: broadcasts to the shape of ``x[index]`` and is converted to the tensor's type; leading dims of size 1
+            are dropped. If an array names an element several times, the last value counts.
 
     Raises:
-        RuleError: If a value does not fit, or an index is out of range.
+        RuleError: If a value does not broadcast, its type cannot be cast to that of ``x`` (float to integer, complex
+            to float), or the index has an entry of another kind.
+        OutOfRange: If an index is out of range, or a mask has other sizes.
+        InputError: If an index in a tensor is out of range.
     """
     new = as_operand(value, x)
     if new.dtype != x.dtype:
@@ -373,14 +391,17 @@ def change_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Te
     If arrays of the index name an element several times, all its values apply, one after the other.
 
     Args:
-        x: the tensor.
+        x: the tensor; it does not change.
         index: as in :func:`setitem`.
         value: broadcasts to the shape of ``x[index]``.
-        kind: "set", or the name of a function in :data:`FUNCTIONS`.
+        kind: the name of a function in :data:`FUNCTIONS`; for an index with arrays also "set".
         name: the call, for error messages.
 
     Raises:
         RuleError: If an index of arrays also inserts dims by None, or the value does not fit.
+        OutOfRange: If an index of integers or slices is out of range.
+        InputError: If an index of a tensor is out of range.
+        UsageTypeError: If ``kind`` has no gradient and an operand requires one.
     """
     entries = without_masks(index if isinstance(index, tuple) else (index,))
     entries = [np.asarray(entry)[()] if isinstance(entry, (list, np.ndarray)) else entry for entry in entries]
@@ -404,13 +425,19 @@ def _has_tensor(index: Any) -> bool:
 def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
     """Return the row-major number of each element's value; -1 where the mask is False.
 
+    All ranks must call it: it reads the number of True elements. For a mask [True, False, True] it is [0, -1, 1].
+
     Args:
         mask: a mask that broadcasts to ``x``.
         x: the tensor.
         value: one value per True element, ``[count]``.
 
+    Returns:
+        An int64 tensor in the shape of ``x``, split as ``x``.
+
     Raises:
         RuleError: If the number of values differs from the number of True elements.
+        WorldError: If the world has no data.
     """
     places = cast(broadcast_to(mask, x.shape), np.int64)
     count = int(sum_(places))
@@ -425,7 +452,8 @@ def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
 def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
     """Return ``x`` with a value at each element that arrays of an index name.
 
-    Each rank numbers the elements of its own block; the last of several values counts.
+    Each rank numbers the elements of its own block; the last of several values counts. Every process computes the
+    coordinates of all indexed elements.
 
     Args:
         x: the tensor.
@@ -433,7 +461,8 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
         value: one value for all elements, or a tensor that broadcasts to the shape of ``x[entries]``.
 
     Raises:
-        OutOfRange: If an index is out of range.
+        OutOfRange: If an index is out of range, or there are too many entries.
+        RuleError: If the value does not broadcast.
     """
     lines = np.ix_(*[np.arange(n) for n in x.shape]) if x.ndim else ()
     try:  # NumPy computes the coordinates of all indexed elements, dim by dim
@@ -465,9 +494,9 @@ def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
     """Return ``x`` with other values at the elements that have a number.
 
     Args:
-        x: the tensor.
+        x: the tensor; returned itself if there are no values.
         numbers: per element the row-major number of its value; negative: the element stays.
-        value: the values; a single one counts for all numbers.
+        value: the values, of any shape; a single one counts for all numbers.
     """
     is_set = greater_equal(numbers, 0)
     if value.size == 1:
@@ -480,11 +509,13 @@ def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
 def _get_mask(index: Any, x: Tensor) -> Tensor | None:
     """Return the mask if an index is one boolean array of the first dims, else None.
 
-    The mask is shaped to broadcast with ``x``.
-
     Args:
-        index: the index of an assignment.
+        index: the index of an assignment: an entry, or a tuple of entries. A bool, a list of bools and a bool tensor
+            are masks, too.
         x: the tensor.
+
+    Returns:
+        A bool tensor that broadcasts with ``x``: its other dims have size 1.
 
     Raises:
         OutOfRange: If the mask does not have the sizes of the first dims.
@@ -504,9 +535,13 @@ def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
     """Return ``x`` with ``value`` at an index of slices and integers.
 
     Args:
-        x: the tensor.
+        x: the tensor; it does not change.
         parts: one int or slice per dim; None inserts a dim of length 1.
         value: broadcasts to the shape of the selection. Leading dims of size 1 are dropped.
+
+    Raises:
+        RuleError: If the value does not broadcast, or a step is 0.
+        OutOfRange: If an int is out of range.
     """
     cut = find_cut_of_parts(x.shape, parts)
     window = [len(range(*bounds)) for bounds in zip(cut.start, cut.stop, cut.step)]

@@ -27,7 +27,17 @@ __all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entro
 
 
 def _compute_row_losses(logits: Array, labels: Array) -> Array:
-    """Return the cross entropy of each row; raise InputError for labels out of range."""
+    """Return the cross entropy of each row of one rank's logits, in the shape of the labels.
+
+    Without rows it returns an empty array.
+
+    Args:
+        logits: ``[..., c]``, all classes of this rank's rows.
+        labels: the number of the right class of each row.
+
+    Raises:
+        InputError: If a label is not in 0 to ``c - 1``.
+    """
     check_ids(labels, logits.shape[-1], description="classes")
     return (
         _compute_losses(logits, _label_indices(labels))[0]
@@ -37,14 +47,16 @@ def _compute_row_losses(logits: Array, labels: Array) -> Array:
 
 
 def _compute_losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
-    """Return the losses of rows, and arrays for their gradient.
+    """Return the cross entropies of rows, and arrays for their gradient.
+
+    The largest logit of each row is subtracted first, so that ``exp`` does not overflow.
 
     Args:
         logits: ``[..., c]``.
-        at: the indices of the labelled elements.
+        at: the indices of the labelled elements, one array per dim.
 
     Returns:
-        The losses, and a tuple of exponentials, their sums and ``at``.
+        The losses ``[...]``; and a tuple of exponentials ``[..., c]``, their sums ``[..., 1]`` and ``at``.
     """
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
     picked = shifted[at]
@@ -89,7 +101,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
 
     Args:
-        logits: ``[..., c]``, one score per class.
+        logits: ``[..., c]``, one score per class; integers become floats.
         labels: integers ``[...]`` from 0 to ``c - 1``.
         reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for one loss per label.
 
@@ -98,7 +110,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
         labels.
 
     Raises:
-        RuleError: If ``reduction`` is unknown.
+        RuleError: If ``reduction`` is unknown, the shapes do not fit, or ``logits`` is complex.
         InputError: If a label is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
@@ -129,7 +141,15 @@ def _compute_dense_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, Array]:
-    """Return the gradients by logits and labels, from the gradient of the losses alone."""
+    """Return the gradients by logits and labels, from the gradient of the losses alone.
+
+    The gradient of the operator's second result is ignored.
+
+    Args:
+        dys: the gradients of losses and of the second result; None: it has none.
+        operands: logits and labels ``[..., c]``.
+        _results: the results; not used.
+    """
     logits, labels = operands
     logs = row_log_softmax(logits, -1)
     mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
@@ -181,7 +201,15 @@ def _compute_sparse_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
-    """Return the gradient by the logits, from the gradient of the losses alone, and None for the labels."""
+    """Return the gradient by the logits, from that of the losses alone, and None for the labels.
+
+    The gradient of the probabilities is ignored. Without gradient of the losses the result is 0.
+
+    Args:
+        dys: the gradients of probabilities and losses; None: it has none.
+        operands: logits ``[..., c]`` and labels ``[...]``.
+        _results: the results; not used.
+    """
     logits, labels = operands
     dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
     gradient = np.exp(row_log_softmax(logits, -1))

@@ -27,7 +27,9 @@ def _transpose_if(array: Array, transposed: bool) -> Array:
 def _multiply_matrices(a: Array, b: Array) -> Array:
     """Return ``a @ b`` in C order; write a large result into a reused buffer.
 
-    A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
+    A reused buffer spares the page faults of a fresh one, which cost up to the product's own time. A fresh array is
+    used for results of less than ``SMALLEST`` bytes, for vectors, and for operands of different types. Leading dims
+    broadcast.
     """
     few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
     if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
@@ -39,7 +41,9 @@ def _multiply_matrices(a: Array, b: Array) -> Array:
 
 
 def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: bool = False) -> Rule:
-    """Return the rule of a matrix product: rows ``m``, contraction ``k``, columns ``n``, batch.
+    """Return the rule of a matrix product: rows m, contraction k, columns n, batch "...".
+
+    Two matrices have "... m k, ... k n -> ... m n". An operand of one dim is ``k``. Sizes are not compared here.
 
     Args:
         a: the shape of the first operand.
@@ -73,6 +77,7 @@ def _matmul_vjp(
     """Return functions that compute the gradients of a matrix product by its operands.
 
     A vector counts as a matrix with one row or one column. Gradients are summed over batch dims that broadcast.
+    Complex operands are conjugated. All arrays are one rank's blocks; a function runs only if its gradient is needed.
 
     Args:
         dy: the gradient of the product.
@@ -116,20 +121,22 @@ _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
 def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Compute the matrix product over the last two dimensions, ``[..., m, n]``.
 
-    Leading dimensions broadcast as in NumPy. If the contraction ``k`` is split, the result is partial over the axes
-    of ``k``.
+    Leading dimensions broadcast as in NumPy. If the contraction ``k`` is split, the result is partial over the axes of
+    ``k``.
 
     Args:
-        a: ``[..., m, k]`` (``[..., k, m]`` with ``transpose_a``), or ``[k]``.
+        a: ``[..., m, k]`` (``[..., k, m]`` with ``transpose_a``), or ``[k]``. A tensor or an array; one of both
+            operands is a tensor.
         b: ``[..., k, n]`` (``[..., n, k]`` with ``transpose_b``), or ``[k]``.
-        transpose_a: swap the last two dims of ``a``.
-        transpose_b: swap the last two dims of ``b``.
+        transpose_a: swap the last two dims of ``a``; a vector stays as it is.
+        transpose_b: swap the last two dims of ``b``; a vector stays as it is.
 
     Returns:
-        ``[..., m, n]``, without ``m`` or ``n`` for an operand ``[k]``; partial over the axes that split ``k``.
+        ``[..., m, n]``, without ``m`` or ``n`` for an operand ``[k]``, in the promoted type of both.
 
     Raises:
-        RuleError: If the sizes of ``k`` or of the batch dimensions differ.
+        RuleError: If the sizes of ``k`` or of the batch dimensions differ, or an operand has no dimension.
+        UsageTypeError: If no operand is a tensor.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

@@ -33,6 +33,8 @@ __all__ = ["cast"]
 def unbroadcast(gradient: Array, shape: Shape) -> Array:
     """Return a gradient summed over the dimensions that broadcasting added or stretched.
 
+    A gradient that has this shape already is returned itself.
+
     Args:
         gradient: the gradient of a broadcast result.
         shape: the shape of the operand before it was broadcast; the shape of the result.
@@ -104,11 +106,18 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
 def convert_to_one_type(name: str, *values: Operand) -> list[Tensor]:
     """Convert operands to tensors, and to one element type if one of them has an ml_dtypes type.
 
-    These are bfloat16 and its relatives; NumPy promotes all other types itself, so tensors of them keep their types.
+    These are bfloat16 and its relatives; NumPy promotes all other types itself, so tensors of them keep their types,
+    which may differ. Tensors that need no conversion are returned themselves.
 
     Args:
         name: the operator, for error messages.
         values: tensors, arrays or numbers; at least one must be a tensor.
+
+    Returns:
+        One tensor per operand, in order.
+
+    Raises:
+        UsageTypeError: If no operand is a tensor.
     """
     tensors = [operand for operand in values if isinstance(operand, Tensor)]
     if len(tensors) < len(values):
@@ -123,12 +132,16 @@ def convert_to_one_type(name: str, *values: Operand) -> list[Tensor]:
 def convert_integers_to_floats(name: str, *tensors: Tensor) -> list[Tensor]:
     """Convert integer and boolean operands to floats, as NumPy does for ``exp``.
 
-    They get the type that ``exp`` returns for the promoted type of all operands. Operands that are floats keep their
-    type, unless one operand has an ml_dtypes type such as bfloat16: then all operands get one common type.
+    They get the type that ``exp`` returns for the promoted type of all operands, such as float64 for int64. Operands
+    that are floats keep their type, unless one operand has an ml_dtypes type such as bfloat16: then all operands get
+    one common type.
 
     Args:
         name: the operator, for error messages.
         tensors: the operands.
+
+    Returns:
+        One tensor per operand, in order.
 
     Raises:
         RuleError: If an operand is complex.
@@ -149,7 +162,8 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a version of a NumPy ufunc that writes large results into reused buffers.
 
     A buffer is used if the first or the last operand has at least ``SMALLEST`` bytes, because the page faults of fresh
-    memory take longer than an addition. Small operands that broadcast to a large result get no buffer.
+    memory take longer than an addition. Small operands that broadcast to a large result get no buffer. The caller may
+    keep the result: a buffer is reused only when no array refers to it.
 
     Args:
         function: a ufunc with one result. Another function is returned itself.
@@ -158,7 +172,10 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def local(*arrays: Array) -> Any:
-        """Call the function, with an output buffer if the first or last array is large."""
+        """Call the function; with an output buffer if the first or last array is large.
+
+        Large is at least ``SMALLEST`` bytes. ``arrays`` are the operands of the ufunc, which broadcast.
+        """
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
@@ -171,7 +188,8 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
 def infer_result_type(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
     """Return a function from operand types to the result type, which calls ``function`` on ones.
 
-    The returned function raises RuleError if ``function`` is not defined for the types.
+    It calls ``function`` once per combination of types, with arrays of one element, and caches the types. It raises
+    RuleError if ``function`` raises TypeError for the types.
 
     Args:
         name: the operator, for error messages.
@@ -181,7 +199,11 @@ def infer_result_type(name: str, function: Callable[..., Any], real: bool = Fals
 
     @lru_cache(maxsize=512)
     def dtype(*dtypes: np.dtype) -> np.dtype:
-        """Return the result type; raise RuleError if the function is not defined for the types."""
+        """Return the result type for the operands' types; results are cached.
+
+        Raises:
+            RuleError: If ``function`` raises TypeError for the types, or ``real`` forbids one of them.
+        """
         for operand_type in dtypes if real else ():
             check_ordered(operand_type, name)
         try:
@@ -205,7 +227,9 @@ def declare_binary(
 ) -> OperatorFunction[[Operand, Operand], Tensor]:
     """Return the public operator of a function of two elements.
 
-    The operator takes tensors, arrays and numbers, at least one tensor, that broadcast.
+    The operator takes tensors, arrays and numbers, at least one tensor, that broadcast. Operands are promoted as by
+    NumPy. A Python int that is out of range of the integer tensor beside it is accepted by comparisons and by
+    division.
 
     Args:
         name: the operator's name.
@@ -232,7 +256,11 @@ def declare_binary(
     adapts = compares or function is np.true_divide
 
     def call(a: Operand = REQUIRED, b: Operand = REQUIRED, /, *more: NoReturn, **wrong: NoReturn) -> Tensor:
-        """Apply the operator; convert the operand that is no tensor."""
+        """Apply the operator; convert the operand that is no tensor to one beside the other.
+
+        Further arguments and keyword arguments are refused with UsageTypeError, and so are operands of which none is a
+        tensor.
+        """
         if more or wrong or b is REQUIRED:
             refuse_arguments(call, [value for value in (a, b, *more) if value is not REQUIRED], wrong)
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
@@ -255,10 +283,10 @@ def declare_binary(
 
 
 def _convert_int_out_of_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
-    """Return a value, or a float instead of an int that is out of range for an integer type.
+    """Return ``value``, or a float instead of an int that is out of range for an integer type.
 
-    A quotient of integers is a float anyway. A comparison with an int out of range equals that with an infinity of
-    its sign.
+    A quotient of integers is a float anyway. A comparison with an int out of range equals that with an infinity of its
+    sign. Values of other classes than int are returned unchanged.
 
     Args:
         value: the operand that is no tensor.
@@ -274,7 +302,13 @@ def _convert_int_out_of_range(value: Operand, dtype: np.dtype, compares: bool) -
 
 
 def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
-    """Return a vjp that also sums gradients over dims that broadcasting added or stretched."""
+    """Return a vjp that also sums gradients over dims that broadcasting added or stretched.
+
+    A gradient that is a function stays a function: it is called and summed only when it is needed. None stays None.
+
+    Args:
+        vjp: ``vjp(dy, operands, result, **params)`` returns one gradient per operand, in the shape of the result.
+    """
 
     def lazily(gradient: Any, shape: Shape) -> Any:
         """Sum a gradient over broadcast dims, later if it is a function."""
@@ -338,7 +372,7 @@ def declare_unary(
     )
 
     def call(x: Tensor = REQUIRED, /, *more: NoReturn, **wrong: NoReturn) -> Tensor:
-        """Apply the operator."""
+        """Apply the operator to a tensor; refuse further arguments with UsageTypeError."""
         if more or wrong or x is REQUIRED:
             refuse_arguments(call, [value for value in (x, *more) if value is not REQUIRED], wrong)
         return apply(op, (x,), {})  # type: ignore[no-any-return]
@@ -356,10 +390,10 @@ def _adapt_derivative(derivative: Callable[..., Any]) -> tuple[Callable[..., Any
 
 
 def _multiply_slope(dy: Array, slope: Array) -> Array:
-    """Return a gradient times a slope.
+    """Return a gradient ``dy`` times a slope, as a new array.
 
-    The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes, and the slope is boolean
-    or has the gradient's element type.
+    The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes, and the slope is
+    boolean or has the gradient's element type.
     """
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope
@@ -392,7 +426,7 @@ def _compose_docstring(op: Op, two: bool, function: Callable[..., Any], says: st
         op: the declaration.
         two: True if the operator has two operands, False if it has one.
         function: the function of arrays, for the example.
-        says: the formula.
+        says: the formula of an element, such as "max(x, 0)".
         linear: operands in which the function is linear; "none" if there are none.
     """
     shapes = "Operands may have any shapes that broadcast" if two else "The operand may have any shape"
@@ -429,6 +463,9 @@ _SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]
 
 def _format_example(name: str, function: Callable[..., Any], two: bool) -> str:
     """Return the doctest of an elementwise operator, or "" if no sample has finite results.
+
+    The first of :data:`_SAMPLES` is used that the function takes and that gives finite numbers. Floats are rounded to
+    4 digits.
 
     Args:
         name: the operator.

@@ -31,7 +31,7 @@ _ALL_DIMS = tuple([tuple(range(ndim)) for ndim in range(8)])
 
 
 def normalise_dims(dims: Dims, ndim: int) -> Shape:
-    """Return dimensions as sorted non-negative numbers; None means all.
+    """Return dimensions as sorted non-negative numbers; None means all, () means none.
 
     Args:
         dims: one dimension or several; negative ones count from the end.
@@ -39,6 +39,7 @@ def normalise_dims(dims: Dims, ndim: int) -> Shape:
 
     Raises:
         RuleError: If a dimension occurs twice or is out of range.
+        UsageTypeError: If a dimension is no integer.
     """
     if dims is None:
         return _ALL_DIMS[ndim] if ndim < len(_ALL_DIMS) else tuple(range(ndim))
@@ -72,12 +73,24 @@ def finish_reductions(x: Tensor) -> Tensor:
 def _make_rule(op: str) -> Callable[..., Rule]:
     """Return a function that returns the rule of a reduction from shape, dims and ``keepdims``.
 
+    For shape (2, 3) and dims (1,) the rule is "d0 d1 -> d0", with ``keepdims`` "d0 d1 -> d0 1".
+
     Args:
-        op: the reduction, such as "sum". A split dimension leaves it pending.
+        op: the reduction, such as "sum". A split dimension leaves it pending. Operands with this reduction pending are
+            accepted, by "sum" also those with a pending average.
     """
 
     def rule(shape: Shape, dims: Shape, keepdims: bool) -> Rule:
-        """Return the rule: reduced dims become 1 with ``keepdims``, else they vanish."""
+        """Return the rule: reduced dims become 1 with ``keepdims``, else they vanish.
+
+        Args:
+            shape: the shape of the operand; only its number of dims is read.
+            dims: the reduced dims, not negative.
+            keepdims: True or False.
+
+        Raises:
+            UsageTypeError: If ``keepdims`` is no truth value.
+        """
         names = [f"d{i}" for i in range(len(shape))]
         if flag("keepdims", keepdims):
             out = ["1" if i in dims else n for i, n in enumerate(names)]
@@ -92,7 +105,8 @@ def _make_rule(op: str) -> Callable[..., Rule]:
 def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
     """Return the operator of a reduction that NumPy has under this name.
 
-    An empty block contributes the identity of the reduction, such as 1 for "prod".
+    An empty block contributes the identity of the reduction, such as 1 for "prod". The operator has the parameters
+    ``dims`` and ``keepdims``.
 
     Args:
         name: the operator and the NumPy function.
@@ -102,7 +116,15 @@ def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -
     function = getattr(np, name)
 
     def forward(x: Array, dims: Shape, keepdims: bool) -> Array:
-        """Reduce this rank's block."""
+        """Reduce this rank's block by NumPy's function; an empty block gives the identity.
+
+        The result of an empty block has the shape without the reduced dims, or with size 1 for them.
+
+        Args:
+            x: this rank's block.
+            dims: the reduced dims.
+            keepdims: keep reduced dims with size 1.
+        """
         if not x.size:
             shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
             kind = function(np.ones(1, x.dtype)).dtype
@@ -113,11 +135,11 @@ def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -
 
 
 def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) -> tuple[Array]:
-    """Return the gradient of a sum: ``dy`` repeated over the reduced dimensions.
+    """Return the gradient of a sum, in a tuple: ``dy`` repeated over the reduced dimensions.
 
     Args:
         dy: the gradient of the sum.
-        operands: the summed block.
+        operands: the summed block; only its shape is read.
         _y: the sum; not used.
         dims: the reduced dimensions.
         keepdims: True if ``dy`` has them with size 1.
@@ -251,6 +273,9 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 def _reduce_to_extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     """Reduce a tensor by ``max`` or ``min``; equal extremes share the gradient equally.
 
+    If a reduced dimension is split, the reduction is run before the result is returned. The gradient is computed at
+    once, if ``x`` requires one: a sum over elements that equal the extreme.
+
     Args:
         op: the operator.
         x: the tensor.
@@ -258,7 +283,8 @@ def _reduce_to_extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
         keepdims: keep reduced dimensions with size 1.
 
     Raises:
-        RuleError: If there are no elements, or a dimension is out of range or occurs twice.
+        RuleError: If there are no elements to reduce, a dimension is out of range or occurs twice, or ``x`` is
+            complex.
     """
     shape = x.meta.shape
     over = normalise_dims(dims, len(shape))
@@ -279,9 +305,9 @@ def attach_gradient(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepd
     """Give ``result`` the gradient of ``sum(x * slope, dims)``, whatever operator computed it.
 
     Args:
-        result: the tensor that receives the gradient; it is changed and returned.
-        x: the operand.
-        slope: the derivative of the result by each element of ``x``.
+        result: the tensor that receives the gradient; it is changed in place and returned.
+        x: the operand, which requires a gradient.
+        slope: the derivative of the result by each element of ``x``, in the shape of ``x``; it has no gradient itself.
         dims: the reduced dimensions.
         keepdims: True if the result keeps reduced dimensions with size 1.
     """
@@ -358,7 +384,7 @@ def prod(
         x: the tensor.
         dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
-        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+        dtype: element type of factors and result. None: 64-bit integers for integers and truth values, else that of
             ``x``.
         axis: another name of ``dims``.
 

@@ -28,7 +28,8 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 def _split_equation(equation: str) -> tuple[tuple[str, ...], str]:
     """Return the tuple of the operands' terms, and the result's term, of an equation.
 
-    ``"ij,jk->ik"`` gives ``("ij", "jk")`` and ``"ik"``.
+    ``"ij, jk -> ik"`` gives ``("ij", "jk")`` and ``"ik"``. Blanks are dropped; letters are not checked. Results are
+    cached.
 
     Raises:
         RuleError: If the equation does not contain exactly one ``->``.
@@ -46,7 +47,15 @@ def _insert_blanks(term: str) -> str:
 
 
 def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
-    """Return the rule of an equation; raise RuleError if a label is no letter."""
+    """Return the rule of an equation: "ij,jk->ik" gives "i j, j k -> i k".
+
+    Args:
+        *shapes: not used: the interface has it.
+        equation: the equation with ``->``; repeated letters and sizes are checked by the rule.
+
+    Raises:
+        RuleError: If a term has a character that is neither a letter nor part of ``...``.
+    """
     terms, out = _split_equation(equation)
     for term in (*terms, out):
         letters = term.replace("...", "")
@@ -67,7 +76,14 @@ def _contract(equation: str, *arrays: Array) -> Array:
 def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
     """Return the gradients by all operands, each by the transposed equation.
 
-    Letters that only the operand has are missing in that equation; they are broadcast back afterwards.
+    The other operands are conjugated. Letters that only the operand has are missing in that equation; they are
+    broadcast back afterwards. All arrays are one rank's blocks.
+
+    Args:
+        dy: the gradient of the result.
+        operands: the operands.
+        _result: the result; not used.
+        equation: the equation with ``->``.
     """
     terms, out = _split_equation(equation)
     gradients = []
@@ -85,12 +101,13 @@ def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> lis
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
     """Return an array with the dims of another term and the given shape.
 
-    Letters are reordered; a missing letter is broadcast; dims that ``...`` broadcast are summed.
+    Letters are reordered; a missing letter is broadcast; dims that ``...`` broadcast are summed. The result may be a
+    read-only view.
 
     Args:
         array: has the dims of the term ``have``.
-        have: the term of the array, such as "ij".
-        want: the term of the result.
+        have: the term of the array, such as "ji".
+        want: the term of the result, such as "ijk".
         shape: the shape of the result.
     """
     letters = have.replace("...", "")
@@ -137,8 +154,9 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
         letter.
 
     Raises:
-        RuleError: If sizes differ, the result has a letter of no operand, or the numbers of terms and operands
-            differ.
+        RuleError: If sizes differ, the result has a letter of no operand or one twice, the numbers of terms and
+            operands differ, or a label is no letter (or no integer from 0 to 51).
+        UsageTypeError: If no operand is a tensor, or an operand has no list of labels.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -163,7 +181,11 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
 def _write_equation(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
     """Return an equation and its operands, from operands each followed by a list of labels.
 
-    The list of the result's labels may follow at the end.
+    ``(x, [0, 1], y, [1, 2], [0, 2])`` gives ``("AB,BC->AC", (x, y))``. Without the list of the result's labels at the
+    end, the equation has no ``->``.
+
+    Args:
+        args: the arguments of :func:`einsum` in this form.
 
     Raises:
         UsageTypeError: If a list of labels is missing.
@@ -182,6 +204,9 @@ def _write_equation(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
 
 def _find_letter(label: Any) -> str:
     """Return the letter of a label: ``...`` for Ellipsis, else :data:`LETTERS` at its number.
+
+    Args:
+        label: an integer of Python or NumPy, or Ellipsis. A bool is refused.
 
     Raises:
         RuleError: If the label is no integer from 0 to 51.
@@ -202,16 +227,19 @@ def _complete_equation(
 ) -> tuple[str, list[tuple[int, list[int]]], bool]:
     """Return an equation with its result and without letters of dims that broadcast.
 
+    ``"ij,jk"`` of shapes (2, 1) and (3, 4) gives ``"i,jk->ik"``: dim 1 of the first operand broadcasts. Results are
+    cached.
+
     Args:
         equation: the equation of the user, with or without ``->``.
         shapes: the shapes of the operands.
 
     Returns:
-        The equation. For each operand with dims of size 1 that broadcast, its number and a list of these dims, which
-        the caller removes. True if a letter occurs twice in a term; no letter is removed then.
+        The equation. For each operand with dims of size 1 that broadcast, ``(its number, list of these dims)``; the
+        caller removes the dims. True if a letter occurs twice in a term; then no letter is removed.
 
     Raises:
-        RuleError: If there is not one term per operand.
+        RuleError: If there is not one term per operand, or ``->`` occurs several times.
     """
     compact = equation.replace(" ", "")
     if "->" not in compact:
@@ -296,7 +324,10 @@ def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor
 
 
 def _take_diagonal(x: Tensor) -> Tensor:
-    """Return the diagonals of square matrices; the owners of each row look up its diagonal element."""
+    """Return the diagonals of square matrices ``x``, ``[..., n, n]``, as ``[..., n]``.
+
+    The owners of each row look up its diagonal element, so the result is partial over axes that split the columns.
+    """
     n = x.shape[-1]
     if not n:
         return reshape(x, x.shape[:-1])
@@ -311,16 +342,16 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     """Compute a product that is summed over several dimensions.
 
     Args:
-        a: the left tensor.
-        b: the right tensor.
-        axes: the number of last dims of ``a`` and first dims of ``b`` to sum over, or the dims of ``a`` and those of
-            ``b``.
+        a: the left tensor or array.
+        b: the right tensor or array; one of both is a tensor.
+        axes: the number of last dims of ``a`` and first dims of ``b`` to sum over; or a pair: the dims of ``a``, and
+            those of ``b`` that go with them. Each of the pair is a list or one dim; negative ones count from the end.
 
     Returns:
         The other dimensions of ``a``, then those of ``b``; partial over the axes that split a summed dimension.
 
     Raises:
-        RuleError: If numbers or sizes of the dims differ.
+        RuleError: If numbers or sizes of the dims differ, or a dim is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

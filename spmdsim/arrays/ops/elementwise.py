@@ -52,7 +52,12 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     """Return functions that compute the gradients of ``a ** b`` by ``a`` and by ``b``.
 
     ``a ** 0`` is 1 for every ``a``, so its slope by ``a`` is 0. ``0 ** b`` is 0 for every ``b >= 0``, so its slope by
-    ``b`` is 0.
+    ``b`` is 0. The gradient by ``b`` of a negative ``a`` is nan. No warnings are given.
+
+    Args:
+        dy: the gradient of the power.
+        ab: the base and the exponent.
+        y: the power; not used.
     """
     a, b = ab
 
@@ -64,7 +69,10 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
         return array
 
     def compute_exponent_gradient() -> Array:
-        """Compute the gradient by ``b``; 0 for base 0 with non-negative exponent."""
+        """Compute the gradient by ``b``: ``dy`` times the conjugate of ``a ** b * log(a)``.
+
+        It is 0 for base 0 with a non-negative exponent.
+        """
         value = np.power(a, b)
         constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
         with np.errstate(all="ignore"):
@@ -76,12 +84,14 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
 
 
 def _make_selection_vjp(pick: Callable[..., Any]) -> Vjp:
-    """Return the vjp of an operator that selects one of two elements.
+    """Return the vjp of an operator that selects one of two elements, such as ``maximum``.
 
-    The selected operand receives the gradient; each operand receives half of it if the elements are equal.
+    The selected operand receives the gradient; each operand receives half of it if the elements are equal. If one is
+    nan, the second operand receives it.
 
     Args:
-        pick: returns True where the operator selects the first operand and the operands differ.
+        pick: a function of both arrays that returns True where the operator selects the first operand and the operands
+            differ, such as ``numpy.greater``.
     """
 
     def vjp(dy: Array, ab: Arrays, _y: Any) -> tuple[Array, Array]:
@@ -94,7 +104,11 @@ def _make_selection_vjp(pick: Callable[..., Any]) -> Vjp:
 
 
 def _compute_power(x: Array, y: Array) -> Array:
-    """Compute ``x ** y``; raise InputError for negative powers of integers."""
+    """Compute ``x ** y`` of arrays that broadcast, as ``numpy.power``.
+
+    Raises:
+        InputError: If integers are raised to a negative integer.
+    """
     try:
         return np.asarray(np.power(x, y))
     except ValueError:
@@ -190,9 +204,9 @@ logaddexp = declare_binary(
 
 
 def _absolute_slope(x: Array) -> Array:
-    """Return the slope of the absolute value: the sign of ``x``, or ``conj(x) / |x|``.
+    """Return the slope of the absolute value: the sign of ``x``, 0 at zero.
 
-    It is 0 at zero.
+    Of complex numbers it is ``conj(x) / |x|``.
     """
     size = np.absolute(x) if x.dtype.kind == "c" else x
     array: Array = (
@@ -284,7 +298,16 @@ arctanh = declare_unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=F
 
 
 def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
-    """Return None for the condition, and both values' gradients summed over broadcast dims."""
+    """Return the gradients of ``where``: None for the condition, then those of both values.
+
+    A value's gradient is 0 where the other value was selected; it is summed over dims that broadcasting added or
+    stretched.
+
+    Args:
+        dy: the gradient of the result.
+        operands: the condition and both values.
+        _y: the result; not used.
+    """
     mask = operands[0]
     zero = np.zeros((), dy.dtype)
     return [
@@ -327,7 +350,7 @@ def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """Return ``a`` where the condition holds, else ``b``.
 
-    All three broadcast. The result has the type to which ``a`` and ``b`` are promoted.
+    All three broadcast. A gradient goes to the value that was selected. Arrays must be equal on all ranks.
 
     Args:
         condition: truth values, or numbers, of which all but 0 are true.
@@ -405,8 +428,14 @@ def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
 def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
     """Return the gradients by the elements and by each limit, in the order of the operands.
 
-    An element inside the limits receives the gradient. A limit receives the gradients of the elements that it
-    replaces.
+    An element inside the limits receives the gradient, also if it equals a limit. A limit receives the gradients of
+    the elements that it replaces. Where ``min`` is above ``max``, ``max`` receives them.
+
+    Args:
+        dy: the gradient of the result.
+        operands: the elements, then the limits that exist.
+        _y: the result; not used.
+        limits: the names of the limits: "min", "max" or "min max".
     """
     x, low, high = _split_limits(operands, limits)
     zero = np.zeros((), dy.dtype)
@@ -434,7 +463,7 @@ _clip_op = Op(
 def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """Limit the elements of ``x`` to the range from ``min`` to ``max``.
 
-    The limits broadcast. The result has the type to which all three are promoted.
+    The limits broadcast. The result has the type to which all three are promoted. Without limits it is a copy.
 
     Args:
         x: the tensor.

@@ -151,11 +151,14 @@ def _find_wrong_operator(
 ) -> list[Difference]:
     """Return the differences of the first wrong operator in a function; [] if all are right.
 
+    Operators are checked in the order of their calls, each with the operands of the call and random weights of its
+    own. Operators without gradient are skipped.
+
     Args:
         name: the function. Operators of this name are skipped.
         function: the function, which is called once.
         operands: its arguments.
-        check: `_compare_gradients` with its options.
+        check: :func:`_compare_gradients` with its options.
     """
     calls = _Calls()
     with watching(calls):
@@ -190,7 +193,10 @@ class _Calls(Watcher):
 def _convert_to_64_bits(x: Any) -> Any:
     """Detach a tensor and convert it to float64 or complex128 if it is floating or complex.
 
-    Other values are returned unchanged.
+    A tensor of integers or bools is detached only. Values that are no tensors are returned unchanged.
+
+    Args:
+        x: an argument of the checked function.
     """
     if not isinstance(x, Tensor):
         return x
@@ -209,19 +215,23 @@ def _compare_gradients(
     samples: int,
     seed: int,
 ) -> tuple[int, float, list[Difference]]:
-    """Compare the gradients of chosen operands with finite differences.
+    """Compare the gradients of chosen operands with finite differences; all ranks must call it.
+
+    A gradient is wrong if it is further from the difference quotient than ``tolerance`` times the larger of both
+    numbers, plus :data:`OF_LARGEST` times the operand's largest number.
 
     Args:
         name: the function, for messages.
-        function: returns a tensor or several.
-        operands: the operands of the call.
+        function: returns a tensor, or a tuple or list of tensors.
+        operands: the operands of the call, detached.
         chosen: the numbers of the operands to check.
         tolerance: largest relative error.
         samples: elements checked per operand.
         seed: seed of elements and weights.
 
     Returns:
-        The number of compared elements, the largest relative difference, and the differences beyond the tolerance.
+        The number of compared elements, the largest relative difference, and the wrong gradients in the order of
+        operands and indices.
 
     Raises:
         UsageTypeError: If no result has a gradient.
@@ -268,9 +278,13 @@ def _draw_weights(y: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def _sum_weighted(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Return the sum of all results times their weights, as a real number.
+    """Return the sum of all results times their weights, as a real tensor of shape ().
 
-    Of complex results it sums the real parts of ``conj(weight) * element``.
+    Of complex results it sums the real parts of ``conj(weight) * element``. There must be at least one result.
+
+    Args:
+        results: tensors.
+        weights: one tensor of equal shape per result.
     """
     terms = [
         sum_(real(multiply(conjugate(w), y)) if y.dtype.kind == "c" else multiply(w, y))
@@ -299,15 +313,16 @@ def _estimate_gradient(
     index: tuple[int, ...],
     weights: Sequence[Tensor],
 ) -> complex:
-    """Return the gradient of the weighted sum by one element of operand ``k``, from finite differences.
+    """Return the gradient of the weighted sum by one element, from finite differences.
 
-    The gradient of a complex element has the slopes in the real and the imaginary direction.
+    The gradient of a complex element has the slopes in the real and the imaginary direction. Steps are multiplied by
+    ``max(1, |element|)``.
 
     Args:
         function: returns a tensor or several.
         operands: the operands of the call.
-        k: the number of the operand.
-        index: the element.
+        k: the number of the operand with the element.
+        index: the element's index.
         weights: weights of the results.
     """
     x = operands[k]
@@ -331,11 +346,12 @@ def _estimate_slope(
     """Return the slope of the weighted sum in direction ``unit``, from central differences.
 
     Each of :data:`STEPS` is tried with the full and half the distance, until both differences agree to 1e-5. The step
-    whose two differences agree best counts.
+    whose two differences agree best counts. Both are extrapolated: the result is ``fine + (fine - coarse) / 3``. It is
+    0.0 if all differences are nan.
 
     Args:
         function: returns a tensor or several.
-        operands: the operands of the call.
+        operands: the operands of the call; not changed.
         k: number of the changed operand.
         index: the changed element.
         weights: weights of the results.
@@ -344,7 +360,10 @@ def _estimate_slope(
     """
 
     def difference_quotient(step: float) -> float:
-        """Return the central difference with a step."""
+        """Return the central difference of the weighted sum, divided by ``2 * step``.
+
+        The element is changed by ``step`` in direction ``unit`` and back; the function is called twice.
+        """
         ends = []
         for sign in (1, -1):
             changed_operands = [*operands]
@@ -366,7 +385,15 @@ def _estimate_slope(
 
 
 def _make_single_element(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor:
-    """Return a tensor like ``x`` with ``value`` at one index and zeros elsewhere."""
+    """Return a tensor like ``x`` with ``value`` at one index and zeros elsewhere.
+
+    Shape, element type, layout and world are those of ``x``.
+
+    Args:
+        x: the tensor.
+        index: the element's index in the whole tensor.
+        value: a real number if ``x`` is real.
+    """
 
     def block(box: tuple[slice, ...]) -> np.ndarray:
         """Return the block at an index."""

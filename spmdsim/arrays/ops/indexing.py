@@ -33,7 +33,21 @@ _MASK = (
 
 
 def _index_by_one_array(x: Tensor, index: Any) -> Tensor:
-    """Return ``x[index]`` for an index of ints, slices, None and at most one array of integers."""
+    """Return ``x[index]`` for an index of ints, slices, None and at most one array of integers.
+
+    A dim that an array looks up may be split; then the result is partial over its axes. As in NumPy, the array's dims
+    come first if a slice, None or "..." separates it from an int.
+
+    Args:
+        x: the tensor.
+        index: an entry, or a tuple of entries; "..." and a list, array or tensor of integers are allowed, too. A list
+            or array of bools of one dim is a mask.
+
+    Raises:
+        RuleError: If an entry is of another kind, or several are "...".
+        OutOfRange: If an index is out of range, a mask has another length, or there are too many entries.
+        InputError: If an index in a tensor is out of range.
+    """
     entries = [check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]
     parts = expand_dots(entries, len(x.meta.shape))
     cut = find_cut_of_parts(x.meta.shape, parts)
@@ -56,10 +70,14 @@ def _index_by_one_array(x: Tensor, index: Any) -> Tensor:
 def check_entry(entry: Any) -> Any:
     """Return one entry of an index as an int, slice, None, ``...``, array or tensor.
 
-    A list becomes an array; an array or bool-free list without dims becomes an int.
+    A list becomes an array, an array without dims an int. Arrays have integers, or are a mask of one dim. Tensors have
+    integers. Whether indices are in range is not checked.
+
+    Args:
+        entry: an entry as the user writes it.
 
     Raises:
-        RuleError: If the entry has another type, or is a mask of several dims or of a tensor.
+        RuleError: If the entry has another type, or is a bool, a mask of several dims or a tensor of bools.
     """
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
         return entry
@@ -83,8 +101,10 @@ def check_entry(entry: Any) -> Any:
 def expand_dots(parts: list[Any], ndim: int) -> list[Any]:
     """Replace ``...`` by full slices, so that there is one entry per dim; None inserts a dim.
 
+    Without ``...``, full slices are added at the end.
+
     Args:
-        parts: the entries of an index.
+        parts: the entries of an index; the list is not changed.
         ndim: the number of dims of the tensor.
 
     Raises:
@@ -151,7 +171,8 @@ class Cut(NamedTuple):
 def to_hashable_index(index: Index) -> tuple[Any, ...] | None:
     """Return an index as a hashable tuple in which slices are tuples ``(start, stop, step)``.
 
-    The result is None if an entry is no int, slice of ints, ``...`` or None.
+    ``x[1:2, None, 3]`` has ((1, 2, None), None, 3). An index without tuple gives a tuple of one entry. The result is
+    None if an entry is no int, slice of ints, ``...`` or None; a bool and an int of NumPy are none.
     """
     if type(index) is slice:
         ends: tuple[Any, ...] = (index.start, index.stop, index.step)
@@ -192,7 +213,12 @@ def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
 
     Args:
         sizes: the shape of the tensor.
-        parts: one int, slice or index array per dim; None inserts a dim of length 1. At most one is an array.
+        parts: one int, slice or index array per dim; None inserts a dim of length 1. At most one is an array; its dim
+            is selected completely.
+
+    Raises:
+        OutOfRange: If an int is out of range.
+        RuleError: If a step is 0.
     """
     bounds: list[tuple[int, int, int]] = []
     reversed_dims: list[int] = []
@@ -220,6 +246,7 @@ def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     """Return the first index, the index after the last one, and the step of an int or slice.
 
     For a slice with negative step the indices ascend, and the step stays negative: the caller reverses the range.
+    ``[::-2]`` of 5 entries gives (0, 5, -2). An empty slice with negative step gives (0, 0, 1).
 
     Args:
         entry: an int or slice of an index.
@@ -246,10 +273,11 @@ def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
 def normalise_ids(entry: Any, n: int, dim: int) -> Any:
     """Return an index array as non-negative integers; a mask becomes the positions of True.
 
-    Ids of an array are checked here. Ids of a tensor are checked by the operator that looks them up.
+    Ids of an array are checked here. Ids of a tensor are checked by the operator that looks them up. Negative ids
+    count from the end.
 
     Args:
-        entry: an array of integers or bools, or a tensor of integers.
+        entry: an array of integers or a mask of one dim, or a tensor of integers.
         n: the size of the dim.
         dim: the number of the dim, for error messages.
 
@@ -277,11 +305,11 @@ def normalise_ids(entry: Any, n: int, dim: int) -> Any:
 
 
 def getitem(x: Tensor, index: Index) -> Tensor:
-    """Return ``x[index]`` by NumPy's rules.
+    """Return ``x[index]`` by NumPy's rules, as a new tensor.
 
     Sliced dims stay split. A dim that an array looks up may stay split; then the result is partial over its axes, as
-    with :func:`spmdsim.ops.gather`. The number of entries that a mask selects takes one small gather; the entries
-    form balanced blocks.
+    with :func:`spmdsim.ops.gather`. The number of entries that a mask selects takes one small gather; the entries form
+    balanced blocks.
 
     Args:
         x: the tensor.
@@ -290,7 +318,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
 
     Raises:
         RuleError: If an entry is of another kind, several are ``...``, or index arrays do not broadcast.
-        OutOfRange: If an index is out of range, or there are more entries than dims.
+        OutOfRange: If an index is out of range, a mask has other sizes, or there are more entries than dims.
+        InputError: If an index in a tensor is out of range.
         WorldError: If a mask is a tensor, or has several dims, and the world has no data.
     """
     if (written := to_hashable_index(index)) is not None:
@@ -315,7 +344,17 @@ def _is_array(entry: Any) -> bool:
 
 
 def without_masks(entries: Sequence[Any]) -> list[Any]:
-    """Replace the masks of an index by the positions of True, one array or tensor per dim of the mask."""
+    """Replace the masks of an index by the positions of True; return the entries as a new list.
+
+    A mask becomes one array or tensor per dim of it. A mask here is a tensor of bools with dims, or an array or list
+    of bools of several dims. Other entries stay as they are. If a mask is a tensor, all ranks must call it.
+
+    Args:
+        entries: the entries of an index, as the user writes them.
+
+    Raises:
+        WorldError: If a mask is a tensor and the world has no data.
+    """
     changed: list[Any] = []
     for entry in entries:
         if not is_mask(entry):
@@ -326,7 +365,13 @@ def without_masks(entries: Sequence[Any]) -> list[Any]:
 
 
 def is_mask(entry: Any) -> bool:
-    """Return True if an entry is a boolean tensor with dims, or a boolean array of several dims."""
+    """Return True if an entry is a bool tensor with dims, or a bool array of several dims.
+
+    A list of lists counts as an array. Bool arrays of one dim are looked up by :func:`normalise_ids` instead.
+
+    Args:
+        entry: an entry of an index.
+    """
     if isinstance(entry, Tensor):
         return entry.dtype.kind == "b" and entry.ndim > 0
     if not isinstance(entry, (list, np.ndarray)):
@@ -336,25 +381,27 @@ def is_mask(entry: Any) -> bool:
 
 
 def _index_by_mask(x: Tensor, entries: list[Any], at: int) -> Tensor:
-    """Return ``x[index]`` for an index with one mask.
+    """Return ``x[index]`` for an index with one mask and no other array.
 
     Slices and integers apply first. Then the mask's dims move to the front, and the selected entries move to their
-    position.
+    position: that of the mask, or as in NumPy the front, if a slice, None or "..." separates the mask from an int.
 
     Args:
         x: the tensor.
         entries: the entries of the index.
         at: the position of the mask among them.
+
+    Raises:
+        OutOfRange: If the mask does not have the sizes of its dims, or an index is out of range.
+        WorldError: If the world has no data.
     """
     mask = entries[at] if isinstance(entries[at], Tensor) else as_operand(np.asarray(entries[at]), x)
     before, after = entries[:at], entries[at + 1 :]
     plain = [*before, *[slice(None)] * mask.ndim, *after]
     parts = expand_dots([check_entry(entry) for entry in plain], x.ndim)
     first_dim = next(d for d in range(len(parts)) if _is_first_mask_dim(plain, parts, d, at))
-    if (
-        x.shape[_count_operand_dims(parts, first_dim) : _count_operand_dims(parts, first_dim) + mask.ndim]
-        != mask.shape
-    ):
+    first_operand_dim = _count_operand_dims(parts, first_dim)
+    if x.shape[first_operand_dim : first_operand_dim + mask.ndim] != mask.shape:
         raise OutOfRange(
             f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape} at dim {first_dim}"
         )
@@ -414,9 +461,12 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
         entries: the entries of the index; at least one is an array or a tensor of integers.
 
     Returns:
-        The parts of the index, one per dim and None for a new dim.
-        The tensor that integers and slices select.
-        The lookup in this tensor.
+        The parts of the index: a list with one entry per dim and None for a new dim. The tensor that integers and
+            slices select; ``x`` itself if they select all. The lookup in this tensor.
+
+    Raises:
+        RuleError: If an entry is of another kind, several are ``...``, or index arrays do not broadcast.
+        OutOfRange: If an index is out of range, or there are more entries than dims.
     """
     entries = [check_entry(entry) for entry in entries]
     parts = expand_dots(entries, x.ndim)
@@ -427,23 +477,30 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
     dims = [d for d, k in enumerate(remaining) if _is_looked_up(parts[k])]
     numbers: Any = None
     for d in dims:
-        ids, n = (
-            normalise_ids(parts[remaining[d]], y.shape[d], _count_operand_dims(parts, remaining[d])),
-            y.shape[d],
-        )
+        n = y.shape[d]
+        ids = normalise_ids(parts[remaining[d]], n, _count_operand_dims(parts, remaining[d]))
         # In 64 bits: the numbers are of one dim, what they make together counts the elements of several.
         numbers = ids if numbers is None else _combine_indices(numbers, n, ids)
     others = [d for d in range(y.ndim) if d not in dims]
     position = 0 if is_separated else dims[0]
-    return (
-        parts,
-        y,
-        IndexLookup((*others[:position], *dims, *others[position:]), position, len(dims), numbers),
-    )
+    order = (*others[:position], *dims, *others[position:])
+    return parts, y, IndexLookup(order, position, len(dims), numbers)
 
 
 def _index_by_arrays(x: Tensor, entries: list[Any]) -> Tensor:
-    """Return ``x[index]`` for an index with several arrays: merge their dims, look up row-major numbers."""
+    """Return ``x[index]`` for an index with several arrays.
+
+    The dims of the arrays are merged, and row-major numbers are looked up in the merged dim. The result is partial
+    over the axes that split one of these dims.
+
+    Args:
+        x: the tensor.
+        entries: the entries of the index, without masks of several dims; at least one is an array or a tensor.
+
+    Raises:
+        RuleError: If index arrays do not broadcast, or an entry is of another kind.
+        OutOfRange: If an index is out of range.
+    """
     _, y, lookup = split_index(x, entries)
     y = y if lookup.order == tuple(range(y.ndim)) else transpose(y, lookup.order)
     return gather(
@@ -454,14 +511,17 @@ def _index_by_arrays(x: Tensor, entries: list[Any]) -> Tensor:
 
 
 def _combine_indices(numbers: Any, size: int, ids: Any) -> Any:
-    """Combine indices of two dims to row-major numbers.
+    """Combine indices of two dims to row-major numbers, ``numbers * size + ids``.
 
     The numbers have 64 bits, because they count elements of both dims.
 
     Args:
-        numbers: indices of the first dim.
+        numbers: indices of the first dim, an array or a tensor.
         size: the size of the second dim.
-        ids: indices of the second dim.
+        ids: indices of the second dim, an array or a tensor.
+
+    Returns:
+        A tensor if one of both is a tensor, else an array.
 
     Raises:
         RuleError: If the indices do not broadcast.

@@ -28,6 +28,8 @@ LOOKED_UP = "v"
 def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
     """Return the rule of ``gather``: the ids' dims replace the dim that is looked up.
 
+    For shapes (6, 4) and (3,) and dim 0 it is "v d1, i0 -> i0 d1".
+
     Args:
         x: the shape of the tensor.
         ids: the shape of the ids.
@@ -50,13 +52,16 @@ def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
 def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
 
-    Raises InputError if an id is out of range.
+    The result has the dims of the ids in place of ``dim``. If the block has the whole dimension, it has all entries.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
-        ids: positions along ``dim`` in the whole tensor.
+        ids: positions along ``dim`` in the whole tensor, from 0.
         dim: the dimension.
+
+    Raises:
+        InputError: If an id is out of range, or ids are no integers.
     """
     check_ids(ids, context.size(LOOKED_UP), description=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
@@ -70,7 +75,17 @@ def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
 
 
 def _gather_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
-    """Return the gradient by this rank's block, and None for the ids."""
+    """Return the gradient by this rank's block, and None for the ids.
+
+    An entry that is looked up several times gets the sum of its gradients; one that is never looked up gets 0.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of the result, with the dims of the ids in place of ``dim``.
+        operands: this rank's block and the ids.
+        _result: the result; not used.
+        dim: the dimension.
+    """
     x, ids = operands
     start, stop = context.bounds(LOOKED_UP)
     gradient = np.zeros_like(np.moveaxis(x, dim, 0), order="C")
@@ -126,9 +141,15 @@ def _look_up_rows(context: Context, ids: Array, table: Array, padding: int | Non
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        ids: row numbers in the whole table.
-        table: this rank's rows.
+        ids: row numbers in the whole table, from 0, or the padding id; of any shape.
+        table: this rank's rows, ``[v, h]``.
         padding: the padding id, or None.
+
+    Returns:
+        ``[..., h]``, with the dims of the ids in front.
+
+    Raises:
+        InputError: If an id is out of range and not the padding id, or ids are no integers.
     """
     ids = check_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
@@ -157,7 +178,17 @@ def _take_rows(table: Array, ids: Array, out: Array) -> Array:
 def _embedding_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, padding: int | None = None
 ) -> tuple[None, Array]:
-    """Return None for the ids, and the gradient of this rank's rows; ids of other rows add nothing."""
+    """Return None for the ids, and the gradient of this rank's rows.
+
+    Ids of other ranks' rows, and the padding id, add nothing. A row that is looked up several times gets the sum.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of the result, ``[..., h]``.
+        operands: the ids, and this rank's rows of the table.
+        _result: the result; not used.
+        padding: the padding id, or None.
+    """
     ids, table = operands
     start, stop = context.bounds("v")
     gradient = np.zeros_like(table)
@@ -204,8 +235,8 @@ def embedding(
         The rows ``[..., h]`` in the type of the table.
 
     Raises:
-        InputError: If an id is out of range.
-        RuleError: If ``rows`` is unknown, or if ids and table are on different meshes.
+        InputError: If an id is out of range, or ids are no integers.
+        RuleError: If ``rows`` is unknown, the table does not have two dims, or ids and table are on different meshes.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -226,12 +257,16 @@ def embedding(
 
 @lru_cache(maxsize=1024)
 def _exchange_owned_rows(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
-    """Return the lookup that sends each rank the rows it needs.
+    """Return the lookup that sends each rank the rows it needs and does not own.
 
     Args:
         ids: the layout of the ids. Axes that split the table are removed, so ranks that share rows have equal ids.
         table: the layout of the table.
-        layout: the layout of the result, or None for the layout of the ids.
+        layout: the layout of the result. None: the rows are split as the ids, and their columns as those of the table;
+            axes that split the table's columns split no dim of the ids.
+
+    Raises:
+        RuleError: If ids and table are on different meshes.
     """
     if ids.mesh != table.mesh:
         raise RuleError(f"ids and table live on different meshes, {ids.mesh} and {table.mesh}")
@@ -254,7 +289,16 @@ def _find_padded_rows(context: Context, ids: Array) -> Array:
 
 
 def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[None, Array]:
-    """Return None for the ids, and the gradient of the table; that of the padding row is always 0."""
+    """Return None for the ids, and the gradient of this rank's rows of the table.
+
+    The gradient of the padding row, the last row of each rank's block, is always 0.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of the result, ``[..., h]``.
+        operands: the ids, and this rank's rows of the table.
+        _result: the result; not used.
+    """
     ids, table = operands
     gradient = np.zeros_like(table)
     rows = _find_padded_rows(context, ids)
@@ -317,7 +361,16 @@ def _pick_entries(context: Context, x: Array, ids: Array) -> Array:
 
 
 def _pick_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
-    """Return the gradient by this rank's block, and None for the ids."""
+    """Return the gradient by this rank's block, and None for the ids.
+
+    The gradient is ``dy`` at the picked entry of each row, 0 elsewhere.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of the result, in the shape of the ids.
+        operands: this rank's block ``[..., c]`` and the ids ``[...]``.
+        _result: the result; not used.
+    """
     x, ids = operands
     is_owned, indices = find_owned_entries(context, ids[..., None], -1, "c", "classes")
     gradient = np.zeros_like(x)
@@ -382,7 +435,7 @@ def one_hot(
 ) -> Tensor:
     """Return 1 at index ``ids`` of a new dimension and 0 elsewhere, split as the ids.
 
-    An id outside of 0 to ``depth - 1`` gives zeros only.
+    An id outside of 0 to ``depth - 1`` gives zeros only. The result has no gradient.
 
     Args:
         ids: integers ``[...]``.
@@ -396,6 +449,7 @@ def one_hot(
 
     Raises:
         RuleError: If ``dim`` is out of range or ``depth`` is negative.
+        InputError: If tensors do not support ``dtype``.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))

@@ -106,10 +106,11 @@ class OperatorFunction(Pictured, Generic[P, R]):
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with parameters under their first names; explain wrong arguments.
 
+        ``sum(x, axis=0)`` calls the function with ``dims=0``. Errors of the package pass.
+
         Raises:
             NoTensorError: If no argument is a tensor.
-            UsageTypeError: If the arguments do not fit the signature.
-            UsageError: If one parameter arrives under two names.
+            UsageTypeError: If the arguments do not fit the signature, or one parameter arrives under two names.
         """
         if kwargs and not self.others.keys().isdisjoint(kwargs):
             self._rename(args, kwargs)
@@ -126,10 +127,10 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
         Args:
             args: the positional arguments, to find a parameter that arrives twice.
-            kwargs: the keyword arguments.
+            kwargs: the keyword arguments; ``axis`` becomes ``dim``, for example.
 
         Raises:
-            UsageError: If both names of a parameter have a value.
+            UsageTypeError: If a parameter arrives under two names, or by position and under another name.
         """
         for other_name in [name for name in kwargs if name in self.others]:
             name = self.others[other_name]
@@ -173,12 +174,17 @@ class OperatorFunction(Pictured, Generic[P, R]):
 def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function of tensors that is no operator, so that errors explain wrong arguments.
 
-    An error of an operator inside the function names the wrapped function instead.
+    An error of an operator inside the function names the wrapped function instead. The wrapped function raises
+    NoTensorError if no argument is a tensor, and UsageTypeError if the arguments do not fit the signature. Results and
+    other errors pass.
     """
 
     @wraps(function)
     def checked_call(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function; explain its errors."""
+        """Call the function with the arguments as they are; explain its errors.
+
+        See :func:`of_tensors` for the errors that are raised instead.
+        """
         try:
             return function(*args, **kwargs)
         except (SpmdError, *FOREIGN) as error:
@@ -195,9 +201,12 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
 def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
     """Raise NoTensorError if a call failed because none of its ``values`` is a tensor.
 
-    Nothing is raised if one of them is or stands for a tensor, or if ``error`` already explains the call. It does if it
-    is an error of the package, or if its text has the word "argument". A NoTensorError of an inner function is
-    replaced, because it does not name the function that the user called.
+    Nothing is raised in two cases; the caller then raises ``error`` again:
+
+    - One of the values is a tensor, stands for a tensor (a tensor of an imitated system), or is a list or tuple with a
+      tensor.
+    - ``error`` already explains the call: it is an error of the package, or its text has the word "argument". A
+      NoTensorError does not: it names an inner function, not the one that the user called.
 
     Args:
         name: the function that the user called.

@@ -76,7 +76,7 @@ def normalise_along_dim(name: str, x: Tensor, dim: Dim) -> int:
 
     Raises:
         RuleError: If ``dim`` is None and ``x`` has not exactly one dimension.
-        OutOfRange: If ``dim`` is out of range.
+        OutOfRange: If ``dim`` is out of range, as every one of a tensor without dims is.
     """
     if dim is None and x.ndim != 1:
         raise RuleError(f"{name} of a tensor of {many(x.ndim, 'dim')} needs the dim to go along, dim=...")
@@ -122,7 +122,8 @@ def _list_exchanges(
 ) -> tuple[Phase, ...]:
     """List the steps of a scan with their element types; () if the dimension is not split.
 
-    The only step is an exclusive scan: each rank receives the total of the preceding ranks.
+    The only step is an exclusive scan: each rank receives the total of the preceding ranks. It is computed in the type
+    in which sums (or products) of the operand's type are computed, float32 for 16-bit floats.
 
     Args:
         bound: the rule with its sizes; not used, but part of the interface of `SteppedOp.steps`.
@@ -143,17 +144,17 @@ def _list_exchanges(
 def _scan_block(
     context: Context, x: Array, dim: int, op: str, backward: bool
 ) -> Generator[Array, Array, Array]:
-    """Return this rank's block of running results along ``dim``.
+    """Return this rank's block of running results along ``dim``, in the shape and type of ``x``.
 
-    If the dim is split, the generator yields this rank's total. The caller sends back the total of all preceding
-    ranks.
+    If the dim is split, the generator yields this rank's total, with size 1 as first dim; the identity of ``op`` if
+    the block is empty. The caller sends back the total of all preceding ranks.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
         dim: the dimension.
-        op: a key of ``_UFUNCS``.
-        backward: True to start at the last element.
+        op: a key of ``_UFUNCS``: "sum", "prod", "max" or "min".
+        backward: True to start at the last element; "preceding" ranks are then those behind.
     """
     function = _UFUNCS[op]
     turned = np.flip(x, dim) if backward else x
@@ -170,12 +171,13 @@ def _scan_block(
 def _adjoint(
     dys: Tensors, operands: Tensors, results: Tensors, dim: int, op: str, backward: bool
 ) -> tuple[Tensor]:
-    """Return the gradient of a running sum or product by its operand.
+    """Return the gradient of a running sum or product by its operand, in a tuple.
 
-    It is a running sum in the opposite direction. For products it is exact at factors of 0, too.
+    It is a running sum in the opposite direction. For products it is exact at factors of 0, too: the operand is
+    searched for the first zero of each row. All ranks must call it, since it communicates.
 
     Args:
-        dys: the gradient of the result.
+        dys: the gradient of the result, in a list of one.
         operands: the operand.
         results: the result.
         dim: the dimension.
@@ -253,10 +255,15 @@ def _scan_along(
     Args:
         name: the function that the user called, for error messages.
         op: "sum" or "prod".
-        x: the tensor.
+        x: the tensor; it is converted to the result type first.
         dim: the dimension, or None if the tensor has only one.
-        dtype: the result type; None: 64 bits for integers and bools, else the type of ``x``.
-        include_initial: insert the identity element of ``op`` first.
+        dtype: the result type; None: 64 bits for integers and bools (unsigned for unsigned ones), else the type of
+            ``x``.
+        include_initial: insert the identity element of ``op`` first; the dimension is then longer by 1.
+
+    Raises:
+        RuleError: If ``dim`` is out of range, or None and ``x`` has not exactly one dimension.
+        InputError: If tensors do not support ``dtype``.
     """
     at = normalise_along_dim(name, x, dim)
     wide = {"b": np.int64, "i": np.int64, "u": np.uint64}
@@ -347,19 +354,23 @@ def diff(
 ) -> Tensor:
     """Compute differences of neighbours along a dimension, ``n`` times, as ``numpy.diff``.
 
+    A difference is an entry minus the entry before it, in the type of ``x``, so unsigned integers wrap around.
+
     Args:
         x: the tensor; the difference of two bools is True if they differ.
         dim: the dimension; negative numbers count from the end. It may be split.
-        n: the number of repetitions.
-        prepend: a tensor, array or number that is inserted before ``x`` along the dimension.
-        append: a tensor, array or number that is added after ``x`` along the dimension.
+        n: the number of repetitions; 0 returns ``x`` itself.
+        prepend: a tensor, array or number that is inserted before ``x`` along the dimension; None: nothing. A number
+            stands for one entry in each row.
+        append: a tensor, array or number that is added after ``x`` along the dimension; None: nothing.
         axis: another name of ``dim``.
 
     Returns:
-        A tensor whose dimension is ``n`` entries shorter, but not shorter than 0.
+        A tensor whose dimension, with both ends, is ``n`` entries shorter, but not shorter than 0.
 
     Raises:
-        RuleError: If a dimension is out of range or ``n`` is negative.
+        RuleError: If a dimension is out of range, ``n`` is negative, or sizes of the ends differ in other dimensions.
+        LayoutError: If an array at an end has another number of dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -384,12 +395,16 @@ def diff(
 
 
 def _as_end_tensor(value: Operand, x: Tensor, dim: int) -> Tensor:
-    """Return a value of ``prepend`` or ``append`` as a tensor.
+    """Return a value of ``prepend`` or ``append`` as a tensor with as many dims as ``x``.
 
     Args:
-        value: a tensor, array or number. A number is repeated over all dims but ``dim``, where it has one entry.
+        value: a tensor, array or number. A number, or a tensor without dims, is repeated over all dims but ``dim``,
+            where it has one entry. An array becomes a replicated tensor; a tensor with dims is returned itself.
         x: the tensor to which it is added.
         dim: the dimension of the differences.
+
+    Raises:
+        LayoutError: If an array has another number of dims than ``x``, and any.
     """
     if isinstance(value, Tensor) and value.ndim:
         return value

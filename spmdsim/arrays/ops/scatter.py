@@ -30,12 +30,15 @@ LINEAR = ("add", "subtract", "set")
 def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
     """Return the rule of a scatter into ``dim``, for which ids and values must not be split.
 
+    For shapes (6, 4), (3,), (3, 4) and dim 0 it is "v d1, i0, i0 d1 -> v d1". Only the dims of the ids must not be
+    split.
+
     Args:
         x: the shape of the tensor.
         ids: the shape of the ids.
-        values: the shape of the values.
+        values: the shape of the values; not used: the rule states it.
         dim: the dim of the positions.
-        kind: one of :data:`KINDS`.
+        kind: one of :data:`KINDS`; those in :data:`LINEAR` pass pending sums through.
     """
     names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
@@ -58,15 +61,20 @@ def _move_ids_first(values: Array, ids: Array, dim: int) -> Array:
 
 
 def _scatter(context: Context, x: Array, ids: Array, values: Array, dim: int, kind: str) -> Array:
-    """Return this rank's block with values set or combined at the positions inside it.
+    """Return a copy of this rank's block with values set or combined at positions inside it.
+
+    Values of equal positions apply one after the other in row-major order of the ids.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        x: this rank's block.
-        ids: all ids.
+        x: this rank's block; not changed.
+        ids: all ids, from 0.
         values: all values, with the dims of the ids in place of ``dim``.
         dim: the dimension.
         kind: one of :data:`KINDS`.
+
+    Raises:
+        InputError: If an id is out of range.
     """
     is_owned, positions = _find_owned_ids(context, ids, dim)
     result = np.array(np.moveaxis(x, dim, 0), order="C")
@@ -85,7 +93,16 @@ def _scatter_vjp(
 ) -> tuple[Array, None, Array]:
     """Return the gradients by the tensor, the ids (None) and the values.
 
-    With "set", replaced entries have gradient 0, and so have values that a later value replaced.
+    The gradient of a value is that of its entry, and its negative for "subtract". With "set", replaced entries have
+    gradient 0, and so have values that a later value replaced. Values of other ranks' entries have gradient 0 here.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        dy: the gradient of this rank's block of the result.
+        operands: the tensor (not read), the ids and the values (of which the shape is read).
+        _y: the result; not used.
+        dim: the dimension.
+        kind: one of :data:`LINEAR`.
     """
     _, ids, values = operands
     is_owned, positions = _find_owned_ids(context, ids, dim)
@@ -115,21 +132,25 @@ _scatter_op = Op(
 def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis: int = 0) -> Tensor:
     """Add values to the entries of a dimension that ``ids`` name, once per occurrence of an id.
 
-    A split dimension stays split: each rank adds the values of its own block. Ids and values are gathered.
+    A split dimension stays split: each rank adds the values of its own block. Ids and values are gathered. ``x``
+    itself does not change.
 
     Args:
         x: ``[a..., v, b...]``.
-        ids: integers ``[i...]``, a tensor or an array that all ranks have; negative ones count from the end.
-        values: ``[a..., i..., b...]``, or a shape that broadcasts to it.
-        dim: the dimension ``v`` of ``x``.
+        ids: integers ``[i...]``, a tensor or an array that all ranks have; negative ones count from the end. An array
+            of ``v`` bools stands for the positions of True.
+        values: ``[a..., i..., b...]``, or a shape that broadcasts to it; converted to the type of ``x``.
+        dim: the dimension ``v`` of ``x``; negative numbers count from the end.
         axis: another name of ``dim``.
 
     Returns:
         A tensor in the shape, type and layout of ``x``.
 
     Raises:
-        RuleError: If a dimension is out of range, values do not broadcast, or ``x`` cannot represent their type.
-        InputError: If an id is out of range.
+        RuleError: If a dimension is out of range, ids are no integers, values do not broadcast, or their type cannot
+            be cast to that of ``x`` (such as float to integer).
+        OutOfRange: If an id in an array is out of range.
+        InputError: If an id in a tensor is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -145,19 +166,24 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
 
 
 def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, name: str) -> Tensor:
-    """Return the tensor with values set or combined at the entries that arrays of an index look up.
+    """Return the tensor with values set or combined at the entries that a lookup names.
 
     Args:
-        x: the tensor.
-        lookup: the lookup of the index.
-        value: broadcasts to the shape of the looked-up entries.
+        x: the tensor; it does not change.
+        lookup: the lookup of the index, from :func:`split_index`.
+        value: broadcasts to the shape of the looked-up entries; leading dims of size 1 are dropped.
         kind: one of :data:`KINDS`. Values of equal positions apply one after the other in row-major order, so "set"
             keeps the last one.
         name: the function, for error messages.
 
+    Returns:
+        A tensor in the shape and type of ``x``.
+
     Raises:
-        RuleError: If the value does not broadcast, or ``x`` cannot represent its type.
+        RuleError: If the value does not broadcast, or its type cannot be cast to that of ``x`` (such as float to
+            integer).
         UsageTypeError: If ``kind`` has no gradient and an operand requires one.
+        InputError: If an id in a tensor is out of range.
     """
     new = as_operand(value, x)
     if new.dtype != x.dtype:

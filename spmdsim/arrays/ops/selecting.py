@@ -44,11 +44,13 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     """Return ``x[mask]``: the entries, or rows, where the mask is True, in row-major order.
 
     Each rank selects from its own block. One small gather exchanges the counts, and one exchange forms balanced
-    blocks. Gradients go back to the positions of the entries.
+    blocks: the first dim of the result is split by all axes that split a masked dim. Gradients go back to the
+    positions of the entries. All ranks must call it.
 
     Args:
-        x: the tensor.
-        mask: a bool tensor in the shape of the first dims of ``x``.
+        x: the tensor; a partial one is reduced first.
+        mask: a bool tensor in the shape of the first dims of ``x``. Without dims it selects all of ``x`` or nothing:
+            the result has one more dim, of size 1 or 0.
 
     Raises:
         OutOfRange: If the mask does not have the sizes of the first dims.
@@ -84,10 +86,12 @@ def flatten_in_blocks(x: Tensor) -> Tensor:
 
 @operator()
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    """Return the indices of entries that are not 0, in row-major order.
+    """Return the indices of entries that are not 0, in row-major order; all ranks must call it.
+
+    The indices have no gradient. The number of entries takes one small gather.
 
     Args:
-        x: the tensor.
+        x: the tensor; a partial one is reduced first.
 
     Returns:
         One int64 tensor ``[count]`` per dimension. Their entries form balanced blocks over the axes that split ``x``.
@@ -186,7 +190,14 @@ class UniqueAll(NamedTuple):
 
 
 def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    """Return the all-gather of one entry per rank, or () if the dim is not split."""
+    """Return the all-gather of one entry per rank, with its type; () if the dim is not split.
+
+    Args:
+        bound: not used: the interface has it.
+        strategy: the axes that split the dim.
+        inputs: the `Meta` (layout, shape, dtype) of the operand, in a list of one.
+        **params: not used: the interface has it.
+    """
     axes = find_split_axes(strategy)
     if not axes:
         return ()
@@ -200,12 +211,12 @@ def _find_neighbour_entry(
 ) -> Generator[Array, Array, tuple[Array, bool]]:
     """Return the nearest entry after or before this rank's block, ``[1]``, and True.
 
-    If there is none, return a zero and False. Empty blocks are skipped. If the dim is split, the generator yields one
-    entry of this rank; the caller sends back those of all ranks.
+    If there is none, or the dim is not split, return a zero and False. Empty blocks are skipped. If the dim is split,
+    the generator yields one entry of this rank; the caller sends back those of all ranks.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        x: this rank's block of the dim.
+        x: this rank's block of the only dim.
         ahead: True for the first entry after this block, False for the last one before it.
     """
     axes, mesh, size = find_split_axes(context.strategy), context.strategy.mesh, context.size(ALONG)
@@ -223,7 +234,15 @@ def _find_neighbour_entry(
 
 
 def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
-    """Return True for each entry that differs from the entry before it, and for the first entry."""
+    """Return True for each entry that differs from the entry before it, and for the first entry.
+
+    The first entry of this rank's block is compared with the last entry of the block before. Every nan starts a run.
+    The generator yields as :func:`_find_neighbour_entry`.
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        x: this rank's block of the only dim, of sorted entries.
+    """
     before, has_entry = yield from _find_neighbour_entry(context, x, False)
     earlier = np.concatenate([before, x])[: len(x)]
     differs = np.asarray(x != earlier)

@@ -22,7 +22,8 @@ from spmdsim.errors import RuleError
 def factors(n: int, parts: int) -> tuple[int, int] | None:
     """Return two factors of ``n``, as equal as possible, whose first is a multiple of ``parts``.
 
-    Pairs whose second factor is a multiple of ``parts``, too, are preferred. The result is None if there is no pair.
+    Pairs whose second factor is a multiple of ``parts``, too, are preferred. "As equal as possible": the logarithm of
+    their quotient is smallest. The result is None if there is no pair. Results are cached.
 
     Args:
         n: the number of points.
@@ -48,14 +49,15 @@ def factors(n: int, parts: int) -> tuple[int, int] | None:
 def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, inverse: bool) -> Tensor:
     """Transform a split dim as a matrix: columns, twiddle factors, then rows.
 
-    All ranks exchange their blocks three times, and no rank ever stores more than one block. :func:`factors` must not
-    be None.
+    All ranks must call it. They exchange their blocks three times, and no rank ever stores more than one block.
+    :func:`factors` of the dim's size and its number of blocks must not be None. The result has shape and layout of
+    ``x``; a pending reduction is not expected.
 
     Args:
-        transform: transforms a tensor along a dim.
-        x: the tensor.
-        dim: the dimension.
-        inverse: the direction of the transform.
+        transform: ``transform(tensor, dim)`` transforms a tensor along a dim in the direction of ``inverse``.
+        x: the tensor, of the complex type of the result.
+        dim: the split dimension, not negative.
+        inverse: True for an inverse transform.
     """
     layout = x.layout.canonical
     sizes = factors(x.shape[dim], layout.cuts[dim])
@@ -70,9 +72,9 @@ def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, 
 
 
 def _multiply_twiddles(context: Context, x: Array, dim: int, inverse: bool) -> Array:
-    """Return this rank's block times twiddle factors.
+    """Return this rank's block times twiddle factors, in the block's type.
 
-    The factor at ``[k, j]`` is the ``n``-th root of unity to the power ``k j``.
+    The factor at ``[k, j]`` is the ``n``-th root of unity to the power ``k j``: ``exp(-2 pi i k j / n)``.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -114,11 +116,11 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
     """Apply NumPy's transform to this rank's block; an empty block gives an empty result.
 
     Args:
-        x: the tensor.
+        x: this rank's block, with all entries of ``dim``.
         kind: "fft", "ifft", "rfft" or "irfft".
-        n: the number of points.
+        n: the number of points; ``x`` is cut or padded with zeros to it.
         dim: the dimension.
-        norm: the norm of the transform.
+        norm: the norm of the transform, a key of :data:`OTHER_NORM`.
     """
     if x.size or not n:
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
@@ -130,15 +132,18 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
 def _transform_vjp(
     dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str
 ) -> tuple[Array]:
-    """Return the gradient by the transform in the opposite direction, cut or padded to the operand's size.
+    """Return the gradient, by the transform in the opposite direction.
+
+    It is cut or padded with zeros to the operand's size.
 
     Args:
         dy: the gradient of the result.
-        operands: the operands of the call.
+        operands: the operand of the call, in a list of one.
+        _y: the result; not used.
         kind: "fft", "ifft", "rfft" or "irfft".
         n: the number of points.
         dim: the dimension.
-        norm: the norm of the transform.
+        norm: the norm of the transform, a key of :data:`OTHER_NORM`.
     """
     size, opposite_norm = operands[0].shape[dim], OTHER_NORM[norm]
     if not dy.size:
@@ -177,18 +182,24 @@ _op = Op("fft", _transform_rule, _apply_numpy, _transform_vjp, dtype=_find_resul
 def transform(
     kind: str, x: Tensor, n: int | None, axis: int, norm: str | None, done: Sequence[int] = ()
 ) -> Tensor:
-    """Compute a transform along a dim.
+    """Compute a Fourier transform along a dim; all ranks must call it.
 
-    If the dim is split, its axes move to another dim first, if one is large enough. Else it is transformed as a
-    matrix, or gathered.
+    If the dim is split, its axes move to another dim first, if one is large enough. Else it is transformed as a matrix
+    (:func:`four_steps`), if its size has two fitting factors, ``n`` is the size, and it is no irfft. Else it is
+    gathered.
 
     Args:
         kind: "fft", "ifft", "rfft" or "irfft".
         x: the tensor.
-        n: the number of points; None: the size of the dim, or ``2 * (size - 1)`` for irfft.
-        axis: the dim.
-        norm: "backward", "forward", "ortho" or None for "backward".
+        n: the number of points, to which the dim is cut or padded with zeros; None: the size of the dim, or ``2 *
+            (size - 1)`` for irfft.
+        axis: the dim; negative ones count from the end.
+        norm: "backward", "forward", "ortho" or None for "backward", as in NumPy.
         done: dims that are transformed already, preferred for the axes.
+
+    Returns:
+        A tensor of complex64 for floats of up to 32 bits and complex64, else complex128; of irfft float32 or float64.
+        The dim has ``n`` entries, ``n // 2 + 1`` of rfft. It may be in another layout than ``x``.
 
     Raises:
         RuleError: If the dim is out of range, ``n`` < 1, the norm is unknown, or ``x`` is complex for rfft.
@@ -212,12 +223,13 @@ def transform(
 def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
     """Return a tensor in which the axes of a dim split another dim instead.
 
-    The other dim must have an entry for each of them. Dims in ``done`` are preferred, then dims that the axes divide
-    evenly, then large ones. The tensor is returned unchanged if no dim is large enough.
+    The blocks of the other dim must have an entry for each new block. Dims in ``done`` are preferred, then dims that
+    the axes divide evenly, then those with the largest blocks. The tensor is returned unchanged if the dim is not
+    split, or no dim is large enough.
 
     Args:
         x: the tensor.
-        dim: the dim.
+        dim: the dim, not negative.
         done: the dims that are transformed already.
     """
     axes = x.layout.canonical.dims[dim]
@@ -236,14 +248,15 @@ def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
 def _transform_as_matrix(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
     """Return a tensor that is transformed along a split dim, as a matrix.
 
-    The size of the dim must have two factors (see :func:`factors`). A "rfft" keeps the first half of the result.
+    The size of the dim must have two factors (see :func:`factors`). A "rfft" transforms all, and keeps the first ``n
+    // 2 + 1`` entries of the result.
 
     Args:
         kind: "fft", "ifft" or "rfft".
         x: the tensor.
         n: the number of points, the size of the dim.
-        dim: the dim.
-        norm: the norm of the transform.
+        dim: the dim, not negative.
+        norm: the norm of the transform; None: "backward".
     """
     kind_of_steps = "ifft" if kind == "ifft" else "fft"
     y = four_steps(lambda y, at: transform(kind_of_steps, y, None, at, norm), x, dim, kind_of_steps == "ifft")

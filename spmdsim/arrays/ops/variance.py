@@ -37,7 +37,8 @@ def var(
 
     The result has the type of ``x``, float64 for integers, and is a pending sum. Types of two bytes are computed in
     float32. Two passes keep all digits if the mean is large against the spread. If a reduced dimension is split, each
-    pass is one reduction of the result's size. The variance is nan if there are no more elements than ``correction``.
+    pass is one reduction of the result's size. A partial ``x`` is reduced first. The variance is nan if there are no
+    more elements than ``correction``.
 
     Args:
         x: the tensor.
@@ -87,7 +88,8 @@ def std(
 ) -> Tensor:
     """Compute the standard deviation over dimensions: the square root of :func:`var`.
 
-    The result has no pending reduction. Its gradient is 0 where the variance is 0.
+    The result has the type of ``x``, float64 for integers, and no pending reduction. It is nan if there are no more
+    elements than ``correction``. Its gradient is 0 where the variance is 0.
 
     Args:
         x: the tensor.

@@ -69,10 +69,15 @@ class WindowOp(Op):
     ) -> BoundRule:
         """Return the rule with its sizes. A dim read in windows has the number of windows as size.
 
+        The result is a :class:`WindowBound`, whose ``shapes`` are the real ones.
+
         Args:
             shapes: the shapes of the operands.
-            params: the parameters of the call.
-            dtypes: the element types of the operands, or None.
+            params: the parameters of the call, by name.
+            dtypes: the element types of the operands; None: no pending reduction is forbidden because of its type.
+
+        Raises:
+            RuleError: If the number of operands or a shape does not fit the rule.
         """
         assert self.windows is not None
         with context(operator=self.name):
@@ -90,7 +95,10 @@ class WindowOp(Op):
 def forbid_split_windows(bound: BoundRule) -> BoundRule:
     """Return a rule without windows, in which dims that windows would read must not be split.
 
-    A rule that has no windows is returned itself.
+    A rule that has no windows is returned itself; ``bound`` is not changed.
+
+    Args:
+        bound: the rule with its sizes.
     """
     if not isinstance(bound, WindowBound):
         return bound
@@ -105,8 +113,8 @@ def forbid_split_windows(bound: BoundRule) -> BoundRule:
 def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) -> Array:
     """Return a block with one number per dim added around it.
 
-    Corners get the number of the later dim. The block is not copied if the memory around it was reserved for the padding, and is returned itself without
-    padding.
+    Corners get the number of the later dim. Without padding the block is returned itself. It is not copied either if
+    the memory around it was reserved for the padding: this memory is then written.
 
     Args:
         block: this rank's elements.
@@ -133,6 +141,9 @@ def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) 
 def count_margins(context: Context, operand: int = 0) -> Margins:
     """Return per dim how many entries a rank's windows read before index 0 and after the end.
 
+    A dim without window has (0, 0), and so have windows that wrap and ranks at which no window reaches an end. Results
+    are cached.
+
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         operand: the number of the operand.
@@ -156,13 +167,14 @@ def _convolve_rule(shape: Shape, kernel: Shape, mode: str) -> Rule:
 
 
 def _choose_window(n: int, k: int, mode: str) -> Window:
-    """Return the window of a dim that a result element of a convolution reads.
+    """Return the window of a dim that each result element of a convolution reads.
 
-    Elements out of range are zero.
+    Elements out of range are zero. There are ``n + k - 1`` windows for "full", ``n`` for "same" and ``max(n - k + 1,
+    0)`` for "valid".
 
     Args:
         n: the size of the dim.
-        k: the size of the kernel.
+        k: the size of the kernel in this dim.
         mode: one of :data:`MODES`.
     """
     if mode == "valid":
@@ -188,11 +200,13 @@ def _kernel_windows(context: Context, kernel: Array) -> Iterator[tuple[Shape, tu
 def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Array:
     """Compute this rank's block of the convolution from its window of the operand.
 
+    It adds one product of arrays per element of the kernel. If the window is empty, the result is zeros.
+
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         x: the operand's elements that this rank's windows read.
         kernel: the whole kernel.
-        mode: one of :data:`MODES`.
+        mode: one of :data:`MODES`; not used: the windows follow from it.
     """
     block, total = pad_block(x, count_margins(context), [0] * x.ndim), None
     if 0 in x.shape:
@@ -207,7 +221,14 @@ def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Arr
 def _convolve_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: str) -> tuple[Array, Array]:
     """Return the gradients by this rank's window of the operand and by the kernel.
 
-    The gradient by the kernel is this rank's addend.
+    The gradient by the kernel is this rank's addend. Factors are conjugated.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        dy: the gradient of this rank's block of the result.
+        operands: the operand's elements that this rank's windows read, and the whole kernel.
+        _y: the result; not used.
+        mode: not used: the windows follow from it.
     """
     x, kernel = operands
     block = pad_block(x, count_margins(context), [0] * x.ndim)
@@ -236,7 +257,8 @@ _convolve_op = WindowOp(
 def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
     """Compute the convolution with a kernel: ``y[i] = sum of x[i - j] * kernel[j]``.
 
-    Split dims stay split: each rank receives as many elements of its neighbours as the kernel reaches.
+    Split dims stay split: each rank receives as many elements of its neighbours as the kernel reaches. The result has
+    the promoted type of both.
 
     Args:
         x: the tensor.
@@ -252,7 +274,7 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
 
     Raises:
         RuleError: If the mode is unknown, the numbers of dims differ, the kernel is empty, or it is longer in one dim
-            and shorter in another.
+            and shorter in another. A tensor without elements is refused, too.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))

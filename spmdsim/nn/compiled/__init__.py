@@ -217,8 +217,10 @@ def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
 def _detach_tensors(result: Any) -> Any:
     """Return a copy of ``result`` with new tensors, without history or gradient.
 
-    The arrays are shared. ``result`` is what the function returned: lists, tuples and dicts are copied in depth; other
-    values stay as they are.
+    The arrays are shared. Lists, tuples and dicts are copied in depth; other values stay as they are.
+
+    Args:
+        result: what the function returned.
     """
     if isinstance(result, Tensor):
         return type(result).from_tensor(result)

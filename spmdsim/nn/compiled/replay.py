@@ -158,6 +158,8 @@ class Replay(Pictured):
     def _release_values(self, outputs: set[int]) -> None:
         """Set `released` of each entry: the numbers of the values that nothing reads later.
 
+        A value that an entry computes and nothing reads is released by this entry.
+
         Args:
             outputs: the numbers of the values that the caller gets. No entry releases them.
         """
