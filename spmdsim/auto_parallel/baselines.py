@@ -335,14 +335,18 @@ def baselines(
     """Return the hand-written choices by name, and the reasons why others are not possible.
 
     The names are "data parallel", "fully sharded", and "Megatron DxM" for each possible grid of D data-parallel times
-    M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL`. If no grid is possible, the reason for the
-    smallest M is returned under "Megatron".
+    M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL`; "Megatron M" for one axis. All layouts
+    beside the strategies are the cheapest ones. If no grid is possible, the reason for the smallest M is returned
+    under "Megatron".
 
     Args:
-        graph: the program.
+        graph: the program; strategies that it configures are ignored.
         ranks: the number of ranks.
         settings: the assumptions of the cost model.
         moves: prices that earlier calls computed; None: none yet.
+
+    Returns:
+        ``(choices, reasons)``, both by name.
     """
     choices: dict[str, StrategyChoice] = {}
     reasons: dict[str, str] = {}

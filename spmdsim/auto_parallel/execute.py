@@ -481,7 +481,9 @@ def _run_references(
     return [(truth and truth[k], [values[k] for values in runs]) for k in range(len(runs[0]))]  # type: ignore[index,arg-type]
 
 
-def _run_reference(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Any:
+def _run_reference(
+    program: Program, answer: SearchResult, world: World, arrays: Arrays
+) -> tuple[Any, dict[str, Tensor]]:
     """Run the program without strategies; return its result and its tensors by name.
 
     Gradients are computed if the program returns a loss.

@@ -88,7 +88,9 @@ class _Spread:
     def run(self) -> Propagation:
         """Spread the configured strategies and return those of all operators.
 
-        Configured operators keep theirs. An operator that is not reached gets its first candidate. Call it once.
+        Configured operators keep theirs; disagreements of neighbours become remarks. The strategies spread from the
+        configured operators one after the other, in the order of the graph. An operator that is not reached gets its
+        first candidate. Call it once.
 
         Raises:
             RuleError: If a configured strategy does not fit its operator.
@@ -253,7 +255,8 @@ class _Spread:
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
         """Return the seconds of reducing an operator's partial results and operands' gradients.
 
-        Gradients of inputs and parameters do not count. Results are cached.
+        Results are reduced on the ranks that own them, without a further move. Gradients count for operands that are
+        results and need one, not for inputs and parameters. Cached.
 
         Args:
             operator: the operator.
@@ -277,7 +280,9 @@ class _Spread:
     def _compare_configured(self) -> None:
         """Add a remark for each pair of configured neighbours that disagree on a layout.
 
-        Two operators are neighbours if one reads a result of the other. The remarks go into ``remarks``.
+        Two operators are neighbours if one reads a result of the other. They disagree if the layout in which the
+        first returns the result is not the one in which the second reads it. A remark names both operators, the
+        tensor and the numbers of blocks; it goes into ``remarks``.
         """
         for operator in self.configured:
             for slot, index in enumerate(operator.inputs):

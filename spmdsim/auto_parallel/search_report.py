@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
     from spmdsim.core import BoundRule, Strategy
 
-#: Most rows of a table; further operators and redistributions are summed up in one row.
+#: Most rows of a table. Of more rows, the first ones, a row with the number of the others, and the last one are shown.
 MOST_ROWS = 60
 #: Most names of operators that a note lists.
 MOST_NAMES = 6
@@ -37,7 +37,7 @@ def report_parts(answer: SearchResult) -> list[str | Table]:
     """Return the lines and tables of the report of ``answer``, in reading order.
 
     They are: the head, the operators, the redistributions, the totals, the comparison with hand-written strategies,
-    and a line for each of these that is not possible. Empty texts separate them.
+    and one text with a line for each of these that is not possible, if there are any. Empty texts separate them.
     """
     not_possible = "\n".join(
         f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"
@@ -59,9 +59,14 @@ def report_parts(answer: SearchResult) -> list[str | Table]:
 def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = None) -> list[dict[str, Any]]:
     """Return a dict of plain types for each operator, for tables and JSON.
 
-    Its keys: ``name``, ``kind``, ``strategy`` (text), ``cuts`` (the blocks per dim of each operand), ``inputs`` and
-    ``output`` (layouts as text; the first result's), the modelled seconds of each of :data:`PARTS` and their sum
-    ``seconds``, ``result_nbytes`` (bytes of a rank's shards of all results), and ``source`` (the program's line).
+    Its keys:
+
+    * ``name``, ``kind``, and ``source``, the program's line;
+    * ``strategy``: its text;
+    * ``cuts``: the numbers of blocks per dim of each operand;
+    * ``inputs`` and ``output``: layouts of the operands as read, and the stored layout of the first result, as text;
+    * the modelled seconds of each of :data:`PARTS`, and their sum ``seconds``;
+    * ``result_nbytes``: bytes of a rank's shards of all results.
 
     Args:
         answer: the result of the search.
@@ -134,8 +139,10 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
 def _head_text(answer: SearchResult) -> str:
     """Return the first lines of the report of ``answer``: program, machine, method, optimality.
 
-    Remarks follow. An optimum is named so, with the share to which it is proven. Of other results, the largest
-    distance from the optimum is named, or nothing if it is unknown.
+    The first line is the graph. The second one has ranks, mesh, machine and method. For an optimum it adds "optimal"
+    and the share to which that is proven, and that the program's own strategies are kept, if there are any. For other
+    results it adds the largest distance from the optimum, or nothing if that is unknown. Then follow the certainty of
+    a :class:`Machine` and the remarks.
     """
     within = f" to within {answer.within:.2%}" if answer.within else ""
     optimal = f", optimal{within} under the model on this mesh"
@@ -160,7 +167,9 @@ def _head_text(answer: SearchResult) -> str:
 def _operator_table(answer: SearchResult) -> Table:
     """Return the table of operators of ``answer``, with one row for equal repeats of a layer.
 
-    Times are of one operator, also in rows for several. Rows after :data:`MOST_ROWS` are summed up.
+    A row has the name (with the number of repeats), the strategy, the layouts of operands and first result, the times
+    of :data:`PARTS` and their sum, and the bytes of a rank's shards of the results. Times are those of one operator,
+    also in rows for several. Rows above :data:`MOST_ROWS` are left out, except the last one.
     """
     unit, scale = _time_unit(answer)
     shown, counts = _distinct_operators(answer)
@@ -207,9 +216,10 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
 def _redistribution_table(answer: SearchResult) -> str | Table:
     """Return the table of redistributions of ``answer``, or a line of text if there are none.
 
-    Redistributions that differ only in the number of a repeated layer share a row. Times and bytes are sums over the
-    row; bytes are those that the first rank receives. "shared" marks gradients in a message with others. Rows after
-    :data:`MOST_ROWS` are summed up.
+    A row has the phase ("when"), tensor, layouts before and after, collectives, number, bytes and time.
+    Redistributions that differ only in the number of a repeated layer share a row; number, bytes and time are then
+    sums. Bytes are those that the first rank receives. The collectives are "local copy" without communication, and
+    end with "shared" for a gradient in a message with others. Rows above :data:`MOST_ROWS` are left out, except the last one.
     """
     unit, scale = _time_unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
@@ -257,8 +267,11 @@ def _generic_name(answer: SearchResult, move: Move) -> str:
 def _totals_text(answer: SearchResult) -> str:
     """Return three lines on one step of ``answer``: its time, communication and peak memory.
 
-    The time is split into :data:`PARTS`. Collectives are counted by kind; a note says how many gradients share
-    messages, or how many collectives remain if those of parameters are combined.
+    1. The time, with the sum over all operators of each of :data:`PARTS`, and the share of gradients' reductions that
+    overlaps. 2. The bytes that the first rank receives, and the number of collectives by kind. A note says how many
+    gradients share messages; without shared messages, how many collectives remain if those of parameters are
+    combined, if that differs. 3. The peak bytes of a rank, with their parts and the operator at which the peak is
+    reached.
     """
     unit, scale = _time_unit(answer)
     costs = answer.evaluation.operators
@@ -289,9 +302,9 @@ def _totals_text(answer: SearchResult) -> str:
 def comparison_table(answer: SearchResult) -> Table:
     """Return the table that compares ``answer`` with hand-written strategies.
 
-    A row has the time, its ratio to the result's time, the bytes that the first rank receives, and the peak memory. A
-    strategy that the settings forbid is "not allowed". If the program configures operators, a note says that
-    hand-written strategies ignore it.
+    The first row is "found". A row has the time, its ratio to the time of ``answer``, the bytes that the first rank
+    receives, and the peak memory. The time of a strategy that the settings forbid is "not allowed", its ratio "-". If
+    the program configures operators, a note says that hand-written strategies ignore that.
     """
     unit, scale = _time_unit(answer)
     rows = []
@@ -350,8 +363,10 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 def why_table(answer: WhyNot) -> Table:
     """Return the table of the operators of ``answer`` whose strategy or time differs.
 
-    A difference is the time with the given strategy minus the time before; up to a relative 1e-12 of the step's time
-    it counts as none. Rows after :data:`MOST_ROWS` are summed up.
+    A row has the name, both strategies ("before => after", empty if they are equal), and the differences of the times
+    of :data:`PARTS` and of their sum. A difference is the time with the given strategy minus the time before. An
+    operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's time. Rows
+    after :data:`MOST_ROWS` are summed up.
     """
     best, forced = answer.best, answer.other
     unit, scale = _time_unit(best)

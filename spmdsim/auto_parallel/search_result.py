@@ -122,7 +122,8 @@ class SearchResult(ShortRepr):
     def collectives(self) -> dict[str, int]:
         """Number of collectives of each kind in one step, by name.
 
-        Gradients that share a message count once. Local steps do not count.
+        They are those of redistributions (as often as they happen), of shared messages, where all gradients of a
+        message count once, and inside operators. Local steps do not count, and kinds that do not occur are left out.
         """
         counts: dict[str, int] = {}
         for move in self.evaluation.alone:
@@ -138,8 +139,9 @@ class SearchResult(ShortRepr):
     def combined(self) -> dict[str, int]:
         """Number of collectives of each kind if those of parameters are combined, as compilers do.
 
-        Collectives are combined that gather parameters, or reduce their gradients, along equal axes and over equal
-        dims. Each other redistribution counts as often as it happens; collectives inside operators are left out.
+        Collectives that gather parameters, or reduce their gradients, count once per kind, axes and dims that are
+        gathered or scattered. Each other redistribution counts as often as it happens. Collectives inside operators
+        are left out.
         """
         counts: dict[str, int] = {}
         combined_keys: set[tuple[object, ...]] = set()
@@ -256,9 +258,17 @@ class SearchResult(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """Return all results as a dict that can be written as JSON.
 
-        Times are modelled seconds of one step, sizes are bytes of a rank. ``interval`` is None without a calibrated
-        machine. "strategies" and "layouts" are what :func:`load_choice` reads; "operators" are the rows of
-        :func:`operator_rows`.
+        Times are modelled seconds of one step, sizes are bytes of a rank:
+
+        * ``seconds``, and ``interval``, the seconds of :meth:`Machine.between` or None without them;
+        * ``optimal`` and ``within``, as the attributes;
+        * ``nbytes`` and ``collectives``, the bytes that the first rank receives and the number of collectives by
+          kind;
+        * ``memory``, the parts of the peak, and ``peak_memory``, their sum;
+        * ``operators``, the rows of :func:`operator_rows`;
+        * ``strategies``, ``layouts`` and ``mesh``, which :func:`load_choice` reads, and ``format``, which it checks;
+        * the names ``program``, ``method`` and ``machine``, the ``remarks``, and ``parameter_elements``, the elements
+          of all parameters.
         """
         from spmdsim.auto_parallel.search_report import operator_rows
 
@@ -376,6 +386,9 @@ def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
 
 def _parse_choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
     """Convert the JSON data of a file to a choice for ``graph``.
+
+    Operators must have equal names in equal order, without digits; tensors are only counted. Layouts are not compared
+    with shapes.
 
     Args:
         data: the dict of :meth:`SearchResult.to_dict`.

@@ -95,7 +95,8 @@ class StrategyChoice(ShortRepr):
     def operator_layouts(self) -> tuple[OperatorLayouts, ...]:
         """Layouts that follow from each operator's strategy, in the order of the operators.
 
-        They are not canonical: axes of size 1 stay.
+        They are the layouts in which the operator reads its operands, computes its results, and computes the
+        gradients of its operands, whether these are needed or not. They are not canonical: axes of size 1 stay.
         """
         derived: dict[tuple[int, Strategy], OperatorLayouts] = {}
         rows = []

@@ -154,7 +154,9 @@ class ChoiceModel:
     def _build(self) -> None:
         """Add all variables and prices to the problem; called once, at the end of construction.
 
-        Tied operators and tensors are priced once and count as often as they occur.
+        First come the operators, then tensor by tensor their variables, if they have any, and the prices of their
+        moves, and last the messages of gradients. With ``settings.tie``, tied tensors are priced once, times their
+        number, and share a variable.
         """
         self._add_operators()
         shared: dict[tuple[int, int, StorageStates], int] = {}
@@ -242,7 +244,9 @@ class ChoiceModel:
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
         """Add the variable of a tensor, and the prices of its moves and those of its gradients.
 
-        The variable is stored in ``value_variable``, its states in ``kept``.
+        The variable has a state per layout in which the tensor may be stored, and the bytes of its shard there. Moves
+        to each reader, from the producer, and of gradients are priced in pairs. The variable is stored in
+        ``value_variable``, its states in ``kept``. ``complete`` becomes False if ways to add gradients are left out.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.
@@ -319,13 +323,16 @@ class ChoiceModel:
     def _add_gradients(self, value: Value, count: int) -> None:
         """Add the price of moving a result's gradients from its readers to its producer.
 
-        Without a reader that brings a gradient, nothing is added. One reader pays alone. Several readers pay together
-        by one table if it has at most :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER` entries, else
-        by a variable of shared layouts (see :mod:`spmdsim.auto_parallel.costs.gradient_sums`).
+        A gradient goes to the dual of the layout in which the producer computes the result. Without a reader that
+        brings a gradient, nothing is added. One reader pays alone, in a pair with the producer. Several readers pay
+        together by one table, if it has at most :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER`
+        entries. Otherwise a further variable decides the target and the shared layouts (see
+        :mod:`spmdsim.auto_parallel.costs.gradient_sums`); it pays for these, and readers pay for other layouts. Its
+        target must be the producer's; other pairs are :data:`IMPOSSIBLE`.
 
         Args:
             value: the result, the first of ``count`` tied ones.
-            count: the number of tied tensors.
+            count: the number of tied tensors; prices are multiplied by it.
         """
         assert value.producer is not None
         readers, producer = self._gradients(value), self.operator_variable[value.producer]
@@ -466,8 +473,12 @@ class ChoiceModel:
         """Return ``(seconds, bytes)`` of an operator's work, as arrays with an entry per state.
 
         The seconds are those of its work (:func:`work_seconds`) and of the collectives inside it, forward and
-        backward. The bytes are those of tensors without a variable of their own: parameters with their optimiser
-        state, and operands and results that are stored for the backward pass.
+        backward; they are cached. The bytes are those of the largest shards of tensors without a variable of their
+        own:
+
+        * parameters, with their optimiser state in training;
+        * operands that the operator stores for the backward pass, in the layout in which it reads them;
+        * results that the operator stores and no reader does.
 
         Args:
             operator: the operator.

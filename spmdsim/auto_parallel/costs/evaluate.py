@@ -93,7 +93,8 @@ def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -
     """Return the collectives inside an operator's local function, or inside its gradients; cached.
 
     Those of a gradient function are recorded by running it on tensors without data, with a gradient for each result
-    that is a float or complex. Empty if the operator has no inner collectives or no gradient.
+    whose type is a float or complex. The tuple is empty if the operator has no inner collectives, no gradient
+    function, or no such result. Names of operators are set only for gradients.
 
     Args:
         bound: the operator's rule, bound to its shapes.
@@ -244,8 +245,10 @@ def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]
 def _backward_moves(choice: StrategyChoice) -> Iterator[Move]:
     """Yield the redistributions of gradients in backward order, those of parameters last.
 
-    Gradients of a tensor that arrive in equal layouts are added first and move once. Moves between equal layouts are
-    left out.
+    The gradient of a result moves at the operator that computes the result ("backward"), to the dual of the layout in
+    which it is computed. The gradient of a parameter moves after all operators ("gradient"), to the dual of the
+    stored layout. Gradients of a tensor that arrive in equal layouts are added first and move once. Moves between
+    equal layouts are left out.
 
     Args:
         choice: the strategies and layouts.
@@ -371,11 +374,15 @@ def _price_operators(
 ) -> tuple[list[OperatorSeconds], list[InnerStep]]:
     """Return the seconds of each operator's work and inner collectives, and these collectives.
 
-    Redistributions are not counted yet.
+    Redistributions are not counted yet: in the result only ``compute`` is set.
 
     Args:
         choice: the strategies and layouts.
         settings: the assumptions of the cost model.
+
+    Returns:
+        ``(costs, inner)``: an entry per operator of the graph, and the collectives inside operators, in program
+        order.
     """
     graph, machine = choice.graph, settings.machine
     costs, inner = [], list[InnerStep]()

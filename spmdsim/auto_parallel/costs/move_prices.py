@@ -358,8 +358,12 @@ class MessageLine(NamedTuple):
 def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge | None:
     """Return the kind of message that the reduction of a gradient may share, or None if it goes alone.
 
-    It goes alone if the settings do not merge messages, if it is no reduction of equal shards on one mesh, or if it
-    would scatter in a way that the settings or the cost model do not have.
+    It goes alone
+
+    * if the settings do not merge messages;
+    * if it is no reduction of equal shards on one mesh (:func:`merge_of`);
+    * if it scatters, and the settings forbid reduce_scatter;
+    * if it scatters along some axes and only reduces along others, in a cost model that is no :class:`Machine`.
 
     Args:
         settings: the settings of the search.
@@ -434,7 +438,9 @@ class SharedMessages:
     def price(self) -> None:
         """Add the prices of all recorded gradients to the problem; call it once.
 
-        A gradient is priced alone, or with the hub of a message that several gradients may share. Prices are seconds
+        A state of a gradient's variable whose message at least one other gradient may share is priced in a pair with
+        the hub of the message: for the hub's state 0 as the gradient alone, for each further state along its line
+        (:meth:`MessageLines.prices_along`). Other states are priced alone, in the variable itself. All are seconds
         times the number of tied parameters times ``1 - overlap``.
         """
         for variable, kinds, sources, targets, value, count in self._gradients:
@@ -490,9 +496,11 @@ class SharedMessages:
         return hub
 
     def _message_lines(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
-        """Return the lines of messages with each set of replica axes; equal lines are listed once.
+        """Return the lines of messages with each set of replica axes.
 
-        ``share`` grows to the largest share by which the lines are above the price.
+        For each set, tangents are fitted from the smallest to the largest size of a message, and lines are added at
+        sizes where the price jumps. A line is left out if a smaller set has an equal one. ``share`` grows to the
+        largest share by which lines are above the price.
 
         Args:
             merge: the reduction of the message.

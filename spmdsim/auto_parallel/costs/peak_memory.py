@@ -193,8 +193,13 @@ class StepMemory:
     def forward(self, operator: Operator) -> None:
         """Account for an operator's forward pass, and update the peak.
 
-        Its operands are redistributed, its results are computed and redistributed, and unused values are freed. With
-        recomputation in training, the tape stores only what enters a layer.
+        The peak is updated at each redistribution of an operand, with the copies so far; at the computation, with the
+        copies and the results; and at each redistribution of a result, with the results that are not redistributed
+        yet. The tape stores what the gradients need before results are redistributed; with recomputation in training
+        only what enters a layer. At the end, tensors that no later operator reads are freed.
+
+        Args:
+            operator: the next operator of the graph.
         """
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
         layouts, copies = choice.operator_layouts[operator.index], 0
@@ -277,11 +282,16 @@ class StepMemory:
                 self.underway += _nbytes(value, layout)
 
     def backward(self, operator: Operator) -> None:
-        """Account for an operator's backward pass, and update the peak; nothing if no gradient reaches it.
+        """Account for an operator's backward pass, and update the peak.
 
-        The gradients of its results are added, and those of its operands are computed. Arrays that the tape stored
-        for the operator are freed. Gradients of parameters that are complete are reduced, or wait for a shared
-        message. With recomputation, the arrays of a layer are stored first.
+        Nothing happens if no gradient reaches the operator. Otherwise, in this order: with recomputation, the arrays
+        of the operator's layer are stored; the gradients of its results are moved and added; the gradients of its
+        operands are computed; arrays that the tape stored for it are freed; gradients of parameters that are complete
+        are reduced, or wait for a shared message. A parameter's gradient is complete at the first operator that reads
+        the parameter.
+
+        Args:
+            operator: an operator; call the method for all operators, the last one of the graph first.
         """
         if operator.index not in self.graph.reached:
             return
@@ -314,8 +324,12 @@ class StepMemory:
     def _recompute(self, operator: Operator) -> None:
         """Store the arrays of an operator's layer when the backward pass reaches the layer.
 
-        The backward pass reaches that operator first. They were not stored in the forward pass and are computed
-        again. The operators before it, up to the start of its layer, are stored together.
+        The pass reaches the layer at its last operator. The arrays were not stored in the forward pass and are
+        computed again, for all operators of the layer together. At the other operators of the layer nothing happens.
+        Operators outside of layers are one layer as long as they follow one another.
+
+        Args:
+            operator: the operator that the backward pass has reached.
         """
         operators = self.graph.operators
         for recomputed in reversed(operators[: operator.index + 1]):

@@ -135,7 +135,7 @@ class Graph(ShortRepr):
     def places(self) -> tuple[tuple[str, int] | None, ...]:
         """Layer's name and position in its repeat for each operator; None outside of layers.
 
-        The third operator of each repeat of "layer" has ("layer", 2).
+        Positions count from 0 in each repeat: the third operator of each repeat of "layer" has ("layer", 2).
         """
         counts: dict[tuple[str, int], int] = {}
         places: list[tuple[str, int] | None] = []
@@ -189,7 +189,8 @@ class Graph(ShortRepr):
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
         """Flags per operator and operand: True if the backward pass reads the operand's values.
 
-        It reads them to compute the gradients of :attr:`operand_gradients`.
+        It reads them if the rule needs them for a gradient of :attr:`operand_gradients`, unless the operator lists
+        them as ``unseen``. The tuples are in the order of operators and of their operands.
         """
         read_operands: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []

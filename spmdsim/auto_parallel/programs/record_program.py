@@ -109,12 +109,16 @@ class _OperatorRecorder(Unconfigured):
     ) -> None:
         """Add an operator that was just run to the graph, with its operands and results.
 
+        Operands that the graph does not know are added as parameters or constants (:meth:`value`). The operator gets
+        its source line and a unique name; it is differentiable if its first result requires gradients. ``ranks`` is
+        set.
+
         Args:
             op: the operator.
             tensors: its operands; at least one.
             params: its parameters.
             sharding: the strategy that the program configured for the operator, or None.
-            results: its results; their values are assigned to the graph's.
+            results: its results; they are assigned to values of the graph.
         """
         self.ranks = tensors[0].world.size
         inputs = [self.value(tensor) for tensor in tensors]

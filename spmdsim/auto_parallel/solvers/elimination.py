@@ -290,7 +290,11 @@ class _Elimination:
     def run(self) -> list[int]:
         """Remove all variables, those with small tables first, and return the states of the optimum.
 
-        Of equally cheap states, the first is taken.
+        The size of a variable's table is the product of the numbers of states of the variable and of all its
+        neighbours; it is computed again after a neighbour is removed. Of equal sizes, the variable with the lowest
+        number goes first. The states are then read from ``order``, the last removed variable first: each takes its
+        cheapest state beside those decided before, the first of equal ones. Variables that :meth:`simplify` removed
+        are included. Call it once.
 
         Raises:
             TooWideError: If a table would have more than the largest allowed number of entries.
@@ -442,11 +446,18 @@ class _Branches:
     def _solve_relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
         """Return a lower bound in seconds with some hubs decided, and the states that attain it.
 
-        An undecided hub takes its cheapest state for each neighbour separately. The states of hubs in the result are
-        0.
+        A decided hub adds the prices of its state. An undecided hub adds its least price, and to each neighbour's
+        state the least price over the hub's states, each for itself. The other variables are then decided by
+        elimination.
 
         Args:
             decided: the state of each decided hub, by hub.
+
+        Returns:
+            ``(bound, states)``; ``states`` has a state per variable of the problem, 0 for each hub.
+
+        Raises:
+            TooWideError: If the elimination needs too large a table.
         """
         rows, run = [self.problem.seconds[v].copy() for v in self.others], self.start.copy()
         fixed = 0.0
@@ -579,13 +590,14 @@ def _decide_window(
 ) -> list[int]:
     """Decide some variables and all hubs again while the others stay; return the better states.
 
-    If the variables are too many for elimination, each half of them is decided after the other. Without an
-    improvement, ``current`` is returned.
+    The window's problem has its own prices, the pairs inside it, the pairs with outside variables in their current
+    states, and the shared prices in which it takes part. It is solved by elimination. If the tables are too large,
+    each half of ``chosen`` is decided after the other. ``current`` is returned if the new states are not cheaper.
 
     Args:
         problem: the problem.
         around: the neighbours of each variable.
-        current: the current states.
+        current: the state of each variable; the list is not changed.
         chosen: the variables to decide.
     """
     window = sorted({*chosen, *problem.hubs})

@@ -212,9 +212,13 @@ def count_by_peer(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -
 def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
     """Return the peak number of packed, received and summed elements in buffers of a rank.
 
-    The shard after the step is not counted. Its memory is allocated only when the last round has arrived, so its
-    elements are subtracted before. The peak is the largest one of the first round, of each later round, and of the
-    last reception.
+    The shard after the step is not counted. Its memory is allocated only when the last round has arrived, so its size
+    t is subtracted before. With s elements that the rank adds up, and those that it packs and receives in a round,
+    the peak is the largest of
+
+    * first round: received + max(packed, s) - t;
+    * each later round: s + packed + received - t;
+    * the end of the last round: s + received.
 
     Args:
         src: the layout before.
@@ -242,9 +246,10 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
 def _deal_out(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
     """Yield the boxes of a reduction with their adders, as ``(cell, box, receptions)``.
 
-    In each cell, the boxes of the ranks' shares come first; each has one adder. The elements that
-    :func:`_assign_elements` dealt out one by one follow; each may have several. Elements are dealt in row-major
-    order.
+    The elements of a group of cells are numbered in row-major order, cell after cell. First each rank gets as many
+    consecutive elements as its share, cut into boxes that are inside one cell; each has one adder. The elements that
+    :func:`_assign_elements` dealt out one by one follow; each may have several adders. ``receptions`` has the
+    receptions per element of each adder, by rank.
 
     Args:
         problem: the elements of the reduction, grouped by owners.

@@ -105,8 +105,11 @@ def _box_shape(box: Bounds) -> tuple[int, ...]:
 def group_transfers(step: Step, rank: int) -> RankTransfers:
     """Return the transfers of an all_gather or all_to_all inside the group of ``rank``.
 
-    Of several members with equal source boxes, the receiver itself provides the box if it is one of them, else the
-    first.
+    The members are the ranks of the group, sorted. A box is the overlap of one member's source box and another's
+    target box; empty ones are left out. Of several members with equal source boxes, the receiver itself provides the
+    box if it is one of them, else the first. ``gathered`` is set if the step is an all_gather: all targets are equal
+    and the sources differ. ``swapped`` is set if all members cut their shards into one equal block per member, in
+    their order.
 
     Args:
         step: the step.
@@ -353,7 +356,11 @@ class Blocks:
 def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     """Return the block of each member in the shard of ``rank``, for a reduce_scatter.
 
-    An empty block gets an empty index.
+    A member's block is its target box, as an index of the rank's source; an empty block gets an empty index at the
+    start. Blocks are ``direct`` if each is contiguous in the source; otherwise they are packed into a buffer, in
+    which the offsets count. They are ``packed`` if they follow one another without gaps, in the order of the members,
+    in the source or in the buffer. The blocks cover the source unless it has elements that no member of the group
+    gets.
 
     Args:
         step: the reduce_scatter.

@@ -146,7 +146,11 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
 
 def _candidate_dict(candidate: Candidate, itemsize: int) -> dict[str, Any]:
-    """Return a candidate in plain types: names of its collectives, busiest rank's bytes, seconds."""
+    """Return a candidate in plain types.
+
+    It has the kind, the names of the collectives, the busiest rank's bytes (elements times ``itemsize``), the
+    modelled seconds, and True under "allowed" if its shards stay small.
+    """
     return {
         "kind": candidate.kind,
         "steps": [step.collective for step in candidate.steps],
@@ -159,7 +163,8 @@ def _candidate_dict(candidate: Candidate, itemsize: int) -> dict[str, Any]:
 def _step_row(plan: Plan, number: int) -> tuple[str, ...]:
     """Return the row of step ``number`` (from 0) of a plan in the table of steps.
 
-    It has a text per column of ``_HEAD``; the step's number in it starts at 1.
+    It has a text per column of ``_HEAD``; the step's number in it starts at 1. Shapes are those of the largest shard,
+    such as "4x8 -> 8x4". Bytes have units; "total" is that of all ranks.
     """
     step, facts = plan.steps[number], _step_dict(plan, number)
     sizes = ("max_nbytes", "max_sent_nbytes", "total_nbytes")
@@ -178,9 +183,13 @@ def _step_row(plan: Plan, number: int) -> tuple[str, ...]:
 def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
     """Return step ``number`` (from 0) of a plan in plain types.
 
-    Bytes are those of the busiest rank; ``total_nbytes`` are those of all ranks. ``local_shape`` has the shapes of
-    the largest shard before and after. ``group_size`` is None for steps without axes. ``buffer_nbytes`` are those of
-    :func:`step_buffer`.
+    * ``collective``, ``axes`` and ``op``: those of the step; ``group_size`` is None without axes.
+    * ``src`` and ``dst``: the layouts as text, such as "S(0)R".
+    * ``local_shape``: the shapes of the largest shard before and after.
+    * ``max_nbytes`` and ``max_sent_nbytes``: bytes that the busiest rank receives and sends; ``total_nbytes``: bytes
+      that all ranks receive.
+    * ``messages``: those that the busiest rank receives; ``seconds``: modelled.
+    * ``buffer_nbytes``: new bytes of the rank that needs most, see :func:`step_buffer`.
     """
     step = plan.steps[number]
     received, seconds = plan.prices[number]

@@ -164,8 +164,12 @@ class _Side:
     def refine_cuts(self, cuts: list[set[int]]) -> bool:
         """Cut dimensions where axes are cut and axes where dimensions are cut, once.
 
-        ``cuts``, the suffix products of each group, and ``axis_cuts`` are extended in place. Groups of one dimension
-        on either side stay as they are.
+        An axis that splits a dimension covers a range of distances: it starts at the suffix product above it, and
+        ends at this product divided by its size. Cuts of the group inside the range cut the axis, and cuts of the
+        axis cut the group. Groups of one dimension on either side stay as they are.
+
+        Args:
+            cuts: the suffix products of each group; extended in place, like ``axis_cuts``.
 
         Returns:
             False if a cut does not divide another one; the sets may be extended then, too.
@@ -372,9 +376,10 @@ def _surround_by_reshapes(
 def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
     """Return plans for a reshape without a finer shape, best first.
 
-    Each reduces pending values by collectives, in another way, and then exchanges elements by their row-major
-    numbers. Values that are replicated on the target's mesh are reshaped and sliced locally instead. New pending axes
-    of the target are filled at the end.
+    If the source has pending values, each plan reduces all of them by collectives first, in another way; shards in
+    between may have any size. Elements are then exchanged by their row-major numbers. If the reduced tensor is
+    replicated on the target's mesh, it is reshaped and sliced locally instead. New pending axes of the target are
+    filled at the end.
 
     Args:
         task: the layouts, shape and machine.

@@ -440,7 +440,8 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
     """Return the number of elements that every position of the mesh receives.
 
     These are the elements that it reads and does not own; on the way back, the contributions to its block that others
-    have. It is an int64 array by mesh position, cached.
+    have. Counts of dimensions are multiplied; dimensions that the step does not change count with their length. It is
+    an int64 array by mesh position, cached.
 
     Args:
         step: the step.
