@@ -114,8 +114,8 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
     """Check the options; set ``args.n``, and ``args.blocks`` for programs of other launchers.
 
     ``args.n`` is set from ``-n``, ``--nproc_per_node``, or :func:`default_ranks`. In lock step the default is 1,
-    because the program's own world states the number of ranks. ``args.blocks`` is set to True with
-    ``--nproc_per_node``.
+    because the program's own world states the number of ranks; options of other launchers are not checked then.
+    ``args.blocks`` is set to True with ``--nproc_per_node``.
 
     Args:
         args: the command's arguments; changed in place.
@@ -173,10 +173,13 @@ def _refuse_rank_count_after_script(args: argparse.Namespace) -> None:
 
 
 def read_hosts(args: argparse.Namespace) -> list[Host]:
-    """Return the hosts of ``--hosts`` or ``--hostfile``; [] without either.
+    """Return the hosts of ``--hosts`` or ``--hostfile`` in their order; [] without either.
+
+    Args:
+        args: the command's arguments: ``hosts`` (text) and ``hostfile`` (path), each None if not set.
 
     Raises:
-        InputError: If both are set, or one names no hosts.
+        InputError: If both are set, or one names no hosts or cannot be read.
     """
     from spmdsim.launch.hosts import parse_hosts, read_hostfile
 

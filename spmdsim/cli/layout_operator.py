@@ -268,7 +268,7 @@ def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], 
     operand_count = len(_operand_names(function))
     if operand_count == count:
         attributes = ", ".join(f"{name}={value!r}" for name, value in params.items())
-        return f"{function.op.name} cannot be told --attr {attributes}: {error}"
+        return f"{function.op.name} does not accept --attr {attributes}: {error}"
     return f"{function.op.name} takes {many(operand_count, 'operand')}, but --shapes gives {count}"
 
 

@@ -142,8 +142,12 @@ def main(args: argparse.Namespace) -> int:
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect on the selected cases or on the output.
 
-    For example, ``--text`` has no effect if ``--only`` does not name embedding. ``--layout`` and ``--strategy`` select
-    matmul. ``args`` has the command's arguments.
+    They are ``--every`` with ``--layout`` or ``--strategy``, or if ``--only`` leaves out matmul; ``--text`` if
+    embedding does not run; and ``--shape``, ``--x``, ``--w`` and ``--data`` if only embedding runs. Without ``--only``
+    all operators run; ``--layout`` and ``--strategy`` select matmul.
+
+    Args:
+        args: the command's arguments.
     """
     only = {word for item in args.only for word in item.split(",")}
     if args.layout or args.strategy:
@@ -357,8 +361,8 @@ def _report_outcomes(
 ) -> None:
     """Print the outcomes as a table or JSON on rank 0, and write pictures.
 
-    All ranks must call it, because they compare how busy their cores are. With ``--inject`` the table is that of
-    faults.
+    All ranks must call it, because with ``--wide`` or ``--verbose`` the ranks of a job exchange on which cores they
+    run. A remark follows if times are unreliable. With ``--inject`` the table is that of faults.
 
     Args:
         outcomes: the outcomes.

@@ -205,8 +205,12 @@ def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, setting
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect on the result.
 
-    It is also raised if both a program file and ``--program`` are set, or neither. ``args`` has the command's
-    arguments. Options that need the recorded program or the method are checked elsewhere.
+    They are limits without a program file; options of one search with ``--pareto``; options of a search with
+    ``--load``; ``--axes`` with ``--mesh``; and ``--recompute`` with ``--forward-only``. The error is also raised if
+    both a program file and ``--program`` are set, or neither. Options that need the method are checked in :func:`main`.
+
+    Args:
+        args: the command's arguments.
     """
     if (args.file is None) == (args.program is None):
         raise InputError("search takes a program file or --program NAME, one of them")
@@ -301,14 +305,15 @@ def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | No
 
     Args:
         result: the strategies with their price.
-        answers: the answers to ``--why``; "why" has an entry for each.
+        answers: the answers to ``--why``; "why" has a dict for each: the operator, the seconds, the difference from the
+            best, and the operators with their strategies.
         proof: the comparison of a run; None without ``--run``, and then there is no "run".
 
     Returns:
-        The result's own dict with further keys. "comparison" has the price of other searches by name. "configured" has
-        the operators whose strategy the program fixes, and "not_possible" the searches that are not possible, with
-        reasons. "redistributions" has the seconds and the bytes on the mesh's first rank of each redistribution. Times
-        are in seconds.
+        The result's own dict with further keys. "comparison" has seconds, bytes and peak memory of hand-written
+        strategies by name; "not_possible" has the reasons why others are not possible on these ranks. "configured" has
+        the operators whose strategy the program fixes. "redistributions" has the seconds and the bytes on the mesh's
+        first rank of each redistribution. Times are in seconds.
     """
     facts = result.to_dict()
     facts["comparison"] = {

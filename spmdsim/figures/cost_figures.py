@@ -319,7 +319,10 @@ def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
     """Return the positions of a dragonfly's routers and ranks, in pixels around (0, 0).
 
     The groups are on a circle, the routers of a group on a small circle, and the ranks outside of their routers. A
-    single group is in the middle.
+    single group is in the middle. Circles are large enough that neighbours do not touch.
+
+    Args:
+        fly: the dragonfly topology.
 
     Returns:
         A point for each ``TopologyPlace(0, rank)`` and each ``TopologyPlace(1, router)``.

@@ -273,11 +273,23 @@ def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
         elif a > 0 and c == width_cuts - 1:  # only the right side is visible
             middles.append((x + width + depth / 2, y + (height - rise) / 2 + 4))
         for middle in middles:
-            fill, letters = fill_of(shard)
-            if hatched:
-                canvas.plate(*middle, f"#{shard}", fill)
-            canvas.text(*middle, f"#{shard}", anchor="middle", colour=letters)
+            _draw_shard_number(canvas, middle, shard, hatched)
     return canvas
+
+
+def _draw_shard_number(out: Canvas, middle: tuple[float, float], shard: int, hatched: bool) -> None:
+    """Draw the number of a shard on one of its sides, with a plate behind it if the side is hatched.
+
+    Args:
+        out: the canvas; changed in place.
+        middle: middle and base line of the number, in pixels.
+        shard: the number of the shard.
+        hatched: True if the side is hatched.
+    """
+    fill, letters = fill_of(shard)
+    if hatched:
+        out.plate(*middle, f"#{shard}", fill)
+    out.text(*middle, f"#{shard}", anchor="middle", colour=letters)
 
 
 def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]) -> str:

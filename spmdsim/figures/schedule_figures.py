@@ -82,8 +82,9 @@ def state_table(story: History, index: int) -> list[str]:
 def _state_columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns of a state, and the texts of each rank's row.
 
-    There is one column per chunk, also for copies in scratch memory ("scratch 1" or "s1"). If there are more than
-    ``MOST_CHUNKS_APART``, there is one column per source rank.
+    There is one column per chunk, also for copies in scratch memory. Heads are "chunk 3" and "scratch 1", or "3" and
+    "s1" if there are more than four columns. If there are more than ``MOST_CHUNKS_APART``, there is one column per
+    source rank.
 
     Args:
         story: the executed schedule.

@@ -73,11 +73,7 @@ def _draw_operators(answer: SearchResult) -> Canvas:
     """
     facts = operator_rows(answer)
     rows = facts[:MOST_OPERATORS]
-    # The factor that each axis splits, per operator, as words.
-    factors: list[dict[str, str]] = []
-    for operator, strategy in zip(answer.graph.operators, answer.choice.strategies):
-        words_of = factor_words(operator.bound)
-        factors.append({axis: words_of[factor] for factor, axes in strategy.splits for axis in axes})
+    factors = _split_factors(answer)
     heads = {axis: f"{axis}={answer.mesh.axis_size(axis)}" for axis in answer.mesh.axes}
     texts = [*(text for words in factors for text in words.values()), *heads.values()]
     cell_width = max(map(width_of, texts)) + 16
@@ -95,11 +91,11 @@ def _draw_operators(answer: SearchResult) -> Canvas:
         out.text(0, y + 15, str(name), title=str(row["source"] or row["kind"]))
         for k, axis in enumerate(heads):
             factor = words.get(axis)
-            pointer_text = (
-                f"{axis} splits {factor} of {name}" if factor else f"{name} is the same along {axis}"
-            )
-            shade = SPLIT if factor else 0.0
-            out.cell(cells + k * cell_width, y, cell_width, 20, [factor or "·"], None, pointer_text, shade)
+            left, width = cells + k * cell_width, cell_width
+            if factor is None:
+                out.cell(left, y, width, 20, ["·"], None, f"{name} is the same along {axis}")
+            else:
+                out.cell(left, y, width, 20, [factor], None, f"{axis} splits {factor} of {name}", SPLIT)
         out.text(results, y + 15, str(row["output"]) or "-")
         _draw_times(out, row, times, y, 240 / longest)
     y = 22.0 + len(rows) * 22 + 12
@@ -108,6 +104,18 @@ def _draw_operators(answer: SearchResult) -> Canvas:
         y += 20
     _draw_legend(out, y, factors[: len(rows)], len(heads))
     return out
+
+
+def _split_factors(answer: SearchResult) -> list[dict[str, str]]:
+    """Return for each operator the factor that each axis splits, as words by axis.
+
+    Axes that split no factor of the operator are missing.
+    """
+    factors = []
+    for operator, strategy in zip(answer.graph.operators, answer.choice.strategies):
+        words_of = factor_words(operator.bound)
+        factors.append({axis: words_of[factor] for factor, axes in strategy.splits for axis in axes})
+    return factors
 
 
 def _draw_times(out: Canvas, row: Mapping[str, Any], x: float, y: float, scale: float) -> None:

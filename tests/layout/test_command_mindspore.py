@@ -106,7 +106,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ),
         (
             "--op sum --shapes (2,4) --shard ((2,1),) --attr dims=0 --attr keepdims=1",
-            "cannot be told --attr dims=0",
+            "does not accept --attr dims=0",
         ),
     ],
 )

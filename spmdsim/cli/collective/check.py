@@ -97,16 +97,18 @@ def main(args: argparse.Namespace) -> int:
         return code
     say(f"{args.algorithm} as {chosen.collective.name}")
     if len(fitting) < len(sizes):
-        left_out = [size for size in sizes if size not in fitting]
-        say(
-            f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} "
-            f"{'rank' if left_out == [1] else 'ranks'}"
-        )
+        say(_left_out_text(chosen, [size for size in sizes if size not in fitting]))
     if results:
         say(_make_table(results, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"
     say(verdict if results else "nothing was checked")
     return code
+
+
+def _left_out_text(chosen: Algorithm, sizes: list[int]) -> str:
+    """Return a line about rank counts that are not checked, because the algorithm does not support them."""
+    ranks = "rank" if sizes == [1] else "ranks"
+    return f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, sizes))} {ranks}"
 
 
 def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:

@@ -178,7 +178,11 @@ def _report_ignored_parameters(machine: Machine, topology: str) -> None:
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect with the selected model or output."""
+    """Raise InputError for options that have no effect with the selected model or output.
+
+    They are ``--loggops`` without ``--model loggops``, and ``--algorithms``, ``--model`` and ``--trace`` with
+    ``--links``. ``args`` has the command's arguments.
+    """
     if args.model != "loggops":
         refuse_options(args, "--loggops", "--model loggops, whose parameters it gives")
     if args.links:
@@ -283,8 +287,12 @@ def _parse_event_parameters(text: str, machine: Machine) -> LogGOPS:
 def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     """Return the message sizes in bytes, from ``--begin`` to ``--end`` by ``--factor``.
 
-    By default they begin at 1K and end at 64M, or at ``--begin`` if that is larger. With several rank counts
-    (``many_ranks``) they begin at 1M and end where they begin, so there is one size.
+    By default they begin at 1K and end at 64M, or at ``--begin`` if that is larger. With several rank counts they begin
+    at 1M and end where they begin, so there is one size.
+
+    Args:
+        args: the command's arguments: ``begin`` and ``end`` (texts, or None) and ``factor``.
+        many_ranks: True if there are several rank counts.
 
     Raises:
         InputError: If a size cannot be parsed, or the sizes do not grow.

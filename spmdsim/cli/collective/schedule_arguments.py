@@ -262,9 +262,9 @@ def rank_counts(text: str) -> list[int]:
 
 
 def parse_bytes(text: str) -> int:
-    """Convert a size such as ``64K``, ``64KiB``, ``64KB`` or ``1M`` (powers of 1024) to bytes.
+    """Convert a ``text`` such as ``64K``, ``64KiB`` or ``1M`` (powers of 1024) to bytes.
 
-    Units are K, M and G; case does not matter. ``1.5K`` is a size, too.
+    Units are K, M and G, also as KB; case does not matter. ``1.5K`` is a size, too.
 
     Raises:
         InputError: If it is no whole number of bytes from 0 to :data:`MOST_BYTES`.

@@ -63,7 +63,17 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
     """Return the steps of a layout's derivation, its text in other notations, its addends.
 
     The steps number the device matrix, adjust its columns, and compute strides and shard numbers. Lists with an entry
-    per rank are in mesh order. Without a pending reduction, the lists of addends are empty and "result" is "".
+    per rank are in mesh order.
+
+    - "short", "text", "tensor_map": the layout as text and as tensor map.
+    - "adjusted", "dropped", "moves": the axes in the tensor map's order, the axes that it does not use, and True if the
+      order of columns changes.
+    - "strides", "stride_texts": the stride of each adjusted axis, and its calculation.
+    - "digits", "terms", "shard", "replicas": per rank its coordinates on the adjusted axes, these times the strides,
+      their sum (the shard number), and the ranks that own equal shards.
+    - "pending", "addends", "owned", "result": axes and addends of a pending reduction, and its result in words; [] or
+      "" without one.
+    - "shards", "ownership": the number of shards, and a sentence about their owners.
 
     >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
     >>> facts["shard"], facts["strides"], facts["short"]

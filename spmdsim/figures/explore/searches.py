@@ -45,13 +45,13 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
     The search is for the fastest strategies on a laptop's machine. Times are in seconds per training step, bytes those
     of one rank.
 
-    - "seconds", "nbytes", "peak": time, received bytes, and most memory of a rank; "optimal" is True if no other choice
-      is faster under the model.
+    - "seconds", "nbytes", "peak": time, received bytes, and most memory of a rank; "optimal" is True if it is proven
+      that no other choice is faster under the model.
     - "operators": a row per operator, with its strategy in "words".
     - "moves": the redistributions, see :func:`_redistribution_rows`.
-    - "comparison": name, seconds, received bytes and peak memory of common strategies.
-    - "why": by operator, the time with each strategy, see :func:`_alternatives`. It is {} for a program with more
-      than :data:`MOST_REASONED` operators.
+    - "comparison": name, seconds, received bytes and peak memory of hand-written strategies.
+    - "why": by operator, the time with each strategy, see :func:`_alternatives`. It is {} for a program with more than
+      :data:`MOST_REASONED` operators.
 
     Args:
         graph: the program.
