@@ -130,7 +130,7 @@ def _suggest_name(body: str, mesh: Mesh) -> str:
     """Return a hint for a misspelled reduction or axis of ``body``, else an axis as an example.
 
     Reductions are searched first, then axes, each from left to right; see `nearest` for what is similar. The text is
-    ``did you mean 'P(max)' by 'P(mex)'?``, ``did you mean 'dp' by 'dq'?``, ``such as dp, or None``, or
+    ``did you mean 'P(max)' by 'P(mex)'?``, ``did you mean 'data' by 'dta'?``, ``such as dp, or None``, or
     ``which has none`` for a mesh without axes.
 
     Args:
