@@ -112,6 +112,9 @@ SAID = {
     "Softmax has no argument 'dim'": (lambda: paddle.nn.Softmax(dim=1), "it takes axis"),
     "optimizer got an empty parameter list": (lambda: flow.optim.SGD([], lr=0.1), "model.parameters()"),
     "an optimizer takes a list of parameters, but got a dict": (lambda: flow.optim.Adam([{"params": []}]), "one optimizer per group"),
+    "an optimizer takes a list of parameters, but got a int": (lambda: flow.optim.SGD(3), "model.parameters()"),
+    "StridedSlice takes positive strides here": (lambda: ops.StridedSlice()(X, (0,), (4,), (0,)), "but got (0,)"),
+    "axis 0 of size 4 does not split into 0 equal parts": (lambda: ops.Split(0, 0)(X), ""),
     "placement ranks are nested lists": (lambda: flow.placement("cpu", {0: [0, 1]}), "nearest: [0, 1]"),
     "sub has no argument 'alpha'": (lambda: flow.sub(flow.tensor(X), flow.tensor(X), alpha=2), "it takes input, other"),
     "a tensor holds numbers": (lambda: ms.Tensor("a"), "'a'"),
@@ -124,6 +127,7 @@ SAID = {
     "placement is a oneflow.placement": (lambda: flow.layout("cpu", flow.sbp.broadcast, 2), "not 'cpu'"),
     "no element type is called 'float65'": (lambda: flow.zeros(2, dtype="float65"), "did you mean 'float64'"),
     "parameters is a list or tuple of parameters": (lambda: paddle.optimizer.Adam(0.1, parameters=paddle.nn.Linear(2, 2)), "not a Linear"),
+    "parameters is a list or tuple of parameters, not a int": (lambda: paddle.optimizer.SGD(parameters=3), ""),
     "parameters in groups are not covered": (lambda: paddle.optimizer.SGD(parameters=[{"params": []}]), "ParamAttr(learning_rate="),
 }  # fmt: skip
 LAYOUT = ms.Layout((2,), ("a",))

@@ -169,17 +169,14 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
         attrs: attributes with ``begin``, ``end`` and ``strides``; None for strides of 1.
 
     Raises:
-        InputError: If a stride is negative.
-        ValueError: If a stride is 0.
+        InputError: If a stride is not positive.
     """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
+    if min(strides, default=1) < 1:
+        raise InputError(f"StridedSlice takes positive strides here, but got {strides}; nearest: Transpose")
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
     cuts += [slice(None)] * (len(shapes[0]) - len(cuts))
     start, stop, step = zip(*(cut.indices(n) for cut, n in zip(cuts, shapes[0])))
-    if min(step) < 1:
-        raise InputError(
-            f"StridedSlice takes positive strides here, but got {attrs['strides']}; nearest: Transpose"
-        )
     return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
 
 
@@ -298,12 +295,12 @@ def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
         attrs: attributes with ``axis`` and ``output_num``.
 
     Raises:
-        InputError: If the size of the axis is not a multiple of ``output_num``.
+        InputError: If ``output_num`` is not positive, or does not divide the size of the axis.
         ShardError: If the strategy cuts the axis.
     """
     shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
     axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
-    if shape[axis] % parts:
+    if parts < 1 or shape[axis] % parts:
         raise InputError(f"axis {axis} of size {shape[axis]} does not split into {parts} equal parts")
     size = shape[axis] // parts
     step, pieces = (1,) * len(shape), []

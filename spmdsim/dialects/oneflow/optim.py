@@ -1,5 +1,6 @@
 """``oneflow.optim``: optimisers with ``step()`` and ``zero_grad()``."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,11 @@ def _list_parameters(params: Any) -> list[Any]:
         params: an iterable of parameters.
 
     Raises:
-        OneFlowError: If it is a single parameter, a module or a text, is empty, or has other elements, such as groups.
-        TypeError: If it is no iterable.
+        OneFlowError: If it is a single parameter, a module, a text or no iterable, is empty, or has other elements, such
+            as groups.
     """
-    listed = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
+    is_single = isinstance(params, (nn.Parameter, nn.Module, str)) or not isinstance(params, Iterable)
+    listed = [params] if is_single else list(params)
     if not listed:
         raise OneFlowError("optimizer got an empty parameter list; nearest: model.parameters()")
     for parameter in listed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ class Optimizer(DialectObject, nn.Optimiser):
         options: arguments of our optimiser.
 
     Raises:
-        UsageTypeError: If ``parameters`` is a single one.
+        UsageTypeError: If ``parameters`` is a single one or no iterable.
         InputError: If another argument is not supported.
     """
 
@@ -105,7 +105,9 @@ class Optimizer(DialectObject, nn.Optimiser):
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
     ) -> None:
         kinds = [type(x).__name__ for x in (parameters, rate, weight_decay, grad_clip)]
-        is_single = isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str))
+        is_single = isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)) or not isinstance(
+            parameters, Iterable | None
+        )
         refuse({f"parameters is a list or tuple of parameters, not a {kinds[0]}": is_single}, UsageTypeError)
         listed = None if parameters is None else list(parameters)
         number = isinstance(weight_decay, (int, float))
