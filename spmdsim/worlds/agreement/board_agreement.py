@@ -49,10 +49,15 @@ class BoardAgreement(CallAgreement):
         self._watch.follow(self._logs, deadline)
 
     def log_of(self, ranks: tuple[int, ...]) -> CallLog:
-        """Return the log of the calls that a group of ranks makes; the first call for a group creates it.
+        """Return the call log of a group of ranks; create it at the group's first call.
 
-        ``ranks`` are sorted and have their numbers in the world. Raises WorldError if the world is closed, or the board
-        has no slot for another group.
+        Nothing is sent, and no rank is waited for.
+
+        Args:
+            ranks: the group's ranks, sorted, by their numbers in the world.
+
+        Raises:
+            WorldError: If the log is new and the world is closed, or :data:`~.shared_board.GROUPS` groups are in use.
         """
         log = self._logs.get(ranks)
         if log is None:
@@ -67,12 +72,37 @@ class BoardAgreement(CallAgreement):
         return log
 
     def begin(self, call: Call, tensor: int = 0) -> int:
-        """Log that this rank begins a call. Compare a new kind of call with all ranks before it runs."""
+        """Log that this rank begins a call; compare a new kind of call before it runs.
+
+        See :meth:`CallLog.begin` for when it waits.
+
+        Args:
+            call: the call.
+            tensor: the provenance number of the tensor that moves; 0 for none.
+
+        Returns:
+            The number of the call among those of its ranks, from 0.
+
+        Raises:
+            DisagreementError: If the ranks make different calls, or do not come before the deadline.
+            WorldError: As in :meth:`log_of`.
+        """
         log = self._logs.get(call.ranks)
         return (self.log_of(call.ranks) if log is None else log).begin(call, tensor)
 
     def end(self, call: Call, number: int, error: BaseException | None = None) -> None:
-        """Log that a call has ended; compare all calls of its ranks now and then."""
+        """Log that a call has ended; compare all calls of its ranks now and then.
+
+        Do nothing if the group has no log, as in a forked child.
+
+        Args:
+            call: the call.
+            number: the number that :meth:`begin` returned.
+            error: the error that ended the call; None if it succeeded.
+
+        Raises:
+            DisagreementError: See :meth:`CallLog.end`.
+        """
         log = self._logs.get(call.ranks)
         if log is not None:  # else this is a forked child, which leaves the call
             log.end(number, error)
@@ -80,8 +110,12 @@ class BoardAgreement(CallAgreement):
     def compare(self) -> None:
         """Compare all calls so far with the calls that the other ranks have logged.
 
-        Ranks of other nodes are waited for until they have begun this rank's last call; ranks of this node are not.
-        Raises DisagreementError if the calls differ or a rank does not come.
+        Groups without a new call since their last comparison are left out. Ranks of other nodes are waited for until
+        they have begun this rank's last call; ranks of this node are not. Calls that another rank has not begun yet are
+        not an error.
+
+        Raises:
+            DisagreementError: If calls or reads differ, or a rank of another node does not come before the deadline.
         """
         for log in self._logs.values():
             if log.number != log.compared:
@@ -91,7 +125,15 @@ class BoardAgreement(CallAgreement):
                 log.compare()
 
     def wait(self, call: Call, number: int | None = None) -> None:
-        """Wait until all ranks of a call have begun it, and compare."""
+        """Wait until all ranks of a call have begun it, and compare all calls of these ranks.
+
+        Args:
+            call: the call; only its ranks matter.
+            number: the call's number in the group; None for the latest call of this rank.
+
+        Raises:
+            DisagreementError: If the ranks make different calls, or do not come before the deadline.
+        """
         self.log_of(call.ranks).wait(number)
 
     def describe(self, rank: int) -> RankStatus:
@@ -115,29 +157,40 @@ class BoardAgreement(CallAgreement):
             self.log_of(tuple(range(len(self.places)))).reads.add(tensor, value)
 
     def close(self, failed: bool = False) -> None:
-        """Log no more calls."""
+        """Log no more calls, and free the groups' slots on the board; later calls raise WorldError.
+
+        Args:
+            failed: True to make the logged calls unreadable for other ranks at once.
+        """
         self._watch.leave(self._logs)
         for log in self._logs.values():
             log.close(failed)
         self.refuse(CLOSED)
 
     def refuse(self, reason: str) -> None:
-        """Raise WorldError with a reason for every later call."""
+        """Forget the groups' logs; every later call raises WorldError with the text ``reason``."""
         self._logs.clear()
         self._refusal = reason
 
 
 @contextmanager
 def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Iterator[None]:
-    """Wait until all ranks of a new world are here, then run the block that makes the world.
+    """Wait until all ranks of a new world have come, then run the block that makes the world.
 
-    An earlier world of these ranks has a shared board. On it the making is a call like others, so that ranks in another
-    call can name these ones. Without a board, nothing is waited for.
+    If an earlier world of these ranks has a shared board, making the world is a logged call of all ranks there. So
+    ranks in another call are named in an error. With one rank, or without such a board, the block runs at once. If the
+    block fails, the logged call is withdrawn.
 
     Args:
-        comm: the ranks of the new world.
+        comm: the ranks of the new world; all of them must call this.
         history: how this rank's tensors were computed.
         deadline: seconds to wait for the others.
+
+    Yields:
+        None, once.
+
+    Raises:
+        DisagreementError: If ranks make another call, or do not come before the deadline.
     """
     earlier = PROCESS.find_board(comm) if comm.Get_size() > 1 else None
     if earlier is None:
@@ -158,14 +211,17 @@ def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Ite
 def make_agreement(
     comm: MPI.Comm, history: TensorHistory, deadline: float, strict: bool, record: str | None
 ) -> BoardAgreement:
-    """Return the agreement of a communicator's ranks. Collective.
+    """Return the agreement of a communicator's ranks; all of them must call it.
 
     Args:
         comm: the ranks.
         history: how this rank's tensors were computed.
         deadline: seconds that a rank waits for the others.
-        strict: whether every call and its source lines are compared before it runs.
-        record: the file for the last calls of all ranks, if any.
+        strict: True to compare every call and its source lines before it runs.
+        record: the path of a file for the last calls of all ranks; None or "" for no file.
+
+    Raises:
+        WorldError: If ranks of another node cannot be reached.
     """
     board, places = PROCESS.open_board(comm)
     if record:

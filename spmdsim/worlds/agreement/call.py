@@ -38,6 +38,8 @@ class CallDescription:
     def of_step(step: Step, dtype: str, algorithm: str | None) -> CallDescription:
         """Describe a step of a redistribution as a call that ranks can compare.
 
+        Only ``ids`` stays empty. A step that changes the shape is described like "(4, 6) as (24,)".
+
         Args:
             step: the step.
             dtype: the name of the element type.
@@ -55,12 +57,15 @@ class CallDescription:
         )
 
     def pack(self) -> str:
-        """Return one text from which other ranks restore the description."""
+        """Return the fields as one text, separated by tabs; see :meth:`unpack`."""
         return "\t".join(astuple(self))
 
     @staticmethod
     def unpack(text: str) -> CallDescription:
-        """Restore a description from :meth:`pack`."""
+        """Restore a description from the text of :meth:`pack`.
+
+        Missing fields are empty, surplus ones are dropped.
+        """
         return CallDescription(*text.split("\t")[: len(fields(CallDescription))])
 
     def __str__(self) -> str:
@@ -77,7 +82,13 @@ class CallDescription:
 
 
 def name_differences(descriptions: Sequence[CallDescription]) -> list[str]:
-    """Return the names of the fields that differ; only ``call`` if the calls have different names."""
+    """Return the names of the fields that differ, such as ["source layout"].
+
+    Return ["call"] alone if the calls have different names, and [] if all descriptions are equal.
+
+    >>> name_differences([CallDescription("all_reduce", shape="(4,)"), CallDescription("all_reduce", shape="(8,)")])
+    ['shape']
+    """
     names = [field.name for field in fields(CallDescription)]
     columns = zip(*map(astuple, descriptions))
     differing = [name.replace("_", " ") for name, column in zip(names, columns) if len(set(column)) > 1]
@@ -113,13 +124,15 @@ class Call:
     ) -> Call:
         """Return the call that ranks make to run a step.
 
+        Its number is the hash of all fields of the step, the element type and the algorithm.
+
         Args:
             step: the step.
             dtype: the element type.
             algorithm: the emulated algorithm; None for the library's own.
-            ranks: the ranks that take part, in any order.
-            has_any_length: True if the lengths of messages depend on the data. Such a call, and one of at least
-                :data:`HEAVY` bytes, gets a number of at least ``NUMBERS``.
+            ranks: the ranks that take part, in any order, by their numbers in the world.
+            has_any_length: True if the lengths of messages depend on the data. Such a call, and one of a tensor with at
+                least :data:`HEAVY` bytes, gets a number of at least ``NUMBERS``.
         """
         facts = [getattr(step, field.name) for field in fields(step)]
         number = number_of(repr((*facts, dtype.name, algorithm)))
@@ -130,11 +143,23 @@ class Call:
 
     @staticmethod
     def from_words(words: str, ranks: Sequence[int], is_local: bool = False) -> Call:
-        """Return a call that a few words describe completely, such as a barrier."""
+        """Return a call that a few words describe completely, such as "barrier".
+
+        Args:
+            words: the words; equal words are equal calls.
+            ranks: the ranks that make the call, in any order.
+            is_local: True if the call moves nothing, so that no rank waits for another one.
+        """
         number = number_of(words)
         return Call(CallDescription(words), number, tuple(sorted(ranks)), number, is_local)
 
     def with_ids(self, ids: str) -> Call:
-        """Return the call for particular ids, which the ranks compare, too."""
+        """Return a copy of the call for particular ids of a lookup, which the ranks compare, too.
+
+        The number changes with the ids; ``kind`` does not.
+
+        Args:
+            ids: the ids in words.
+        """
         description = replace(self.description, ids=ids)
         return replace(self, description=description, number=self.number ^ number_of(ids))

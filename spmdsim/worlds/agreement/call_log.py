@@ -48,10 +48,15 @@ _BEGIN = struct.Struct("qqqq")
 
 
 def read_agreed(area: memoryview, start: int, first: int, count: int) -> np.ndarray:
-    """Return the numbers that must agree of some calls in a row, from number ``first`` on.
+    """Return the numbers that must agree of ``count`` consecutive calls, as a view of int64.
 
-    ``count`` is the number of the calls, which the ring has one after the other. ``area`` has the numbers of a rank's
-    log, and ``start`` is the index of the group's slot in them.
+    The calls must not pass the end of the ring; see :func:`split_at_ring_end`.
+
+    Args:
+        area: the numbers of one rank's area of the board.
+        start: the index of the group's slot in them.
+        first: the number of the first call in the group.
+        count: the number of calls.
     """
     begin = locate(start, layout.AGREED, first)
     return np.asarray(area[begin : begin + count * layout.COLUMNS : layout.COLUMNS])
@@ -106,17 +111,22 @@ class CallLog(GroupLog):
     # -- begin and end ------------------------------------------------------------------------------------
 
     def begin(self, call: Call, tensor: int = 0) -> int:
-        """Log that this rank begins a call, and return the call's number in the group.
+        """Log that this rank begins a call, and return the call's number in the group, from 0.
 
-        Wait for all ranks and compare their calls first if the call is of a new kind, or in strict mode. Compare, but
-        do not wait, if another rank is in a different call and one of the two calls could damage memory.
+        The call runs after this method returns:
+
+        - A local call is only logged.
+        - If the call's kind is new to the group, or in strict mode, wait for all ranks and compare first.
+        - If another rank is in a different call, and one of both could damage memory, compare without waiting.
+        - Otherwise only log it; :meth:`end` compares it later.
 
         Args:
             call: the call.
             tensor: the provenance number of the tensor that moves; 0 for none.
 
         Raises:
-            DisagreementError: If the calls differ, or ranks do not come.
+            DisagreementError: If the calls differ, or ranks do not come before the deadline. The call is then logged as
+                ended.
         """
         number, code, numbers = self.number, call.number, self._numbers
         is_new = call.kind not in self._kinds
@@ -146,21 +156,43 @@ class CallLog(GroupLog):
         return number
 
     def _add_source_lines(self, code: int) -> int:
-        """Return and publish the number of a call together with the user's lines."""
+        """Publish a call's words under a number that depends on the user's lines, too.
+
+        Used in strict mode.
+
+        Args:
+            code: the number of the call, under which its words are published already.
+
+        Returns:
+            The other number.
+        """
         number = code ^ number_of(source_lines())
         self.board.publish(number, self.board.text(self.board.me, code) or "")
         return number
 
     def write_end(self, number: int) -> int:
-        """Write that a call has ended; return the time in nanoseconds."""
+        """Write the current time as the end of call ``number``.
+
+        Returns:
+            The time in nanoseconds of the monotonic clock.
+        """
         now = self._numbers[locate(self.start, layout.END, number)] = time.monotonic_ns()
         return now
 
     def end(self, number: int, error: BaseException | None = None) -> None:
         """Log that a call has ended, and compare all calls now and then.
 
-        They are compared at least every :data:`EVERY` calls, but in at most a fiftieth of the time. After an error of
-        MPI, such as a message that is longer than expected, they are compared at once; after other errors they are not.
+        They are compared after every :data:`EVERY` calls, and when a comparison is due: 2 ms or 50 times the duration
+        of the last comparison after its end, whichever is longer. After an error of MPI, such as a message that is
+        longer than expected, they are compared at once. After other errors they are not compared.
+
+        Args:
+            number: the number of the call in the group.
+            error: the error that ended the call; None if it succeeded.
+
+        Raises:
+            DisagreementError: If calls or reads differ, or the log is full and a rank does not compare before the
+                deadline.
         """
         now = self.write_end(number)
         if error is not None:
@@ -170,10 +202,16 @@ class CallLog(GroupLog):
             self.compare_and_make_space()
 
     def _is_unsafe(self, number: int, agreed: int) -> bool:
-        """Return True if another rank is in a different call, and one of the two calls is heavy.
+        """Return True if another rank made a different call, and one of the two calls is heavy.
 
-        A heavy call can write behind the buffer of a rank in another call (``Call.number``). Each rank first logs its
-        call and then looks. So of two ranks in different calls at least one stays out of MPI.
+        Calls of the same number in the group are compared. A heavy call can write behind the buffer of a rank in
+        another call (``Call.number`` of at least ``NUMBERS``). Each rank first logs its call and then looks. So of two
+        ranks in different calls at least one stays out of MPI. Only ranks whose slot for this group is known already
+        are read.
+
+        Args:
+            number: the number of this rank's call in the group.
+            agreed: this rank's number that must agree for it.
         """
         index = locate(0, layout.AGREED, number)
         for place, start in self._starts.items():
@@ -189,7 +227,9 @@ class CallLog(GroupLog):
     def find_difference(self) -> int | None:
         """Return the number of the first call that another rank made differently, or None.
 
-        None means that all calls logged so far are equal. Calls that were compared before are not compared again.
+        Read what the other ranks have logged; send nothing and wait for nothing. None means that all calls which both
+        ranks have logged are equal. Calls that were compared before are not compared again. Write to the board how many
+        calls are compared with all ranks. Threads may call it at once.
         """
         with self._lock:
             first, least = None, self.number
@@ -206,13 +246,13 @@ class CallLog(GroupLog):
             return first
 
     def _skip_equal(self, area: memoryview, start: int, since: int, until: int) -> int:
-        """Return the number of the first call that another rank made differently from this rank.
+        """Return the number of the first call from ``since`` on that another rank made differently.
 
         Args:
-            area: the numbers of the other rank's log.
+            area: the numbers of the other rank's area of the board.
             start: the index of the group's slot in them.
             since: the first call to compare.
-            until: the call before which to stop; it is returned if all calls are equal.
+            until: the call before which to stop; it is returned if all calls are equal (``since`` if that is larger).
         """
         for first, count in split_at_ring_end(since, until):
             own_numbers = read_agreed(self.board.numbers, self.start, first, count)
@@ -230,15 +270,23 @@ class CallLog(GroupLog):
         return least <= 0 or all(self._count_compared(place) >= least for place in self.others)
 
     def _count_compared(self, place: int) -> int:
-        """Return the number of calls that a rank has compared with all ranks; 0 if it has made no call here."""
+        """Return the number of this group's calls that a rank has compared with all ranks.
+
+        It is 0 if the rank has made no call in this group. ``place`` is the rank's place on the board.
+        """
         start = self.find_start(place)
         return 0 if start is None else int(self.board.areas[place][start + layout.COMPARED])
 
     def compare(self) -> None:
         """Compare all calls and reads so far with those that the other ranks have logged.
 
-        If calls differ, wait up to a second until all ranks have published how they computed their tensors, then raise
-        DisagreementError with the differences in words.
+        Do not wait for ranks that are behind. If calls differ, wait up to :data:`GRACE` seconds until all ranks have
+        published how they computed the call's tensor. Update ``compared`` if ranks of other nodes have begun this
+        rank's last call.
+
+        Raises:
+            DisagreementError: If calls or reads differ; the text describes the differences. This rank claims the
+                report.
         """
         self.board.refresh()
         number = self.find_difference()
@@ -257,9 +305,13 @@ class CallLog(GroupLog):
             self.compared = self.number
 
     def compare_and_make_space(self) -> None:
-        """Compare all calls so far, and wait until the log has space for more.
+        """Compare all calls so far, and wait until the log has space for :data:`EVERY` more calls.
 
-        Raises DisagreementError if calls differ, or a rank does not compare its calls before the deadline.
+        Also set the time of the next comparison; see :meth:`end`.
+
+        Raises:
+            DisagreementError: If calls or reads differ, ranks wait for one another in a circle, or a rank does not
+                compare its calls before the deadline.
         """
         begin = time.monotonic_ns()
         self.compare()
@@ -273,13 +325,20 @@ class CallLog(GroupLog):
         return self.has_space()
 
     def publish_tensor(self, number: int) -> None:
-        """Publish how this rank computed the tensor of a call."""
+        """Publish on the board how this rank computed the tensor of its call ``number``.
+
+        Do nothing if the call is not readable any more, or moves no tensor.
+        """
         call = self.read(self.board.me, number)
         if call is not None and call.tensor:
             self.publish_ancestors(call.tensor)
 
     def is_described(self, number: int) -> bool:
-        """Return True if all ranks have begun a call and published how they computed its tensor."""
+        """Return True if all ranks have begun a call and published how they computed its tensor.
+
+        Args:
+            number: the number of the call in the group. False if a rank's log has overwritten it.
+        """
         for place in self.places:
             call = self.read(place, number)
             if call is None or (call.tensor and self.board.text(place, call.tensor) is None):
@@ -289,16 +348,29 @@ class CallLog(GroupLog):
     # -- waiting ------------------------------------------------------------------------------------------
 
     def wait(self, number: int | None = None) -> None:
-        """Wait until all other ranks have begun a call (the latest one by default), and compare."""
+        """Wait until all other ranks have begun a call, and compare all calls so far.
+
+        Args:
+            number: the number of the call in the group; None for the latest call of this rank.
+
+        Raises:
+            DisagreementError: If calls differ, or ranks do not come before the deadline.
+        """
         number = self.number - 1 if number is None else number
         self.wait_for(number, self.others)
         self.compare()
 
     def wait_for(self, number: int, places: Sequence[int]) -> None:
-        """Wait until the ranks at some places of the board have begun a call.
+        """Wait until some ranks have begun a call; return at once if they have.
 
-        While this rank waits, its own latest call looks unfinished, so that the other ranks see where it is. Raises
-        DisagreementError like :meth:`_poll`.
+        While this rank waits, its own latest call looks unfinished, so that the other ranks see where it is.
+
+        Args:
+            number: the number of the call in the group.
+            places: the ranks' places on the board.
+
+        Raises:
+            DisagreementError: As in :meth:`_poll`.
         """
         if self.have_begun(number, places):
             return
@@ -315,9 +387,17 @@ class CallLog(GroupLog):
                 self.write_end(last)
 
     def _poll(self, number: int, is_over: Callable[[], bool]) -> None:
-        """Wait until ``is_over()`` is true; compare all calls now and then.
+        """Wait until ``is_over()`` is true; compare all calls every :data:`LOOK` seconds.
 
-        Raises DisagreementError if ranks differ, wait for one another in a circle, or do not come before the deadline.
+        Yield the processor in the first :data:`AWAKE` seconds, and sleep :data:`NAP` seconds between polls after that.
+
+        Args:
+            number: the number of the call that other ranks have to come to, for errors.
+            is_over: function without arguments.
+
+        Raises:
+            DisagreementError: If calls or reads differ, ranks wait for one another in a circle, or ``deadline`` seconds
+                are over.
         """
         begin = time.monotonic()
         look, self.is_polling = begin + LOOK, True

@@ -46,11 +46,12 @@ class Comparison:
     def arrived(self) -> bool:
         """Return True if all ranks have posted the comparison; a waiting rank calls it repeatedly.
 
-        Otherwise return False: at once in the first :data:`SPIN` seconds, and after a short sleep later.
+        Otherwise return False: at once in the first :data:`SPIN` seconds, and after a sleep of 0.5 ms later.
 
         Raises:
-            DisagreementError: If the deadline is over on this rank or on another one, or ``look`` returns a reason.
-                Nothing is checked in the first :data:`SPIN` seconds.
+            DisagreementError: If the deadline is over on this rank, another rank gave up, or ``look`` returns a reason.
+                Nothing is checked in the first :data:`SPIN` seconds. The request stays open for ever, because MPI may
+                still write to its memory.
         """
         if self._request.Test():
             return True
@@ -80,10 +81,10 @@ class Comparison:
         return bool(self._common[0] == -self._common[1])
 
     def _describe_absence(self) -> str:
-        """Return a text about the ranks that did not come; it continues with "to" and the call.
+        """Return a text about the ranks that did not come; the caller appends "to" and the call.
 
-        It is equal on all ranks that give up, whosever deadline is over first: all ranks have the same deadline. A
-        rank that comes after the others have given up misses no rank.
+        It is equal on all ranks that give up, whosever deadline is over first: all ranks have the same deadline. A rank
+        that comes after the others have given up misses no rank; its text says so. Blocks up to :data:`GRACE` seconds.
         """
         absent = [world_ranks(self.comm)[rank] for rank in self._absent()]
         if not absent:
@@ -93,8 +94,8 @@ class Comparison:
     def _absent(self) -> list[int]:
         """Return the ranks that have not come, as sorted numbers in the communicator.
 
-        Send a message to all other ranks that this rank gives up. A rank whose message to this rank does not arrive
-        within :data:`GRACE` seconds has not come.
+        Send a message to all other ranks that this rank gives up, without waiting for its delivery. A rank whose
+        message to this rank does not arrive within :data:`GRACE` seconds has not come.
         """
         comm, me = self.comm, self.comm.Get_rank()
         everyone = range(comm.Get_size())

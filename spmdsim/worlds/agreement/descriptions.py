@@ -27,7 +27,14 @@ MOST = 4
 
 
 def describe_exit(board: SharedBoard, place: int) -> str | None:
-    """Return why a rank makes no more calls; None if it may make some."""
+    """Return why a rank makes no more calls; None if it may make some.
+
+    The text is "left the program", "failed" or "is not running any more".
+
+    Args:
+        board: the memory of the ranks' logs.
+        place: the rank's place: its index on the shared board of call logs.
+    """
     how = board.state(place, layout.EXIT)
     if how != layout.STAYS:
         return {layout.DONE: "left the program", layout.FAILED: "failed"}[how]
@@ -35,10 +42,13 @@ def describe_exit(board: SharedBoard, place: int) -> str | None:
 
 
 def find_stuck_ranks(board: SharedBoard) -> set[int]:
-    """Return the places of the ranks that can never continue.
+    """Return the places of the ranks that can never continue; the set may be empty.
 
-    Such a rank is in a call that needs another rank, which is such a rank itself, or has left the program without
-    failing.
+    A stuck rank is in a call that another rank has not begun, and that rank is stuck itself or has left the program
+    without failing. A rank that failed counts as free: it ends the job after its report.
+
+    Args:
+        board: the memory of the ranks' logs; it is read as it is, without refresh.
     """
     awaited_by, free = {}, set()
     for place in board.places():
@@ -59,10 +69,13 @@ def find_stuck_ranks(board: SharedBoard) -> set[int]:
 
 
 def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
-    """Return the places of `find_stuck_ranks` if two looks at the ranks agree, else none.
+    """Return the result of `find_stuck_ranks` if two looks agree, else an empty set.
 
     Ranks are read one after the other, so one look mixes several moments. A rank that is in one call in both looks was
-    in it all the time between.
+    in it all the time between. The second look comes :data:`AGAIN` seconds later, only if the first finds a rank.
+
+    Args:
+        board: the memory of the ranks' logs; copies of other nodes are refreshed in between.
     """
     stuck = find_stuck_ranks(board)
     if not stuck:
@@ -79,11 +92,13 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
 def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
     """Return a sentence about the ranks that have not come to a call, and where they are.
 
-    It also names the first call that ranks made from different lines, and says if the ranks wait for one another.
+    It also names the first call that ranks made from different lines. If all ranks came, it says that. If ``how`` is
+    :data:`NEVER` and each missing rank is in another call, it begins with "ranks wait for one another". At most
+    :data:`MOST` groups of ranks are described.
 
     Args:
         log: the log of the group.
-        number: the number of the call.
+        number: the number of the call in the group.
         how: the verb for the missing ranks, such as "did not come within 5 s".
     """
     board, arrived = log.board, log.arrived(number)
@@ -111,8 +126,12 @@ def _put_in_plural(text: str) -> str:
 def describe_place(log: GroupLog, place: int) -> str:
     """Return words for what a rank does, or why it makes no more calls; without a subject.
 
-    Examples are "is in call 3 of ranks 0, 1: ..." and "left the program; was last in call 2, ...". ``place`` is its
-    place on the board.
+    Examples are "is in call 3 of ranks 0, 1: ..." and "left the program; was last in call 2, ...". They also say if the
+    process is stopped or does not answer.
+
+    Args:
+        log: the log of the group whose last call is named if the rank is in no call.
+        place: the rank's place: its index on the shared board of call logs.
     """
     board = log.board
     if (reason := describe_exit(board, place)) is not None:
@@ -127,7 +146,9 @@ def describe_place(log: GroupLog, place: int) -> str:
 
 
 def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str:
-    """Return words for a call: its number, its ranks, what it is, and its line.
+    """Return words for a call, such as "call 3 of ranks 0, 1: barrier, at a.py:7".
+
+    Return "a world that was closed meanwhile" if the rank has no slot for the group any more.
 
     Args:
         board: the memory of the ranks' logs.
@@ -144,7 +165,14 @@ def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str
 
 
 def _describe_last_call(log: GroupLog, place: int) -> str:
-    """Return words for the last call of a rank in a group, and how long ago it began."""
+    """Return words for a rank's last call: "was last in call 2, barrier, at a.py:7, 5 s ago".
+
+    The time is that since the call began. Return "has made no call with them yet" if there is no call.
+
+    Args:
+        log: the log of the group; calls of other groups do not count.
+        place: the rank's place: its index on the shared board of call logs.
+    """
     start, count = log.board.find_group(place, log.key), log.board.count_begun(place, log.key)
     if start is None or not count:
         return "has made no call with them yet"
@@ -155,8 +183,12 @@ def _describe_last_call(log: GroupLog, place: int) -> str:
 def describe_different_lines(log: GroupLog) -> str:
     """Return a clause about the first logged call that ranks made from different source lines.
 
-    It is empty if there is none. The log has the last calls only. The cause of a mistake is often near: a rank made one
-    call more, or one call less, than the others.
+    It begins with "; the calls are from other lines since call". Return "" if there is no such call. Only calls that
+    all ranks' logs still have are compared, and only ranks with a slot for the group. The cause of a mistake is often
+    near: a rank made one call more, or one call less, than the others.
+
+    Args:
+        log: the log of the group.
     """
     board = log.board
     starts = [(rank, place, log.find_start(place)) for rank, place in zip(log.members, log.places)]
@@ -177,8 +209,14 @@ def describe_different_lines(log: GroupLog) -> str:
 def describe_disagreement(log: GroupLog, number: int) -> str:
     """Return a sentence about how a call differs between ranks, and the calls before it.
 
-    It names the facts that differ. If only the tensors differ, it names the calculations in which they began to differ.
-    Source lines are compared last. At most :data:`MOST` groups of ranks are described.
+    It names the facts that differ (:func:`name_differences`). If only the tensors differ, it names the calculations in
+    which they began to differ; if these do not differ, either, the source lines. At most :data:`MOST` groups of ranks
+    with equal calls are described, the largest group first. Ranks that have not come are named, and threads of this
+    process that call at once. At most :data:`BEFORE` calls before it are named.
+
+    Args:
+        log: the log of the group.
+        number: the number of the call in the group; at least one rank's log must have it.
     """
     board, place_of = log.board, dict(zip(log.members, log.places))
     logged = {rank: log.read(place, number) for rank, place in place_of.items()}
@@ -205,6 +243,10 @@ def describe_disagreement(log: GroupLog, number: int) -> str:
 
 
 def _describe_calls_before(log: GroupLog, number: int) -> str:
+    """Return the clause " (before that, all: ...)" about the calls before call ``number``.
+
+    It names up to :data:`BEFORE` calls of this rank with their lines; it is "" without readable calls.
+    """
     calls = [log.read(log.board.me, before) for before in range(max(0, number - BEFORE), number)]
     texts = ", ".join(f"{call.description.call} at {call.line}" for call in calls if call is not None)
     return f" (before that, all: {texts})" if texts else ""
@@ -215,12 +257,18 @@ def describe_ancestors(
 ) -> list[str]:
     """Return, for each side of a disagreement, the calculation in which its tensor differs.
 
-    A side is a group of ranks with equal tensors; one of its ranks stands for it. The tensors' calculations are
-    followed to the first operand that differs, as long as all sides used one operator at one line.
+    A side is a group of ranks with equal tensors; one of its ranks stands for it. Follow the calculations to the first
+    operand that differs, as long as all sides used one operator at one line and have published that operand. A text
+    begins with "from " if at least one operand was followed. A side that published nothing is "a tensor computed
+    otherwise". If all texts are equal, the tensors' numbers are added.
 
     Args:
-        computed: the place of a rank and its tensor's provenance number, for each side.
-        text_of: returns the calculation of a number, packed, as the rank at a place published it; None if it did not.
+        computed: the place of a rank and its tensor's provenance number, for each side; at least one side.
+        text_of: returns the packed calculation of a tensor (:func:`unpack_calculation`) for a place and a provenance
+            number; None if the rank at that place did not publish it.
+
+    Returns:
+        One text per side, in the order of ``computed``.
     """
     start, first = "", [number for _, number in computed]
     while True:

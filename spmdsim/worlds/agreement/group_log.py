@@ -63,7 +63,7 @@ class GroupLog:
         and searched again if the rank has reused the slot for another group.
 
         Args:
-            place: the place of the rank on the board.
+            place: the rank's place: its index on the shared board of call logs.
         """
         if place == self.board.me:
             return self.start
@@ -78,35 +78,55 @@ class GroupLog:
         return start
 
     def count_begun(self, place: int) -> int:
-        """Return the number of calls of this group that the rank at a place has begun."""
+        """Return the number of calls of this group that the rank at ``place`` has begun.
+
+        It is 0 if the rank has no slot for the group.
+        """
         start = self.find_start(place)
         return 0 if start is None else int(self.board.areas[place][start + layout.BEGUN])
 
     def have_begun(self, number: int, places: Sequence[int]) -> bool:
-        """Return True if the ranks at all of some places have begun call ``number`` of this group."""
+        """Return True if all ranks at ``places`` have begun call ``number`` of this group.
+
+        True if ``places`` is empty.
+        """
         return all(self.count_begun(place) > number for place in places)
 
     def arrived(self, number: int) -> list[int]:
-        """Return the ranks of the group that have begun call ``number``."""
+        """Return the ranks of the group that have begun call ``number``.
+
+        They are sorted, and have their numbers in the job.
+        """
         return [rank for rank, place in zip(self.members, self.places) if self.count_begun(place) > number]
 
     def read(self, place: int, number: int) -> LoggedCall | None:
-        """Return a rank's call; None if it is not readable any more, or not yet."""
+        """Return call ``number`` of the rank at ``place``.
+
+        None if the call is overwritten, or not begun yet.
+        """
         start = self.find_start(place)
         if start is None or number not in self.board.readable_calls(place, start):
             return None
         return self.board.read_call(place, start, number)
 
     def publish_ancestors(self, tensor: int) -> None:
-        """Publish how this rank computed a tensor."""
+        """Publish on the board how this rank computed a tensor and its operands.
+
+        ``tensor`` is a provenance number; operands are followed as far as the history yields them.
+        """
         for ancestor, text in self.history.ancestors(tensor):
             self.board.publish(ancestor, text)
 
     def title(self, number: int) -> str:
-        """Return the words for a call's number."""
+        """Return the words for a call's number, such as "call 3 of ranks 0, 1"."""
         return f"call {number} of {name_ranks(self.members)}"
 
     def describe(self, number: int, place: int | None = None) -> str:
-        """Describe a call as the rank at a place made it; this rank's by default."""
+        """Return a call's words and source line as a rank logged it, or "a call that is not kept".
+
+        Args:
+            number: the number of the call in the group.
+            place: the rank's place on the board; None for this rank.
+        """
         call = self.read(self.board.me if place is None else place, number)
         return "a call that is not kept" if call is None else f"{call.description}, at {call.line}"

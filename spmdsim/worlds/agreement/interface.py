@@ -53,20 +53,34 @@ class CallAgreement:
         return 0
 
     def end(self, call: Call, number: int, error: BaseException | None = None) -> None:
-        """Log that a call has ended, maybe with an error; compare all calls now and then."""
+        """Log that a call has ended, and compare all calls now and then.
+
+        Args:
+            call: the call.
+            number: the number that :meth:`begin` returned.
+            error: the error that ended the call; None if it succeeded.
+        """
 
     def compare(self) -> None:
         """Compare all calls so far. Raise DisagreementError if they differ."""
 
     def wait(self, call: Call, number: int | None = None) -> None:
-        """Wait until all ranks have begun a call, the latest one if ``number`` is None, and compare it.
+        """Wait until all ranks of a call have begun it, and compare it; this class returns at once.
+
+        Args:
+            call: the call.
+            number: its number, from :meth:`begin`; None for the latest call of its ranks.
 
         Raises:
             DisagreementError: If the ranks make different calls, or do not come before the deadline.
         """
 
     def describe(self, rank: int) -> RankStatus:
-        """Return the state of a rank's process, as far as this process can tell."""
+        """Return the state of a rank's process; ``RUNNING`` if its process id is not known.
+
+        Args:
+            rank: the rank's number in the world.
+        """
         process = self._processes.get(rank)
         return RankStatus(RUNNING if process is None else find_process_state(process))
 

@@ -46,7 +46,10 @@ class LastCallWriter:
         self._hear()
 
     def add_board(self, board: SharedBoard) -> None:
-        """Write the calls on a board, too, from now on."""
+        """Write the calls on a board, too, from now on.
+
+        Also note for the job's starter that calls are recorded.
+        """
         if board not in self.boards:
             self.boards.append(board)
         note_recording()
@@ -61,7 +64,12 @@ class LastCallWriter:
     # -- signals ------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Start the thread that listens for signals."""
+        """Handle SIGTERM and SIGUSR1, and start the daemon thread that writes the file.
+
+        Do nothing outside of the main thread. A signal that the program handles or ignores keeps its handler, except
+        that an ignored SIGUSR1 is handled: the start of the rank ignores it. The thread hears of a signal with a
+        handler of the program by the wakeup descriptor of :mod:`signal`, which is replaced.
+        """
         if threading.current_thread() is not threading.main_thread():
             return  # no handlers can be set here
         read, self._pipe = os.pipe()
@@ -75,23 +83,31 @@ class LastCallWriter:
         threading.Thread(target=self._listen, args=(read,), name="spmdsim records", daemon=True).start()
 
     def _handle(self, number: int, _: object) -> None:
-        """Write the signal to the pipe once more, in case the program replaced the wakeup descriptor."""
+        """Write signal ``number`` to the pipe.
+
+        The thread gets it once more then, in case the program replaced the wakeup descriptor. In a forked child, which
+        has no thread that listens, end the process by the signal.
+        """
         if os.getpid() != self._process:  # A forked child has no thread that listens.
             _end_by(number)
         with suppress(OSError):
             os.write(self._pipe, bytes([number]))
 
     def _listen(self, read: int) -> None:
-        """Write the file at each signal that arrives at the pipe ``read``; runs in its own thread."""
+        """Write the file at each signal that arrives at a pipe; runs in its own thread.
+
+        Args:
+            read: the descriptor of the pipe's end for reading.
+        """
         while signal_bytes := os.read(read, 1024):
             for number in set(signal_bytes) & {*map(int, _SIGNALS)}:
                 self._answer(number)
 
     def _answer(self, number: int) -> None:
-        """Write the file for a signal.
+        """Write the file for signal ``number``.
 
         SIGTERM writes the file for the last time. Then the process ends by the signal, unless the program replaced the
-        handler.
+        handler. SIGUSR1 writes it with the reason that the user's request states.
         """
         if number == signal.SIGTERM:
             self.write("SIGTERM", last=True)
@@ -103,11 +119,15 @@ class LastCallWriter:
     # -- writing ------------------------------------------------------------------------------------------
 
     def write(self, reason: str, last: bool) -> None:
-        """Write the file, unless another rank does.
+        """Write the file with the last calls of all ranks, unless another rank does.
+
+        Do nothing without boards, in a forked child, if a rank has written it within :data:`PATIENCE` seconds, or has
+        written it for the last time. Block up to :data:`PATIENCE` seconds while ranks with lower places write. Replace
+        an earlier file. An error of writing is printed, not raised.
 
         Args:
-            reason: why the file is written.
-            last: True if the job ends; then the file is written once.
+            reason: why the file is written; it becomes part of the file.
+            last: True if the job ends. No rank writes the file after that.
         """
         if not self.boards or os.getpid() != self._process:
             return
@@ -128,15 +148,27 @@ class LastCallWriter:
                 numbers[RECORDS] = done
 
     def _states(self) -> list[int]:
+        """Return the number ``RECORDS`` of each rank on the first board, by place."""
         return [self.boards[0].state(place, RECORDS) for place in self.boards[0].places()]
 
     def _is_written(self) -> bool:
-        """Return True if a rank has written the file lately, or for the last time."""
+        """Return True if a rank has written the file lately, or for the last time.
+
+        Lately means within :data:`PATIENCE` seconds.
+        """
         lately = time.monotonic_ns() - int(PATIENCE * 1e9)
         return any(state == WRITTEN or state > lately for state in self._states())
 
     def _write(self, reason: str, last: bool) -> None:
-        """Write the file, and report its path if the starter of the job does not."""
+        """Write the file, and print its path unless the starter of the job prints it.
+
+        If the boards lack ranks of the job, the name gets ".rank" and the lowest rank before its suffix. The starter
+        prints the path when the job ends or the user asked for the file. An error is printed, not raised.
+
+        Args:
+            reason: why the file is written.
+            last: True if the job ends.
+        """
         ranks, path = sorted({rank for board in self.boards for rank in board.members}), Path(self.path)
         if len(ranks) < self.size:  # other nodes write theirs
             path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
@@ -153,6 +185,12 @@ class LastCallWriter:
             write(f"what {ranks_text} called last is in {path}")
 
     def _document(self, ranks: Sequence[int], reason: str) -> dict[str, Any]:
+        """Return the content of the file: see :func:`spmdsim.worlds.trace.last_calls.document`.
+
+        Args:
+            ranks: the ranks whose calls are in the file, by their numbers in the job.
+            reason: why the file is written; each rank that left, failed or ended is added, such as "; rank 2 failed".
+        """
         read = [(board, place) for board in self.boards for place in board.places()]
         calls = [call for board, place in read for call in read_last_calls(board, place)]
         states = {board.members[place]: describe_exit(board, place) for board, place in read}
@@ -161,7 +199,15 @@ class LastCallWriter:
 
 
 def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
-    """Yield the logged calls of one rank that are not overwritten yet, group by group."""
+    """Yield the logged calls of one rank that are not overwritten yet.
+
+    They come group by group, oldest first. Reads of tensors are left out. A call that has not ended has the end 0.
+    Times are nanoseconds of the monotonic clock.
+
+    Args:
+        board: the memory of the ranks' logs.
+        place: the rank's place: its index on the shared board of call logs.
+    """
     for start, key in board.groups(place):
         group = tuple(sorted(board.members[other_place] for other_place in board.group_places(place, key)))
         for number in board.readable_calls(place, start):
@@ -177,9 +223,10 @@ def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
 
 
 def _end_by(number: int) -> None:
-    """End this process by a signal.
+    """End this process by signal ``number``; does not return.
 
-    Reset its handler by the C library, because Python does so in the main thread only.
+    Reset its handler by the C library, because Python does so in the main thread only. If the signal does not end the
+    process within a second, exit with 128 + ``number``.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).signal(number, 0)

@@ -25,9 +25,12 @@ _BYTES = AREA * 8
 
 
 def world_ranks(comm: MPI.Comm) -> list[int]:
-    """Return the number in ``MPI.COMM_WORLD`` of each rank of a communicator.
+    """Return the number in ``MPI.COMM_WORLD`` of each rank of a communicator, in its order.
 
-    If some have none there, as in a group of two jobs, all are numbered from 0.
+    If some ranks have none there, as in a group of two jobs, return 0, 1, 2, … for all. Nothing is sent.
+
+    Args:
+        comm: the communicator.
     """
     members, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     numbers = members.Translate_ranks(list(range(comm.Get_size())), everyone)
@@ -37,7 +40,11 @@ def world_ranks(comm: MPI.Comm) -> list[int]:
 
 
 def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
-    """Return the process ids of the ranks of this node. Collective."""
+    """Return the process ids of the ranks of this node by rank in ``comm``.
+
+    All ranks must call it. The dict includes this rank. It is empty on a machine without identity
+    (:func:`find_own_place`).
+    """
     own_place = find_own_place(MPI.COMM_WORLD.Get_rank())
     # Call MPI itself, because a world's communicators count their traffic.
     places = MPI.Comm.allgather(comm, own_place)
@@ -45,12 +52,19 @@ def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
 
 
 def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
-    """Create a shared board for the ranks of a communicator. Collective.
+    """Create a shared board for the ranks of a communicator; all of them must call it.
 
-    Returns the board, and the place of each rank on it.
+    Ranks of one node share memory. If one of them cannot open it, each of them counts as a node of its own. Areas of
+    other nodes are copies, which a thread of this process keeps up to date over TCP.
+
+    Args:
+        comm: the communicator.
+
+    Returns:
+        The board, and the place of each rank of ``comm`` on it: the rank's index among the sorted numbers in the job.
 
     Raises:
-        WorldError: If ranks of another node cannot be reached.
+        WorldError: If a rank cannot reach ranks of another node; on all ranks.
     """
     rank, ranks = comm.Get_rank(), world_ranks(comm)
     members = sorted(ranks)
@@ -88,7 +102,10 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
 
 
 def _find_nodes(comm: MPI.Comm, places: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the places of the ranks of each node; a rank on a machine without identity is alone."""
+    """Return the places of the ranks of each node, sorted; all ranks must call it.
+
+    A rank on a machine without identity is alone. ``places`` has the place of each rank of ``comm``.
+    """
     nodes: dict[str, list[int]] = {}
     for place, origin in sorted(zip(places, comm.allgather(find_own_place(MPI.COMM_WORLD.Get_rank())))):
         nodes.setdefault(origin.machine or f"alone {place}", []).append(place)
@@ -98,9 +115,19 @@ def _find_nodes(comm: MPI.Comm, places: Sequence[int]) -> list[tuple[int, ...]]:
 def _share_memory(
     comm: MPI.Comm, places: Sequence[int], near: Sequence[int]
 ) -> tuple[mmap.mmap | None, set[int]]:
-    """Return memory that all ranks of this node share, and the places of all ranks that have none.
+    """Create a file for the areas of this node's ranks, and map it to memory.
 
-    The memory is None if a rank of this node cannot open it.
+    All ranks of all nodes must call it. The first rank of the node creates the file. All ranks verify by random bytes
+    that they opened this file.
+
+    Args:
+        comm: the communicator of all ranks.
+        places: the place of each rank of ``comm``.
+        near: the places of this node's ranks, sorted.
+
+    Returns:
+        The memory, of ``len(near)`` areas; None if a rank of this node cannot open it.
+        The places of all ranks, also of other nodes, that cannot open theirs.
     """
     place, token = places[comm.Get_rank()], secrets.token_bytes(16)
     own_file = _create_file(len(near) * _BYTES) if place == near[0] else None
@@ -125,9 +152,10 @@ def _share_memory(
 
 
 def _create_file(size: int) -> tuple[int, str] | None:
-    """Create a file of zeros; return ``(descriptor, path)``, or None if that fails.
+    """Create a file of ``size`` zeros; return ``(descriptor, path)``, or None if that fails.
 
-    Other ranks of this node can open the path now. The file has no name in any folder, or loses it soon.
+    Other ranks of this node can open the path now. With ``memfd_create`` the path is in /proc and the file has no name
+    in any folder. Otherwise it is a temporary file, which the caller unlinks.
     """
     try:
         if hasattr(os, "memfd_create"):

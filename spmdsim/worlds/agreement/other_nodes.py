@@ -65,7 +65,10 @@ class Courier:
         _thread(self._accept, board)
 
     def reach(self, board: SharedBoard) -> str | None:
-        """Return why a node cannot be reached; None if all can."""
+        """Ask all other nodes once, and return a problem if one of them does not answer.
+
+        It is the first such node's problem in words; None if all answer.
+        """
         self.refresh(board)
         return next((node.problem for node in self._nodes if node.problem), None)
 
@@ -77,11 +80,20 @@ class Courier:
     # -- answers ------------------------------------------------------------------------------------------
 
     def _accept(self, board: SharedBoard) -> None:
+        """Accept connections for ever, and answer each in a thread of its own."""
         while True:
             _thread(self._answer, board, self._listens.accept()[0])
 
     def _answer(self, board: SharedBoard, asks: socket.socket) -> None:
-        """Answer one connection until it is closed, or at once if it does not send the secret."""
+        """Answer the requests of one connection until it is closed; runs in its own thread.
+
+        Close it at once if it does not send the secret first, or sends anything else than requests. Errors of the
+        connection end the answers and are not raised.
+
+        Args:
+            board: the board whose areas of this node are sent.
+            asks: the connection; it is closed at the end.
+        """
         asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         news = News(board)
         with asks, suppress(OSError, EOFError):
@@ -94,13 +106,18 @@ class Courier:
 
 
 def _thread(work: Callable[..., None], *args: object) -> None:
+    """Call ``work(*args)`` in a daemon thread, which does not keep the process alive."""
     Thread(target=work, args=args, name="spmdsim answers", daemon=True).start()
 
 
 def _patch(place: int, at: int, numbers: memoryview | np.ndarray, calls: bool = False) -> bytes:
-    """Return the bytes of a part of a rank's area.
+    """Return the bytes of a changed part of a rank's area, after a head that locates it.
 
-    ``calls`` says that the numbers are calls, which have times.
+    Args:
+        place: the rank's place: its index on the shared board of call logs.
+        at: the index of the first number in the area.
+        numbers: the part, as int64 numbers.
+        calls: True if the numbers are rows of logged calls, whose times the receiver shifts.
     """
     data = numbers.tobytes()
     return _PATCH.pack(place, at, len(data), calls) + data
@@ -123,7 +140,15 @@ class News:
         return (patch for place in self._near for patch in self._of(place))
 
     def _of(self, place: int) -> Iterator[bytes]:
-        """Yield the changed parts of a rank's area; see :meth:`patches`."""
+        """Yield the patches of one rank's area since the last call.
+
+        See :meth:`patches` for their order. New texts are sent from where the last call stopped, or all if the rank
+        began its texts anew. Of each group the calls since the latest one sent are sent, and that one again, because it
+        may have ended. The head of the area is always sent, with the state of the rank's process in it.
+
+        Args:
+            place: the rank's place: its index on the shared board of call logs.
+        """
         numbers = self._board.areas[place]
         head = np.array(numbers[: layout.HEAD])
         head[layout.PROCESS_STATE] = self._board.process_state(place)
@@ -168,7 +193,13 @@ class OtherNode:
         self._shift: tuple[int, int] | None = None
 
     def refresh(self, board: SharedBoard) -> None:
-        """Bring the copies of these ranks' areas up to date."""
+        """Bring the copies of these ranks' areas on ``board`` up to date; never raises.
+
+        Ask one process after the other, each at most once, until one answers. If none answers, set ``problem`` and do
+        not ask again for :data:`RESTS` seconds. The ranks' state becomes ``ENDED`` if all refuse the connection, or
+        ``SILENT`` if none has answered for :data:`PATIENCE` seconds. Block for up to :data:`ANSWERS` seconds per try.
+        Threads take turns.
+        """
         with self._lock:
             if time.monotonic() < self._retry:
                 return
@@ -196,7 +227,12 @@ class OtherNode:
     def _ask(self, board: SharedBoard) -> None:
         """Ask a process of the node for news, and write them to the board.
 
-        The times of calls are shifted to this node's clock.
+        Connect first if necessary. The times of calls are shifted to this node's clock. The shift assumes that the
+        other clock was read in the middle between request and reply; the fastest exchange so far decides.
+
+        Raises:
+            OSError: If the process cannot be reached, or does not answer within :data:`ANSWERS` seconds.
+            EOFError: If it closes the connection.
         """
         if self._connection is None:
             self._connection = self._connect()
@@ -222,7 +258,13 @@ class OtherNode:
         return self._addresses[self._turn % len(self._addresses)]
 
     def _connect(self) -> socket.socket:
-        """Return a connection to a process of the node. Raise OSError if none of its addresses answers."""
+        """Return a connection to the process whose turn it is, with the secret sent.
+
+        Try its addresses in order, :data:`ANSWERS` seconds each.
+
+        Raises:
+            OSError: If none of its addresses answers; the error of the last one.
+        """
         address = self._address()
         problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
         for host in address.hosts:
@@ -238,7 +280,12 @@ class OtherNode:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """Return ``size`` bytes from a connection. Raise EOFError if it was closed."""
+    """Return exactly ``size`` bytes from a connection; block until they have come.
+
+    Raises:
+        OSError: If the connection's timeout is over, or the connection breaks.
+        EOFError: If it was closed before.
+    """
     data = bytearray()
     while len(data) < size:
         received = connection.recv(min(size - len(data), 1 << 20))
@@ -249,7 +296,11 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _hosts() -> tuple[str, ...]:
-    """Return the addresses of this machine; the one that other machines can reach most likely first."""
+    """Return the IPv4 addresses of this machine; the likeliest for other machines comes first.
+
+    The first is the address of the interface towards 10.255.255.255; nothing is sent to find it. Those of the host's
+    name follow. Loopback addresses are left out; without others, return ("127.0.0.1",).
+    """
     hosts: dict[str, None] = {}
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("10.255.255.255", 1))  # sends nothing: which interface would it be?

@@ -18,9 +18,12 @@ class ProcessAgreements:
         self._writer: LastCallWriter | None = None
 
     def find_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]] | None:
-        """Return the board that an earlier world of these ranks uses, and the ranks' places there.
+        """Return the board of an earlier world that has all ranks of ``comm``, or None.
 
-        None if none does.
+        The earlier world may have more ranks. The first such board is taken. Nothing is sent.
+
+        Returns:
+            The board, and the place on it of each rank of ``comm``; None without such a board.
         """
         ranks = world_ranks(comm)
         for board in self._watches:
@@ -29,9 +32,13 @@ class ProcessAgreements:
         return None
 
     def open_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
-        """Return a board for the ranks of a communicator, and their places there.
+        """Return a board for the ranks of ``comm``, and the place of each rank on it.
 
-        Collective if the board is new.
+        Take the board of :meth:`find_board`, or make one. All ranks must call it, because a new board needs all of
+        them.
+
+        Raises:
+            WorldError: If the board is new and ranks of another node cannot be reached.
         """
         earlier = self.find_board(comm)
         if earlier is not None:
@@ -45,18 +52,28 @@ class ProcessAgreements:
         return self._watches[board]
 
     def write_last_calls(self, board: SharedBoard, path: str) -> None:
-        """Write the last calls on a board to a file when the job ends, or when the user asks for it."""
+        """Write the last calls on a board to a file when the job ends, or when the user asks for it.
+
+        Args:
+            board: the board.
+            path: the file; only the path of the first call in a process counts.
+        """
         if self._writer is None:
             self._writer = LastCallWriter(path)
         self._writer.add_board(board)
 
     def leave_program(self, code: int, is_last: bool) -> None:
-        """Write that this rank makes no more calls, and end the job if its calls differ from the others'."""
+        """Write that this rank makes no more calls; end the job if its calls differ from others'.
+
+        Args:
+            code: this rank's exit code. Calls are compared only if it is 0.
+            is_last: True if all ranks have left their programs.
+        """
         for watch in list(self._watches.values()):
             watch.leave_program(code, is_last)
 
     def stop(self) -> None:
-        """End all threads."""
+        """End the threads that watch boards, and wait up to a second for each."""
         for watch in self._watches.values():
             watch.stop()
 

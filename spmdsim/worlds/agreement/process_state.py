@@ -21,9 +21,14 @@ class ProcessPlace(NamedTuple):
 
 
 def find_own_place(rank: int) -> ProcessPlace:
-    """Return the place of this process, which is a rank of the job.
+    """Return the machine and the process id of this process, which is rank ``rank`` of the job.
 
-    The machine is empty if it has no identity.
+    The machine is the id of the system's boot and the namespace of its process ids. It is empty if /proc does not tell
+    them. If ``SPMDSIM_RANKS_PER_NODE`` is set, " part" and the number of the rank's node are appended, so that one
+    machine plays several nodes.
+
+    Raises:
+        SpmdError: If the setting is wrong.
     """
     ranks_per_node = RANKS_PER_NODE.read()
     try:
@@ -36,7 +41,14 @@ def find_own_place(rank: int) -> ProcessPlace:
 
 
 def find_process_state(process: int) -> int:
-    """Return the state of a process of this machine: ``RUNNING``, ``STOPPED`` or ``ENDED``."""
+    """Return the state of a process of this machine: ``RUNNING``, ``STOPPED`` or ``ENDED``.
+
+    A zombie has ended; a process that a signal or a debugger stopped is ``STOPPED``. A process of another user, or one
+    whose status cannot be read, counts as ``RUNNING``.
+
+    Args:
+        process: the process id.
+    """
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -73,11 +73,17 @@ class ReadLog:
         self._repeats = 0
 
     def add(self, provenance_number: int, value: int) -> None:
-        """Log on the board that this rank reads a whole tensor.
+        """Log on the board that this rank reads a whole tensor; compare nothing yet.
+
+        Do nothing if this rank has forgotten how the tensor was computed. Of reads that wait to be compared, only the
+        latest :data:`WAITING` are kept.
 
         Args:
             provenance_number: the provenance number of the tensor.
             value: a checksum of its elements.
+
+        Raises:
+            WorldError: If it is the first read and the board has no slot for another group.
         """
         log, board = self._log, self._board
         if provenance_number not in log.history:  # other ranks have forgotten it, too
@@ -95,11 +101,17 @@ class ReadLog:
         self._write(key, provenance_number, value)
 
     def find_disagreement(self, at_end: bool = False) -> str | None:
-        """Compare reads that all ranks have passed with the neighbours'.
+        """Compare the reads that all ranks have passed with those of both neighbours.
 
-        Return a disagreement in words, or None.
+        A read is passed when all ranks have begun their next call. Each read is compared once. If a neighbour's value
+        and calculation differ and its calculation is unknown here, write a doubt to the board. Ranks disagree once the
+        neighbour doubts this rank's read, too; a later call finds that out.
 
-        With ``at_end``, all ranks have ended the program, so all reads are compared.
+        Args:
+            at_end: True if all ranks have ended the program, so that all reads are compared.
+
+        Returns:
+            The first disagreement in words; None if none is known yet.
         """
         log = self._log
         while self._waiting and (at_end or log.have_begun(self._waiting[0].call, log.places)):
@@ -123,14 +135,22 @@ class ReadLog:
         return None
 
     def close(self, failed: bool) -> None:
-        """Free the slot on the board."""
+        """Free the slot on the board, if there is one.
+
+        ``failed`` makes the reads unreadable at once.
+        """
         if self._start:
             self._board.close_group(self._key, failed)
 
     def _doubt(self, read: Read, place: int, provenance_number: int) -> None:
-        """Write that this rank lacks the calculation that a neighbour read.
+        """Write that this rank lacks the calculation that a neighbour read, and remember the doubt.
 
-        Also publish how this rank computed its own tensor.
+        Also publish how this rank computed its own tensor. Only the latest :data:`DOUBTED` doubts are remembered.
+
+        Args:
+            read: this rank's read.
+            place: the neighbour's place on the board.
+            provenance_number: that of the neighbour's tensor.
         """
         self._log.publish_ancestors(read.provenance_number)
         self._write(_doubt_key(read.key, provenance_number), provenance_number, 0)
@@ -138,7 +158,15 @@ class ReadLog:
         self._board.refresh()
 
     def _write(self, key: int, provenance_number: int, value: int) -> None:
-        """Write an entry to the board."""
+        """Write an entry to the board: a read, or a doubt.
+
+        The oldest entry is overwritten if the ring is full.
+
+        Args:
+            key: the position in the program (:class:`Read`), or the key of a doubt (:func:`_doubt_key`).
+            provenance_number: the tensor's provenance number.
+            value: a checksum of the elements; 0 for a doubt.
+        """
         numbers, first = self._board.numbers, locate(self._start, 0, self._count)
         numbers[first + layout.CALL], numbers[first + layout.AGREED] = key, provenance_number
         numbers[first + layout.LINE], numbers[first + layout.BEGIN] = value, 0  # a read is no call
@@ -146,12 +174,14 @@ class ReadLog:
         numbers[self._start + layout.BEGUN] = self._count
 
     def _find(self, place: int, key: int, guess: int = 0) -> tuple[int, int] | None:
-        """Return the provenance number and the checksum of an entry with a key; None if a rank has none.
+        """Return the provenance number and the checksum of an entry with a key, or None.
+
+        None means that the rank has no entry with this key, or has overwritten it.
 
         Args:
-            place: the rank's, on the board.
-            key: of a read or of a doubt.
-            guess: the number of the entry to look at first.
+            place: the rank's place: its index on the shared board of call logs.
+            key: the key of a read or of a doubt.
+            guess: the number of the entry to look at first; any other entry is found, too, but more slowly.
         """
         start = self._board.find_group(place, self._key)
         if start is None:
@@ -170,9 +200,14 @@ class ReadLog:
         )
 
     def _group_readers(self, key: int) -> list[tuple[list[int], int]]:
-        """Return, for each tensor, the ranks that read it and its provenance number; most ranks come first.
+        """Group the ranks by the tensor that they read at a position; the largest group comes first.
 
-        The list is empty if a rank did not read there, or if no tensor was read by more than half of the ranks.
+        Args:
+            key: the number of the position in the program (:class:`Read`).
+
+        Returns:
+            Pairs of the sorted ranks and their tensor's provenance number. The list is empty if a rank did not read
+            there, or if no tensor was read by more than half of the ranks (in strict mode, no majority is needed).
         """
         entries = [(rank, self._find(place, key)) for rank, place in zip(self._log.members, self._log.places)]
         groups = sides((rank, entry[0]) for rank, entry in entries if entry is not None)
@@ -181,7 +216,16 @@ class ReadLog:
         return groups if readers == len(entries) and has_majority else []
 
     def _describe(self, read: Read, place: int, provenance_number: int) -> str | None:
-        """Return the message for a read on which the ranks disagree; None if too few ranks read there."""
+        """Return the message for a read on which the ranks disagree, or None if they need not agree.
+
+        They need not if a rank did not read there, or no tensor has a majority (:meth:`_group_readers`). Unless in
+        strict mode, they need not either if neither of the two tensors is the majority's.
+
+        Args:
+            read: this rank's read.
+            place: the neighbour's place on the board.
+            provenance_number: that of the neighbour's tensor.
+        """
         board, groups = self._board, self._group_readers(read.key)
         if not groups or (
             not self._strict and groups[0][1] not in (read.provenance_number, provenance_number)
@@ -203,5 +247,10 @@ class ReadLog:
 
 
 def _doubt_key(key: int, provenance_number: int) -> int:
-    """Return the key of the entry that says: this rank lacks the calculation with this provenance number."""
+    """Return the key of the entry that says: this rank lacks a calculation.
+
+    Args:
+        key: the position in the program of the read.
+        provenance_number: that of the tensor whose calculation the rank lacks.
+    """
     return hash((key, provenance_number))

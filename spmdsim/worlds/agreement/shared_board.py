@@ -129,11 +129,16 @@ class SharedBoard:
     # -- this rank writes ---------------------------------------------------------------------------------
 
     def open_group(self, key: int, places: Sequence[int]) -> int:
-        """Take a slot for the calls of a group, and return the index of its first number.
+        """Take a slot for the calls of a group, and publish the group's places there.
+
+        If more than :data:`CLOSED_GROUPS` groups are closed, reuse the slot that was closed first.
 
         Args:
             key: the number of the group.
             places: the places of the group's ranks.
+
+        Returns:
+            The index of the slot's first number in this rank's area.
 
         Raises:
             WorldError: If this rank is in :data:`GROUPS` groups.
@@ -150,7 +155,13 @@ class SharedBoard:
         return start
 
     def close_group(self, key: int, failed: bool = False) -> None:
-        """Give a group's slot back. It stays readable for a while unless the group ``failed``."""
+        """Give the slot of group ``key`` back, for a later group.
+
+        It stays readable for a while unless the group ``failed``.
+
+        Raises:
+            KeyError: If the group is not open.
+        """
         start = self._starts.pop(key)
         if failed:
             self.numbers[start + KEY] = 0
@@ -161,7 +172,7 @@ class SharedBoard:
         return (start - HEAD) // GROUP + 1
 
     def set_exit(self, how: int) -> None:
-        """Write that this rank makes no more calls."""
+        """Write that this rank makes no more calls; ``how`` is :data:`DONE` or :data:`FAILED`."""
         self.numbers[EXIT] = how
 
     def claim_report(self) -> None:
@@ -171,8 +182,8 @@ class SharedBoard:
     def is_first_to_report(self) -> bool:
         """Claim the report of why the job ends; return True if this rank shall write it.
 
-        Another rank may have claimed it before. Of several ranks that claim it within :data:`AT_ONCE` seconds, the one
-        with the lowest place shall write.
+        Return False at once if another rank has claimed it. Otherwise wait :data:`AT_ONCE` seconds: of several ranks
+        that claim it meanwhile, the one with the lowest place shall write.
         """
         if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
             return False
@@ -184,7 +195,12 @@ class SharedBoard:
     def publish(self, number: int, text: str) -> None:
         """Write to this rank's area the text that a number stands for, unless it is there.
 
-        If the area is full, its texts are dropped, and only the latest ones are written again.
+        A text has at most 1000 bytes in UTF-8; the rest is cut off. If the area is full, its texts are dropped, and
+        only the latest 1024 are written again.
+
+        Args:
+            number: the number; the caller sees to it that equal numbers have equal texts.
+            text: the text.
         """
         if number in self._published:
             return
@@ -199,7 +215,14 @@ class SharedBoard:
                 self._append(key, words)
 
     def _append(self, number: int, text: str) -> bool:
-        """Write a text to this rank's area. Return False if the area has no room for it."""
+        """Write a text to this rank's area; return False if the area has no room for it.
+
+        The text is cut to 1000 bytes.
+
+        Args:
+            number: the number that stands for the text.
+            text: the text.
+        """
         used, data = self.numbers[TEXT_BYTES], text.encode()[:1000]
         size, first = (len(data) + 7) // 8 * 8, TEXTS + used // 8
         if used + 16 + size > TEXT:
@@ -210,12 +233,13 @@ class SharedBoard:
         return True
 
     def number_line(self, frame: FrameType | None) -> int:
-        """Return the number of the user's line that calls, and publish the line.
+        """Return the number of the user's line that calls this package, and publish the line.
 
-        The number follows from the line's text, so it is equal on all ranks. It is 0 without a user's line.
+        The number follows from the line's text, such as "model.py:12", so it is equal on all ranks. It is 0 without a
+        user's line.
 
         Args:
-            frame: the innermost frame, of this package or of the user; or None.
+            frame: the innermost frame, of this package or of the user; None gives 0.
         """
         frame, function = user_frame(frame)
         if frame is None:
@@ -224,9 +248,10 @@ class SharedBoard:
         return self._publish_line(frame, function) if number is None else number
 
     def number_lines(self, frame: FrameType | None, most: int) -> tuple[int, ...]:
-        """Return the numbers of the user's lines that call each other, innermost first, and publish the lines.
+        """Return the numbers of the user's lines that call each other, and publish the lines.
 
-        The numbers are those of :meth:`number_line`. Frames of this package and of libraries are left out.
+        The innermost line comes first. The numbers are those of :meth:`number_line`. Frames of this package and of
+        libraries are left out.
 
         Args:
             frame: the innermost frame; None gives no numbers.
@@ -239,7 +264,14 @@ class SharedBoard:
         return tuple(numbers)
 
     def _publish_line(self, frame: FrameType, function: int) -> int:
-        """Write the user's line of a frame, and return its number."""
+        """Publish the line of a user's frame, and return its number.
+
+        Remember the number for the instruction; forget all numbers when :data:`LINES` are remembered.
+
+        Args:
+            frame: the frame.
+            function: the number of its function, from :func:`user_frame`.
+        """
         text = source_line(frame) or "an unknown place"
         number = number_of(text)
         self.publish(number, text)
@@ -255,7 +287,13 @@ class SharedBoard:
         self._refresh(self)
 
     def write_copy(self, place: int, index: int, data: bytes) -> None:
-        """Write bytes into a rank's area."""
+        """Write bytes into a rank's area, from the number at ``index`` on.
+
+        Args:
+            place: the rank's place.
+            index: the index of the first number of 8 bytes.
+            data: the bytes.
+        """
         self._bytes[place][index * 8 : index * 8 + len(data)] = data
 
     def places(self) -> range:
@@ -263,44 +301,74 @@ class SharedBoard:
         return range(len(self.members))
 
     def state(self, place: int, index: int) -> int:
-        """Return a number at the begin of a rank's area."""
+        """Return a number of the head of a rank's area.
+
+        ``index`` is a constant such as :data:`EXIT`.
+        """
         return int(self.areas[place][index])
 
     def process_state(self, place: int) -> int:
-        """Return the state of a rank's process, as far as its node reports it."""
+        """Return the state of a rank's process: ``RUNNING``, ``STOPPED``, ``ENDED`` or ``SILENT``.
+
+        For another node, it is what that node reported last; ``RUNNING`` before the first report.
+        """
         if place in self.far:
             return self.state(place, PROCESS_STATE) or RUNNING
         return find_process_state(self.state(place, PROCESS))
 
     def find_group(self, place: int, key: int) -> int | None:
-        """Return the index of a rank's slot of a group; None if the rank has made no call there."""
+        """Return the index of a rank's slot of a group; None if the rank has none.
+
+        Args:
+            place: the rank's place.
+            key: the number of the group.
+        """
         if place == self.me:
             return self._starts.get(key)
         return next((start for start, group in self.groups(place) if group == key), None)
 
     def groups(self, place: int) -> Iterator[tuple[int, int]]:
-        """Yield the index and the group's number of each slot of a rank."""
+        """Yield the index and the group's number of each slot of the rank at ``place``.
+
+        Slots of closed groups are among them until they are reused; those of failed groups are not.
+        """
         numbers, end = self.areas[place], HEAD + self.state(place, SLOTS) * GROUP
         return ((start, numbers[start + KEY]) for start in range(HEAD, end, GROUP) if numbers[start + KEY])
 
     def count_begun(self, place: int, key: int) -> int:
-        """Return the number of calls that a rank has begun in a group."""
+        """Return the number of calls that the rank at ``place`` has begun in group ``key``.
+
+        0 without a slot.
+        """
         start = self.find_group(place, key)
         return 0 if start is None else int(self.areas[place][start + BEGUN])
 
     def group_places(self, place: int, key: int) -> list[int]:
-        """Return the places of a group's ranks, as one of them wrote it."""
+        """Return the places of group ``key``'s ranks, as the rank at ``place`` wrote them.
+
+        [] if it did not.
+        """
         return [int(word) for word in (self.text(place, key) or "").split()]
 
     def readable_calls(self, place: int, start: int) -> range:
-        """Return the numbers of the calls that a slot still has."""
+        """Return the numbers of the calls that a slot still has.
+
+        They are the last :data:`RING` calls, or all if there are fewer.
+
+        Args:
+            place: the rank's place.
+            start: the index of the group's slot.
+        """
         count = self.areas[place][start + BEGUN]
         return range(max(count - RING, 0), count)
 
     def current_call(self, place: int) -> tuple[int, int] | None:
-        """Return ``(group's number, call's number)`` of the call that a rank is in, or None.
+        """Return ``(group's number, call's number in the group)`` of the call that a rank is in.
 
-        None means that its latest call has ended, or it has made none.
+        None if its latest call has ended, or it has made none.
+
+        Args:
+            place: the rank's place.
         """
         slot = self.state(place, ACTIVE_GROUP)
         start, numbers = HEAD + (slot - 1) * GROUP, self.areas[place]
@@ -311,6 +379,9 @@ class SharedBoard:
 
     def read_call(self, place: int, start: int, number: int) -> LoggedCall:
         """Return a call that the rank at ``place`` has logged.
+
+        A text that nobody published is "a call without words" or "an unknown place". It is not checked that the slot
+        still has the call (:meth:`readable_calls`).
 
         Args:
             place: the place of the rank.
@@ -324,7 +395,14 @@ class SharedBoard:
         return LoggedCall(description, where or "an unknown place", agreed ^ call, agreed, begin, end)
 
     def text(self, place: int, number: int) -> str | None:
-        """Return the text that a number stands for, as a rank published it; None if it did not."""
+        """Return the text that a rank published for a number; None if it did not, or dropped it.
+
+        Texts of other ranks are cached until the rank publishes more.
+
+        Args:
+            place: the rank's place.
+            number: the number that stands for the text.
+        """
         if place == self.me:
             return self._published.get(number)
         state = (self.state(place, TEXT_RESTARTS), self.state(place, TEXT_BYTES))
@@ -336,7 +414,12 @@ class SharedBoard:
     def _read_texts(self, place: int, used: int) -> dict[int, str]:
         """Return the texts in a rank's area by the numbers that they stand for.
 
-        ``used`` are the bytes of texts. Reading stops where the rank has begun anew in the meantime.
+        Reading stops at a length that is impossible, because the rank has begun its texts anew in the meantime. Invalid
+        bytes are replaced.
+
+        Args:
+            place: the rank's place.
+            used: how many bytes of the area are texts.
         """
         texts, numbers, data = {}, self.areas[place], self._bytes[place]
         index, end = TEXTS, TEXTS + used // 8

@@ -64,9 +64,11 @@ def name_differing_facts(facts: Sequence[Facts]) -> list[str]:
 def agree_on_start(
     comm: MPI.Comm, deadline: float | None, read: Mapping[str, Callable[[], Any]], what: str = "a world"
 ) -> dict[str, Any]:
-    """Return the settings of a new world after all ranks have agreed on them. Collective.
+    """Return the settings of a new world after all ranks have agreed on them; all must call it.
 
-    The ranks also agree on versions and on their program, unless the setting "check" is False on all of them.
+    The ranks also agree on versions and on their program, unless the setting "check" is False on all of them. If the
+    communicator has all ranks of the job, shared memory that they need no longer by name is unlinked. A communicator of
+    one rank compares nothing.
 
     Args:
         comm: the ranks.
@@ -78,7 +80,8 @@ def agree_on_start(
         The settings by name, with ``deadline``.
 
     Raises:
-        DisagreementError: If the ranks differ, or do not come.
+        DisagreementError: If the ranks differ, or do not come before the deadline. A setting that is wrong on some
+            ranks only is a difference.
         SpmdError: The error of a setting that is wrong on this rank and on all others.
     """
     settings: dict[str, Any] = {}
@@ -113,11 +116,12 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
     """Raise DisagreementError if facts about the ranks' start differ that must be equal.
 
     If no rank compares its calls (``check``), only settings must be equal. The path of the program may always differ,
-    and a module that some ranks have not loaded is not compared. If settings are wrong on a rank, its error is raised.
+    and a module that some ranks have not loaded is not compared. If settings are wrong on a rank, the error states its
+    mistake instead.
 
     Args:
         facts: the facts of each rank.
-        job: the number of each rank in the job.
+        job: the number of each rank in the job, in the order of ``facts``.
         settings: the names of the facts about settings.
     """
     for ranks, mistake in sides((rank, rank_facts.get(MISTAKE)) for rank, rank_facts in zip(job, facts)):
@@ -143,11 +147,21 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
 
 
 def _name_setting(setting: str) -> str:
+    """Return the name of a setting's fact, such as "check (SPMDSIM_CHECK)".
+
+    The name alone without variable.
+    """
     return f"{setting} ({VARIABLES[setting]})" if setting in VARIABLES else setting
 
 
 def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings as facts; one fact per field of a dataclass."""
+    """Return the settings as facts: the name of a fact and the value's ``repr``.
+
+    A dataclass gives one fact per field, such as "tuning (SPMDSIM_TUNE) of threshold".
+
+    Args:
+        settings: the values by name.
+    """
     facts: dict[str, str] = {}
     for name, value in settings.items():
         if is_dataclass(value):
@@ -161,7 +175,8 @@ def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 def _collect_facts() -> dict[str, str]:
     """Return the facts that are compared besides settings, by name.
 
-    They are versions, variables of the environment, and checksums of the program and its modules.
+    They are versions (this package, Python, NumPy, mpi4py, MPI library), this package's variables of the environment,
+    and checksums of the program and its modules. Variables of :data:`APART` are left out.
     """
     variables = {k: repr(v) for k, v in os.environ.items() if k.startswith(PREFIX) and k not in APART}
     return {
@@ -179,7 +194,15 @@ def _collect_facts() -> dict[str, str]:
 
 
 def _collect_texts() -> dict[str, str]:
-    """Return checksums of the program, of its own modules and of those of this package that are loaded."""
+    """Return facts about the texts of the program and of the loaded modules.
+
+    Modules are those of this package and the user's own: neither of the standard library nor of a folder of installed
+    packages. Modules without a ".py" file are left out.
+
+    Returns:
+        By name of the fact: length and checksum of each file; under :data:`PROGRAM` the program's file name, maybe
+        empty.
+    """
     main = sys.modules.get("__main__")
     texts = {TEXT: _describe_main(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
     for name, module in list(sys.modules.items()):
@@ -193,7 +216,13 @@ def _collect_texts() -> dict[str, str]:
 
 
 def _describe_main(main: ModuleType | None) -> str:
-    """Return length and checksum of the program's text; "interactive" without one."""
+    """Return length and checksum of the program's text: "12 bytes with checksum 0a1b2c3d".
+
+    The text is the program's file, or the code after ``-c``. Return "interactive" without either.
+
+    Args:
+        main: the module ``__main__``, or None.
+    """
     path = getattr(main, "__file__", None)
     if isinstance(path, str):
         return _describe_file(os.path.abspath(path))
@@ -205,14 +234,20 @@ def _describe_main(main: ModuleType | None) -> str:
 
 @cache
 def _library_folders() -> tuple[str, ...]:
-    """Return the folders of the standard library and of installed packages; each ends with a separator."""
+    """Return the folders of the standard library and of installed packages.
+
+    Each ends with a separator.
+    """
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
 
 
 @lru_cache(maxsize=4096)
 def _describe_file(path: str) -> str:
-    """Return length and checksum of a file, as it was when this function was first called."""
+    """Return length and checksum of the file at ``path``, or "unreadable".
+
+    The answer is remembered: later changes of the file are not seen.
+    """
     try:
         with open(path, "rb") as file:
             return _describe_text(file.read())

@@ -44,27 +44,38 @@ class WaitWatch:
         self._thread = threading.Thread(target=self._run, name="spmdsim waits", daemon=True)
 
     def follow(self, logs: dict[tuple[int, ...], CallLog], deadline: float) -> None:
-        """Watch the logs of a world, now and later."""
+        """Watch the logs of a world from now on; the first world starts the thread.
+
+        Args:
+            logs: the logs of the world's groups by their ranks; those that are added later are watched, too.
+            deadline: the world's deadline in seconds. The thread looks at least :data:`LOOKS` times per deadline.
+        """
         self._worlds.append((logs, deadline))
         self._tick = max(min(self._tick, deadline / LOOKS), 0.02)
         if not self._thread.is_alive() and self._thread.ident is None:
             self._thread.start()
 
     def leave(self, logs: dict[tuple[int, ...], CallLog]) -> None:
-        """Watch the logs of a world no longer."""
+        """Watch the logs of a world no longer; ``logs`` is the dict of :meth:`follow` itself."""
         self._worlds = [world for world in self._worlds if world[0] is not logs]
 
     def _logs(self) -> Sequence[CallLog]:
+        """Return the logs of all groups of all watched worlds."""
         return [log for logs, _ in self._worlds for log in list(logs.values())]
 
     def stop(self) -> None:
-        """End the thread: one that wakes up while the interpreter is taken down crashes."""
+        """End the thread, and wait up to :data:`JOIN` seconds for that.
+
+        A thread that wakes up while the interpreter is taken down would crash.
+        """
         self._done.set()
         if self._thread.is_alive():
             self._thread.join(JOIN)
 
     def leave_program(self, code: int, is_last: bool) -> None:
         """Log that this rank makes no more calls; end the job if its calls differ from others'.
+
+        Groups about which this rank has raised an error already are not compared.
 
         Args:
             code: this rank's exit code. Calls are compared only if it is 0.
@@ -77,9 +88,11 @@ class WaitWatch:
                 self._compare_at_end(log, is_last)
 
     def _compare_at_end(self, log: CallLog, is_last: bool) -> None:
-        """End the job if this rank's calls or reads differ from those of other ranks.
+        """End the job if this rank's calls or reads differ from those of other ranks; else return.
 
-        If ``is_last``, all ranks must have made this rank's last call, too.
+        Args:
+            log: the log of one group.
+            is_last: True if all ranks have left, so that all must have made this rank's last call, too.
         """
         if (number := log.find_difference()) is not None:
             self._end_job(self._describe_difference(log, number))
@@ -89,17 +102,22 @@ class WaitWatch:
             self._end_job(describe_absence(log, log.number - 1))
 
     def _describe_difference(self, log: CallLog, number: int) -> str:
+        """Return the sentence about call ``number``, in which ranks differ.
+
+        Publish how this rank computed its tensor, and wait until the next look, so that the other ranks publish theirs.
+        """
         log.publish_tensor(number)
         time.sleep(self._tick)  # the others publish theirs
         self._board.refresh()
         return describe_disagreement(log, number)
 
     def _run(self) -> None:
-        """Look at the board every few moments until :meth:`stop` is called.
+        """Look at the board every few moments until :meth:`stop` is called; runs in its own thread.
 
-        If another rank differs in a call, publish how this rank computed the tensor of that call. If this rank stays
-        in one call and was the first to come, print every ``SECONDS_BETWEEN_LINES`` seconds which ranks are missing.
-        End the job if waiting longer cannot help.
+        If another rank differs in a call, publish how this rank computed the tensor of that call. If this rank stays in
+        one call and was the first to come, print every :data:`SECONDS_BETWEEN_LINES` seconds which ranks are missing.
+        End the job if waiting longer cannot help (:meth:`_find_reason`); not while the rank polls by itself and can
+        raise.
         """
         board, printed_lines = self._board, 0
         before: tuple[int, int] | None = None
@@ -122,10 +140,16 @@ class WaitWatch:
                 write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
 
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
-        """Return why this rank must not wait longer in a call; None if it may, or another rank says it.
+        """Return the reason why this rank must not wait longer in a call, or None.
 
-        It must not if the calls of ranks differ, if ranks wait for each other in a circle, or at the deadline. The rank
-        that came first says so at once, and the others later.
+        None if it may wait, or another rank says the reason. It must not wait in three cases:
+
+        - Calls of ranks differ, after :data:`PATIENT` seconds or at the deadline if that is earlier.
+        - Ranks wait for each other in a circle, after :data:`SURE` seconds; the one with the lowest place says so,
+          others after twice that time.
+        - The deadline is over.
+
+        In the first and the third case, the rank that came first says so at once, others four looks later.
 
         Args:
             log: the log of the group.
@@ -143,12 +167,20 @@ class WaitWatch:
         return None
 
     def _is_first(self, log: CallLog, number: int) -> bool:
-        """Return True if this rank is the first one that has come to a call."""
+        """Return True if this rank is the one with the lowest number that has come to a call.
+
+        Args:
+            log: the log of the group.
+            number: the number of the call in the group.
+        """
         arrived = log.arrived(number)
         return bool(arrived) and log.places[log.members.index(arrived[0])] == self._board.me
 
     def _end_job(self, text: str) -> None:
-        """End the job with a reason, unless another rank does so now."""
+        """Print a reason and end the job with exit code :data:`CODE`; does not return.
+
+        If another rank reports now, give it :data:`YIELDS` seconds first.
+        """
         if not self._board.is_first_to_report():
             time.sleep(YIELDS)
         end_job(text, CODE)
