@@ -88,10 +88,12 @@ class Comms:
         return len(self._by_ranks)
 
     def of(self, ranks: tuple[int, ...]) -> Counted:
-        """Return the communicator of some ranks.
+        """Return the communicator of some ranks, from the cache or newly created.
 
-        The first call for them creates it, and is collective over them.
-        ``ranks`` are sorted numbers in the world, this process among them.
+        All these ranks must call it for the first time together; later calls send nothing.
+
+        Args:
+            ranks: sorted numbers in the world, this process among them.
 
         Raises:
             WorldError: If the world is closed, or has :data:`MOST` communicators.
@@ -111,7 +113,13 @@ class Comms:
         return comm
 
     def _create(self, ranks: tuple[int, ...]) -> Counted:
-        """Create the communicator of some ranks, sorted. Collective over them; all of them must have come."""
+        """Create the communicator of some ranks; all of them must call it.
+
+        They must have met before (:meth:`_meet`), because MPI waits without a deadline.
+
+        Args:
+            ranks: sorted numbers in the world.
+        """
         group = self.comm.Get_group()
         subgroup = group.Incl(list(ranks))
         comm = self.comm.Create_group(subgroup, tag=len(ranks) % 1024)
@@ -122,7 +130,13 @@ class Comms:
     def _meet(self, ranks: tuple[int, ...]) -> None:
         """Wait until all members of a group have come to create its communicator.
 
-        They report to the first one, which then lets them continue. Raises DisagreementError like :meth:`_wait_until`.
+        They report to the first one, which then lets them continue. A report for another group is dropped.
+
+        Args:
+            ranks: the members, sorted numbers in the world; at least two.
+
+        Raises:
+            DisagreementError: As in :meth:`_wait_until`.
         """
         talk, me = self._talk, self.comm.Get_rank()
         own_number, received_number = np.array([_number(ranks)]), np.empty(1, np.int64)
@@ -148,7 +162,10 @@ class Comms:
             talk.Send(own_number, rank, MEETING)
 
     def _wait_until(self, is_done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
-        """Wait until ``is_done()`` returns True. It is called again and again.
+        """Wait until ``is_done()`` returns True; call it again and again.
+
+        Yield the processor in the first :data:`YIELDING` seconds, and sleep :data:`NAP` seconds between two calls after
+        that.
 
         Args:
             is_done: returns True when all members have come; it may change ``missing``.
@@ -197,14 +214,18 @@ class Comms:
 
     @property
     def of_job(self) -> bool:
-        """True if the world has all ranks of the job. Its owner may have freed the world's own communicator."""
+        """True if the world has all ranks of the job.
+
+        Its owner may have freed the world's own communicator.
+        """
         return len(self._all) == MPI.COMM_WORLD.size
 
     def at_end(self, agreement: CallAgreement, far: bool) -> None:
-        """Have this process wait, when its program ends, for the other ranks of this world. Collective.
+        """Have this process wait, when its program ends, for the other ranks of this world.
 
-        The first world of a process installs the functions that do so for all open worlds (:func:`_leave`), also before
-        ``os._exit(0)``.
+        All ranks of the world must call it. The first world of a process installs the functions that do so for all open
+        worlds (:func:`_leave`), also before ``os._exit(0)``. A forked child does not wait. If the world has all ranks
+        of the job, shared memory that they need no longer by name is unlinked.
 
         Args:
             agreement: compares the calls of this world's ranks, and knows whether a rank is stopped.
@@ -231,7 +252,7 @@ class Comms:
             )
 
     def _listen(self) -> None:
-        """Receive what other ranks that left have reported."""
+        """Receive which groups other ranks have made that left, as far as they have reported it."""
         status = MPI.Status()
         while self._talk.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             self._left[status.Get_source()] = self._talk.recv(source=status.Get_source(), tag=LEFT)
@@ -289,7 +310,7 @@ class Comms:
             time.sleep(NAP)
 
     def _report_waiting(self, awaited: Iterable[int], waited: float) -> None:
-        """Write which ranks this one waits for, if it has the lowest number of the ranks that have left.
+        """Print which ranks this one waits for, if no lower rank has left.
 
         Args:
             awaited: the ranks, by their numbers in the world.
@@ -311,7 +332,9 @@ def _number(ranks: tuple[int, ...]) -> int:
 
 
 def _require_running(states: Mapping[int, int], deadline: float) -> None:
-    """End the job if some ranks are stopped, by a signal or by a debugger, or their nodes do not answer.
+    """End the job if some ranks are stopped, by a signal or by a debugger, or do not answer.
+
+    Ranks that do not answer are those of a node without news. Otherwise do nothing.
 
     Args:
         states: the state of each awaited rank, by its number in the job.
@@ -328,9 +351,12 @@ def _require_running(states: Mapping[int, int], deadline: float) -> None:
 def _leave(hurry: Hurry | None) -> None:
     """Wait, at the end of the program, for the other ranks of all open worlds.
 
-    End the job if the calls of ranks differ.
-    Calls are compared before this rank waits, and when all ranks have left. An exception that ends this program takes
-    the place of ``hurry``.
+    End the job if the calls of ranks differ: they are compared before this rank waits, and when all ranks have left. If
+    a world has all ranks of the job, only this one is waited for. The threads that watch the ranks end, too.
+
+    Args:
+        hurry: the reason if this rank ends early; None if its program ends. An exception that ends the program takes
+            its place.
     """
     code, why = read_exit_reason()
     if code:

@@ -2,7 +2,8 @@
 
 ::
 
-    comm = EmulatedCommunicator(MPI.COMM_WORLD, all_reduce="ring", library="mpich") comm.Allreduce(x, y, op=MPI.MAX)
+    comm = EmulatedCommunicator(MPI.COMM_WORLD, all_reduce="ring", library="mpich")
+    comm.Allreduce(x, y, op=MPI.MAX)
 
 Each upper-case collective runs a schedule over point-to-point messages of the real communicator: the algorithm
 named for it, or the one that ``library`` (by default the MPI in use) would choose for that size. All methods that
@@ -43,9 +44,13 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _report_failures(method: _Method) -> _Method:
-    """Return a collective that reports its failure to the other ranks.
+    """Return a collective that reports its failure to the other ranks, for use as a decorator.
 
     A rank that raises an error cannot make the call. The ranks that wait for it then raise an error with its text.
+    After success, the collective waits until all ranks have made an equal call.
+
+    Args:
+        method: a collective of :class:`EmulatedCommunicator`.
     """
 
     @wraps(method)
@@ -140,10 +145,15 @@ class EmulatedCommunicator(Pictured):
 
         Args:
             name: "all_reduce", "reduce", "scan" or "exscan".
-            sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it.
+            sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it (in "reduce" on the root only).
             recvbuf: the buffer of the result; only the root's is used by "reduce".
             op: the operation.
             root: the rank that gets the result of "reduce".
+
+        Raises:
+            UsageTypeError: If a buffer is no contiguous buffer of numbers, or the result's is read-only.
+            WorldError: If no algorithm fits the operation.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         has_result = name != "reduce" or self._rank == root
         result = parse_buffer(recvbuf) if has_result else None
@@ -157,7 +167,17 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce, and leave each rank its block; blocks are equal."""
+        """Reduce, and leave each rank its block; blocks are equal, of the receive buffer's length.
+
+        Args:
+            sendbuf: all blocks, in the order of the ranks; or MPI.IN_PLACE if ``recvbuf`` has them.
+            recvbuf: the buffer for this rank's block.
+            op: the operation.
+
+        Raises:
+            UsageTypeError: If an argument is no buffer.
+            DisagreementError: If ranks make other calls, or do not come.
+        """
         result = parse_buffer(recvbuf)
         count = result.count // self._size if sendbuf is MPI.IN_PLACE else result.count
         self._scatter_reduced(sendbuf, result, (count,) * self._size, op)
@@ -168,7 +188,16 @@ class EmulatedCommunicator(Pictured):
     ) -> None:
         """Reduce, and leave each rank its block of ``recvcounts`` elements.
 
-        Without ``recvcounts``, the ranks first send each other the lengths of their receive buffers.
+        Args:
+            sendbuf: all blocks, in the order of the ranks; or MPI.IN_PLACE if ``recvbuf`` has them.
+            recvbuf: the buffer for this rank's block.
+            recvcounts: the number of elements of each rank's block. None: the ranks first send each other the lengths
+                of their receive buffers.
+            op: the operation.
+
+        Raises:
+            UsageTypeError: If an argument is no buffer.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         result = parse_buffer(recvbuf)
         if recvcounts is None:
@@ -177,7 +206,14 @@ class EmulatedCommunicator(Pictured):
         self._scatter_reduced(sendbuf, result, tuple(map(int, counts)), op)
 
     def _scatter_reduced(self, sendbuf: Any, result: Buffer, counts: tuple[int, ...], op: MPI.Op) -> None:
-        """Run a reduce_scatter of blocks with ``counts`` elements by the chosen algorithm."""
+        """Run a reduce_scatter of blocks with ``counts`` elements by the chosen algorithm.
+
+        Args:
+            sendbuf: all blocks, or MPI.IN_PLACE if ``result`` has them.
+            result: the buffer for this rank's block.
+            counts: the number of elements of each rank's block.
+            op: the operation.
+        """
         in_place = sendbuf is MPI.IN_PLACE
         source = result if in_place else parse_buffer(sendbuf)
         schedule = self._schedule("reduce_scatter", sum(counts), source, op)
@@ -189,7 +225,12 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        """Send the root's buffer to all ranks."""
+        """Send the root's buffer to all ranks.
+
+        Args:
+            buf: the buffer: read on the root, written on the other ranks; equally many elements everywhere.
+            root: the rank that sends.
+        """
         buffer = parse_buffer(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
         if self._rank == root:  # The root's buffer is only read.
@@ -209,7 +250,15 @@ class EmulatedCommunicator(Pictured):
         self._gather_all(sendbuf, parse_buffer(recvbuf, vector=True))
 
     def _gather_all(self, sendbuf: Any, result: Buffer) -> None:
-        """Run an all_gather of blocks into ``result``, which has their counts and displacements."""
+        """Run an all_gather of blocks.
+
+        Args:
+            sendbuf: this rank's block, or MPI.IN_PLACE if it is in its place in ``result``.
+            result: the buffer of the result, with the counts and displacements of the blocks.
+
+        Raises:
+            WorldError: If the buffer's counts do not fit the number of ranks.
+        """
         counts, begins = result.blocks(self._size)
         schedule = self._schedule("all_gather", sum(counts), result)
         block = slice(begins[self._rank], begins[self._rank] + counts[self._rank])
@@ -218,7 +267,12 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block from each rank to each rank."""
+        """Send a block of equal length from each rank to each rank.
+
+        Args:
+            sendbuf: one block per receiver, or MPI.IN_PLACE if ``recvbuf`` has them.
+            recvbuf: the buffer for one block per sender.
+        """
         result = parse_buffer(recvbuf)
         vector = result.elements.copy() if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf).elements
         schedule = self._schedule("all_to_all", len(vector), result)
@@ -228,7 +282,15 @@ class EmulatedCommunicator(Pictured):
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any length from each rank to each rank.
 
-        Raises InputError if a receiver expects other lengths.
+        The ranks first send each other all lengths.
+
+        Args:
+            sendbuf: one block per receiver, as ``[array, counts]`` or with displacements; or MPI.IN_PLACE.
+            recvbuf: the buffer for one block per sender, with the expected lengths.
+
+        Raises:
+            InputError: If this rank expects other lengths than the others send; ranks that wait raise an error with the
+                text.
         """
         result, size = parse_buffer(recvbuf, vector=True), self._size
         source = result if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf, vector=True)
@@ -263,6 +325,10 @@ class EmulatedCommunicator(Pictured):
             recvbuf: the result, used on the root only.
             root: the rank that receives all blocks.
             vector: whether blocks differ in length. The ranks then exchange the lengths first.
+
+        Raises:
+            InputError: On the root, if its lengths are not those of the blocks.
+            WorldError: If the result has no whole number of blocks.
         """
         result = parse_buffer(recvbuf, vector) if self._rank == root else None
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
@@ -297,6 +363,10 @@ class EmulatedCommunicator(Pictured):
             recvbuf: this rank's block; MPI.IN_PLACE on the root if its block stays where it is.
             root: the rank that sends all blocks.
             vector: whether blocks differ in length. The ranks then exchange the lengths first.
+
+        Raises:
+            InputError: On the root, if its lengths are not those that the ranks expect.
+            WorldError: If the root's buffer has no whole number of blocks.
         """
         is_root = self._rank == root
         source = parse_buffer(sendbuf, vector) if is_root else None
@@ -329,6 +399,8 @@ class EmulatedCommunicator(Pictured):
     ) -> tuple[int, ...]:
         """Return the number of elements of each rank's block, of which each rank knows its own.
 
+        All ranks must call it.
+
         Args:
             name: the collective.
             root: the rank that knows all lengths.
@@ -337,6 +409,7 @@ class EmulatedCommunicator(Pictured):
 
         Raises:
             InputError: On the root, if its lengths differ from those that the ranks expect.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._calls.meet(name, root)
         expected_counts = tuple(self.comm.allgather(own_count))
@@ -365,7 +438,7 @@ class EmulatedCommunicator(Pictured):
             vector: this rank's input.
             result: the buffer of the result; None on a rank without one.
             counts: the number of elements of each block.
-            begins: the offset of each block in the result.
+            begins: the offset of each block in the result; it may have gaps, which are not written.
         """
         if result is None:
             self._run(schedule, sizes, vector, None)
@@ -390,15 +463,19 @@ class EmulatedCommunicator(Pictured):
         op: MPI.Op | None = None,
         like: Buffer | None = None,
     ) -> None:
-        """Run a schedule after posting the comparison of the call.
+        """Compare the call with those of the other ranks, and run a schedule.
 
         Args:
             schedule: the schedule.
             sizes: the number of elements of each chunk.
-            vector: this rank's input, or None.
-            result: the array for its output, or None.
-            op: the operation, or None.
-            like: a buffer with the operation's element type.
+            vector: this rank's input; None on a rank that gives nothing.
+            result: the array for its output; None on a rank that gets nothing.
+            op: the operation; None if nothing is reduced.
+            like: a buffer with the operation's element type; None if nothing is reduced.
+
+        Raises:
+            UsageTypeError: If the result is read-only.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         program = program_of(schedule, self._rank, sizes)
         check_arrays(program, vector, result)
@@ -417,8 +494,12 @@ class EmulatedCommunicator(Pictured):
             name: the collective.
             count: the number of elements of the message.
             like: a buffer with the element type.
-            op: the operation. If it does not commute, operands are reduced in the order of the ranks.
+            op: the operation; None if nothing is reduced. If it does not commute, operands are reduced in the order of
+                the ranks.
             root: the root; 0 for collectives without one.
+
+        Raises:
+            WorldError: As in :meth:`_choose`.
         """
         elements = like.elements
         itemsize = elements.dtype.itemsize * (elements.shape[1] if elements.ndim > 1 else 1)
@@ -432,8 +513,18 @@ class EmulatedCommunicator(Pictured):
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
         """Return the schedule of the user's algorithm for a collective, or of the library's choice.
 
-        If the library's choice is unknown or does not fit, it is the first algorithm that fits. Raises WorldError if
-        the user's algorithm does not keep the order of operands of an operation that does not commute.
+        If the library's choice is unknown or does not fit, it is the first algorithm that fits.
+
+        Args:
+            name: the collective.
+            nbytes: the bytes of the message.
+            itemsize: the bytes of an element.
+            commutes: False if operands must be reduced in the order of the ranks.
+            root: the root; 0 for collectives without one.
+
+        Raises:
+            WorldError: If the user's algorithm does not keep the order of operands of an operation that does not
+                commute, or no algorithm fits.
         """
         if name in self._named:
             kind, options = parse_algorithm(self._named[name])
@@ -458,9 +549,12 @@ def _join_blocks(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...
 
 
 def _check_library(library: str | None) -> str:
-    """Return ``library``, or the name of the MPI library in use if it is None.
+    """Return ``library``, or "openmpi" or "mpich" if it is None.
 
-    Raises InputError if no choices of the library are known.
+    None stands for the library in use; every other MPI library than Open MPI counts as MPICH.
+
+    Raises:
+        InputError: If no choices of the library are known.
     """
     name = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
     if name not in libraries():
@@ -472,7 +566,13 @@ def _check_library(library: str | None) -> str:
 def _check_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:
     """Return the user's algorithms by the canonical names of their collectives.
 
-    Raises an error if a collective or an algorithm does not exist, or does not fit ``size`` ranks.
+    Args:
+        algorithms: an algorithm with its options, such as "ring", by collective.
+        size: the number of ranks.
+
+    Raises:
+        SpmdError: If a collective does not exist.
+        ScheduleError: If an algorithm does not exist, or does not fit ``size`` ranks.
     """
     named = {collective(name).name: text for name, text in algorithms.items()}
     for name, text in named.items():
@@ -484,7 +584,14 @@ def _check_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str
 def _find_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
     """Return the schedule of the first algorithm of a collective that fits the number of ranks.
 
-    If the operation does not commute, it must keep the order of the ranks. Raises WorldError if there is none.
+    Args:
+        name: the collective.
+        size: the number of ranks.
+        root: the root; 0 for collectives without one.
+        commutes: False if the algorithm must keep the order of the ranks.
+
+    Raises:
+        WorldError: If there is no such algorithm.
     """
     for candidate in algorithms(name):
         if candidate.fits(size, dict(candidate.options)):

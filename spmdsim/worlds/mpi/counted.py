@@ -47,15 +47,17 @@ def count_library_bytes(
 ) -> LibraryMoves | None:
     """Return the bytes that a rank moves in a reduction by the library's own algorithm.
 
+    The algorithm is looked up in the table of the library's choices. Results are cached.
+
     Args:
-        vendor: the name of the MPI library.
+        vendor: the name of the MPI library, such as "Open MPI".
         function: "Allreduce" or "Reduce_scatter".
         counts: the number of elements of each rank's block.
         rank: the rank.
         itemsize: the bytes of an element.
 
     Returns:
-        The name of the algorithm with the bytes; None if the library's choice is not known.
+        The name of the algorithm with the bytes; None if the library's choice is not known, or does not fit.
 
     >>> count_library_bytes("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
     LibraryMoves(algorithm='recursive_doubling', received=64, sent=64)
@@ -113,7 +115,10 @@ class Tally:
         self.unknown = False
 
     def count_move(self, name: str, received: int, sent: int) -> None:
-        """Count a call that moves data."""
+        """Count a call of MPI's function ``name`` that moves data.
+
+        Bytes are those of other ranks only.
+        """
         self.calls[name] = self.calls.get(name, 0) + 1
         self.data += CallCounts(1, received, sent)
 
@@ -147,11 +152,20 @@ class Tally:
         return ", ".join(calls) + by
 
     def by_library(self) -> CallCounts | None:
-        """Return the bytes that the library's algorithms moved in this step; None if its choice is not known."""
+        """Return the bytes that the library's algorithms moved in this step.
+
+        None if a choice of the library is not known, or no reduction ran.
+        """
         return self.library if self.algorithms and not self.unknown else None
 
     def controls(self, purpose: str, received: int = 0, sent: int = 0) -> None:
-        """Count a call of control traffic."""
+        """Count a call of control traffic, and show it in the open traces.
+
+        Args:
+            purpose: the purpose, such as "agreement" or "polls".
+            received: the bytes that this process receives from others in the call.
+            sent: the bytes that it sends to others.
+        """
         calls, before, after = self.control.get(purpose, (0, 0, 0))
         self.control[purpose] = CallCounts(calls + 1, before + received, after + sent)
         if recorder.open_traces:
@@ -167,7 +181,13 @@ Moves = Callable[[int, int, Any, Any], tuple[int, int]]
 
 
 def _nbytes(spec: Any) -> int:
-    """Return the bytes of a buffer: an array, ``[array, type]`` or ``[array, count, type]``."""
+    """Return the bytes of a buffer: an array, ``[array, type]`` or ``[array, count, type]``.
+
+    Of ``[array, type]`` all bytes of the array count.
+
+    Args:
+        spec: the buffer argument of an MPI call.
+    """
     if isinstance(spec, np.ndarray):
         return spec.nbytes
     if len(spec) == 2:  # Arrays of some element types do not support Python's buffer protocol.
@@ -187,13 +207,29 @@ def _block_bytes(spec: Any) -> list[int]:
 
 
 def _count_equal_blocks(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
-    """Return the bytes received and sent if each rank sends an equal block to each rank."""
+    """Return the bytes received and sent if each rank sends an equal block to each rank.
+
+    Args:
+        rank: not used: all functions of this kind take it.
+        size: the number of ranks.
+        source: the send buffer, or MPI.IN_PLACE.
+        recvbuf: the receive buffer; its bytes are those of one block.
+    """
     own_buffer = recvbuf if source is MPI.IN_PLACE else source
     return (size - 1) * _nbytes(recvbuf), (size - 1) * _nbytes(own_buffer)
 
 
 def _count_gathered(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[int, int]:
-    """Return the bytes received and sent if every rank sends its block, of any length, to all others."""
+    """Return the bytes received and sent if every rank sends its block to all others.
+
+    Blocks may have any length.
+
+    Args:
+        rank: this rank.
+        size: the number of ranks.
+        source: the send buffer, or MPI.IN_PLACE.
+        recvbuf: the receive buffer, with counts.
+    """
     blocks = _block_bytes(recvbuf)
     own_bytes = blocks[rank] if source is MPI.IN_PLACE else _nbytes(source)
     return sum(blocks) - blocks[rank], (size - 1) * own_bytes
@@ -208,7 +244,9 @@ def _count_exchanged(rank: int, size: int, source: Any, recvbuf: Any) -> tuple[i
 def _count_calls(call: _Call, moves: Moves) -> _Call:
     """Return a method of a communicator that counts the bytes of its call while a trace is open.
 
-    ``moves`` computes them; see :data:`Moves`.
+    Args:
+        call: the method of mpi4py's communicator, with a send and a receive buffer.
+        moves: returns the bytes received and sent; see :data:`Moves`.
     """
     name = call.__name__
 
@@ -245,7 +283,13 @@ class Counted(MPI.Intracomm):
     Ialltoallv = _count_calls(MPI.Intracomm.Ialltoallv, _count_exchanged)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce on all ranks; count it as a reduce_scatter and an all_gather of balanced blocks."""
+        """Reduce on all ranks; count it as a reduce_scatter and an all_gather of balanced blocks.
+
+        Args:
+            sendbuf: an array, or MPI.IN_PLACE.
+            recvbuf: an array for the result.
+            op: the operation.
+        """
         if recorder.open_traces:
             self.tally.count_reduction(
                 "Allreduce", self._balanced(recvbuf.size), self.rank_size[0], recvbuf.itemsize
@@ -255,7 +299,16 @@ class Counted(MPI.Intracomm):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Reduce, and leave each rank its block; count each rank's part of a block sent to its owner."""
+        """Reduce, and leave each rank its block.
+
+        Count each rank's part of a block sent to its owner.
+
+        Args:
+            sendbuf: an array with all blocks.
+            recvbuf: an array for this rank's block.
+            recvcounts: the number of elements of each rank's block; not None while a trace is open.
+            op: the operation.
+        """
         if recorder.open_traces:
             self.tally.count_reduction("Reduce_scatter", recvcounts, self.rank_size[0], recvbuf.itemsize)
         super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
@@ -268,14 +321,25 @@ class Counted(MPI.Intracomm):
         super().Bcast(buf, root)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce the ranks before this one; count the array that each rank but the first has to receive."""
+        """Reduce the ranks before this one; count one array per rank.
+
+        Each rank but the first receives it, each but the last sends it.
+        """
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(recvbuf)
             self.tally.count_move("Exscan", nbytes * (rank > 0), nbytes * (rank < size - 1))
         super().Exscan(sendbuf, recvbuf, op)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """Start to send a message; count it as control traffic or data, by its tag."""
+        """Start to send a message; return its request.
+
+        It counts as control traffic if its tag is that of a control message, else as data if a trace is open.
+
+        Args:
+            buf: an array, ``[array, type]`` or ``[array, count, type]``.
+            dest: the receiver.
+            tag: the tag.
+        """
         if tag in _PURPOSES:
             self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         elif recorder.open_traces:
@@ -296,7 +360,15 @@ class Counted(MPI.Intracomm):
     # -- control ------------------------------------------------------------------------------------------
 
     def agree(self, own_numbers: np.ndarray, common: np.ndarray, op: MPI.Op) -> None:
-        """Reduce a few numbers that the ranks must agree on; count it as control traffic."""
+        """Reduce a few numbers that the ranks must agree on; count it as control traffic.
+
+        All ranks must call it.
+
+        Args:
+            own_numbers: this rank's numbers.
+            common: the array for the result.
+            op: the operation.
+        """
         self._count_agreement(common)
         super().Allreduce(own_numbers, common, op)
 
@@ -349,6 +421,15 @@ class Counted(MPI.Intracomm):
         """Receive a pickled object, and count it as control traffic.
 
         It waits until the message arrives; callers probe for it first.
+
+        Args:
+            buf: not used: mpi4py's method has it.
+            source: the sender; any by default.
+            tag: a tag of control traffic (the default fails).
+            status: filled with the message's facts if it is not None.
+
+        Returns:
+            The object.
         """
         arrived = MPI.Status() if status is None else status
         self.Probe(source, tag, arrived)
@@ -360,7 +441,10 @@ class Counted(MPI.Intracomm):
         """Send an object to all ranks, and return the objects of all ranks, in their order.
 
         The objects are pickled. It takes two collectives, of the lengths and of the objects, counted as control
-        traffic.
+        traffic. All ranks must call it.
+
+        Args:
+            sendobj: this rank's object.
         """
         data, (rank, size) = pickle.dumps(sendobj), self.rank_size
         lengths = np.empty(size, np.int64)
@@ -385,6 +469,9 @@ class Counted(MPI.Intracomm):
         return Counted.of(super().Split_type(split_type, key, info), self.tally)
 
     def window(self, nbytes: int) -> MPI.Win:
-        """Return memory that all ranks share, to which this rank contributes ``nbytes`` bytes. Collective."""
+        """Return memory that all ranks share, to which this rank contributes ``nbytes`` bytes.
+
+        All ranks must call it.
+        """
         self.tally.controls("groups")
         return MPI.Win.Allocate_shared(nbytes, 1, MPI.INFO_NULL, self)

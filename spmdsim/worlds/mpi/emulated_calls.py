@@ -59,7 +59,14 @@ class Buffer:
 
         Without counts, the blocks are equal. Without displacements, they lie one after the other.
 
-        Raises WorldError if the counts do not fit the number of ranks, ``size``.
+        Args:
+            size: the number of ranks.
+
+        Returns:
+            The counts and the offsets, one per rank. It is not checked that the blocks lie inside the buffer.
+
+        Raises:
+            WorldError: If the counts, or the elements without counts, do not fit the number of ranks.
         """
         if self.counts is None and self.count % size:
             raise WorldError(
@@ -77,9 +84,11 @@ class Buffer:
 def parse_buffer(spec: Any, vector: bool = False) -> Buffer:
     """Return a buffer argument of an mpi4py call in its parsed form.
 
-    It is ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
-    displacements), type]`` or ``[array, counts, displacements, type]``. In a ``vector`` call, a lone sequence of
-    integers means counts per rank.
+    Args:
+        spec: ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
+            displacements), type]`` or ``[array, counts, displacements, type]``. A type is an MPI type or its letter.
+        vector: True for a call whose blocks may differ in length: counts per rank are allowed, and a lone sequence of
+            integers means counts.
 
     Raises:
         UsageTypeError: If it is something else, an array that is not contiguous, or an MPI type with gaps.
@@ -112,9 +121,13 @@ def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
 
 
 def _flatten_buffer(buffer: Any) -> np.ndarray:
-    """Return the elements of a buffer as a flat view.
+    """Return the elements of a buffer as a flat view, in the order of its memory.
 
-    Raises UsageTypeError if it is not a contiguous buffer of numbers.
+    Args:
+        buffer: a NumPy array, bytes, or another object with Python's buffer protocol.
+
+    Raises:
+        UsageTypeError: If it is no buffer, has Python objects, or is not contiguous in C or Fortran order.
     """
     array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, bytes) else np.asarray(buffer)
     if array.dtype.hasobject:
@@ -134,8 +147,15 @@ def _flatten_buffer(buffer: Any) -> np.ndarray:
 def _view_elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
     """Return a flat array as elements of an MPI type, at most ``count`` of them.
 
-    Types of several bytes that NumPy lacks become rows of bytes. Without a type, the elements are the array's. None as
-    count means all. Raises UsageTypeError for a type with gaps, or bytes that are no whole number of elements.
+    Types of several bytes that NumPy lacks become rows of bytes.
+
+    Args:
+        flat: the flat array.
+        datatype: the MPI type; None: the elements are the array's.
+        count: the number of elements; None means all. A buffer with fewer elements is no error here.
+
+    Raises:
+        UsageTypeError: If the type has gaps, or the bytes are no whole number of elements.
     """
     if datatype is not None:
         size = datatype.Get_size()
@@ -190,7 +210,12 @@ def type_name(array: np.ndarray) -> str:
 def find_function(op: MPI.Op, like: Buffer) -> Any:
     """Return a function that reduces two arrays by an MPI operation: NumPy's own, or one by MPI.
 
-    ``like`` is a buffer with the element type.
+    NumPy's own is taken for a predefined operation on numbers. The function takes the left and the right operand and
+    returns a new array.
+
+    Args:
+        op: the operation.
+        like: a buffer with the element type.
     """
     if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
         for operation, function in _UFUNCS:
@@ -235,7 +260,10 @@ class EmulatedCall(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts that must be equal on all ranks, by name."""
+        """Facts that must be equal on all ranks, by name: collective, operation, count and so on.
+
+        "root" is empty for a collective without one, "blocks" if all chunks are equal.
+        """
         schedule, collective = self.schedule, self.schedule.collective
         options = "".join(f", {name} {value}" for name, value in schedule.options)
         return {
@@ -250,7 +278,13 @@ class EmulatedCall(NamedTuple):
 
 
 def _describe_facts(facts: dict[str, str]) -> str:
-    """Return a call in words, such as ``reduce (SUM) of 4 float64 with root 0 by binomial``."""
+    """Return a call in words, such as ``reduce (SUM) of 4 float64 with root 0 by binomial``.
+
+    A call that a rank cannot make is ``reduce, but ...``, followed by its error.
+
+    Args:
+        facts: as in :attr:`EmulatedCall.facts`; or "collective" and "mistake", or "collective" and "root", only.
+    """
     if "mistake" in facts:
         return f"{facts['collective']}, but {facts['mistake']}"
     what = facts["collective"] + (f" ({facts['operation']})" if facts.get("operation") else "")
@@ -288,10 +322,10 @@ class EmulatedCalls:
     def begin(
         self, schedule: Schedule, sizes: tuple[int, ...], op: MPI.Op | None, array: np.ndarray | None
     ) -> None:
-        """Start to compare a call with those of the other ranks; do nothing if calls are not compared.
+        """Start to compare a call with those of the other ranks.
 
-        If the call is new on this rank, has at least :data:`LONG` bytes, or in strict mode, wait until all ranks have
-        come. Otherwise :meth:`look` or :meth:`end` finishes the comparison.
+        Do nothing if calls are not compared. If the call is new on this rank, has at least :data:`LONG` bytes, or in
+        strict mode, wait until all ranks have come. Otherwise :meth:`look` or :meth:`end` finishes the comparison.
 
         Args:
             schedule: the algorithm, with collective and root.
@@ -317,7 +351,7 @@ class EmulatedCalls:
             self.end()
 
     def meet(self, collective: str, root: int = 0) -> None:
-        """Compare a collective whose ranks first send each other the lengths of blocks; wait for all.
+        """Compare a collective whose ranks first send each other block lengths; wait for all.
 
         So all ranks come to it before they send. Do nothing if calls are not compared.
 
@@ -351,7 +385,14 @@ class EmulatedCalls:
     def _post(self, number: int, call: EmulatedCall | dict[str, str]) -> None:
         """Start to compare a number of this rank's call; in strict mode, with the user's lines.
 
-        ``call`` describes the call if ranks disagree. Raises DisagreementError if an earlier call failed.
+        Nothing is waited for.
+
+        Args:
+            number: the number, equal for equal calls.
+            call: describes the call if ranks disagree: the call itself or its facts.
+
+        Raises:
+            DisagreementError: If an earlier call failed.
         """
         if self._broken is not None:
             raise DisagreementError(self._broken)
@@ -364,14 +405,15 @@ class EmulatedCalls:
     def look(self, looks: int) -> None:
         """Check on the other ranks while this rank waits for messages of its call.
 
-        Compare the call if all ranks have posted it. Afterwards, one of :data:`EVERY` calls checks for ranks that gave
-        up, and for the deadline.
+        Compare the call if all ranks have posted it. Afterwards, one of :data:`EVERY` calls of this method checks for
+        ranks that gave up, and for the deadline.
 
         Args:
             looks: the number of earlier checks in this round of messages.
 
         Raises:
-            DisagreementError: If calls differ, another rank gave up, or the deadline passes.
+            DisagreementError: If calls differ, another rank gave up, or the deadline passes. Every later call then
+                fails, too.
         """
         pending = self._pending
         if pending is not None:
@@ -393,7 +435,9 @@ class EmulatedCalls:
     def end(self) -> None:
         """Wait until all ranks have made the call that is compared; do nothing if none is.
 
-        Raises DisagreementError if their calls differ, or ranks do not come before the deadline.
+        Raises:
+            DisagreementError: If their calls differ, or ranks do not come before the deadline. Every later call then
+                fails with this text, too.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -427,7 +471,11 @@ class EmulatedCalls:
         return f"call {self._number - 1} of an emulated communicator, {_describe_facts(self._current_facts())}, {me}"
 
     def _describe_disagreement(self) -> str:
-        """Return the message for ranks that made different calls. Collective."""
+        """Return the message for ranks that made different calls; all ranks must call it.
+
+        It names the facts that differ ("source" if only lines do), and each group of ranks with equal calls. If a rank
+        could not make its call, "arguments" differ.
+        """
         facts_and_lines = self._comm.allgather((self._current_facts(), self._line()))
         differing = name_differing_facts([facts for facts, _ in facts_and_lines])
         if any("mistake" in facts for facts, _ in facts_and_lines):
@@ -440,7 +488,10 @@ class EmulatedCalls:
     # -- ranks that leave -------------------------------------------------------------------------------------
 
     def _describe_left_ranks(self) -> str | None:
-        """Return words about ranks that left the program before this call; None if none did."""
+        """Return words about ranks that left the program before this call; None if none did.
+
+        First receive what ranks that leave have sent: the number of calls that they made.
+        """
         status = MPI.Status()
         while self._exit.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             calls = np.empty(1, np.int64)
@@ -454,7 +505,11 @@ class EmulatedCalls:
         return self._exit.Ibarrier()
 
     def send_call_count(self) -> list[MPI.Request]:
-        """Send the others the number of this rank's calls, after which it makes no more; return the requests."""
+        """Send the others the number of this rank's calls, after which it makes no more.
+
+        Returns:
+            The requests of the messages.
+        """
         calls, me = np.array([self._number]), self._exit.Get_rank()
         return [self._exit.Isend(calls, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
 
@@ -472,7 +527,11 @@ def _leave() -> None:
 
 
 def _wait_for_all() -> None:
-    """Wait until all ranks leave; after a while, tell them how many calls this rank has made."""
+    """Wait until all ranks leave; after a while, tell them how many calls this rank has made.
+
+    They are told after :data:`PATIENCE` seconds. If an error ends the program, they are not told, and the job is ended
+    after :data:`HURRIED` seconds.
+    """
     waiting, begin = [calls.start_leaving() for calls in _open], time.monotonic()
     requests: list[MPI.Request] = []
     code, why = read_exit_reason()

@@ -43,7 +43,8 @@ def derive_numbered_exchange(
 ) -> Run:
     """Return the function that runs an exchange which changes the shape, on this rank's shard.
 
-    An element keeps its number in row-major order of the global tensor.
+    An element keeps its number in row-major order of the global tensor. The function sends packed elements in one
+    Alltoallv, and returns a new array. All members must call it.
 
     Args:
         step: the step.
@@ -77,7 +78,13 @@ def derive_numbered_exchange(
 
 
 def _side(numbers: Arrays, members: Sequence[int], rank: int) -> tuple[Stretches, np.ndarray]:
-    """Return the counts of the elements of each other member, and all element numbers in order."""
+    """Return the counts of the elements of each other member, and all element numbers in order.
+
+    Args:
+        numbers: the element numbers of each member; members without elements may lack.
+        members: the ranks of the communicator, sorted.
+        rank: this rank, whose own elements are left out.
+    """
     empty_numbers = np.zeros(0, np.int64)
     lists = [empty_numbers if member == rank else numbers.get(member, empty_numbers) for member in members]
     return Stretches.of(list(map(len, lists))), np.concatenate(lists)
@@ -112,7 +119,9 @@ class _Round:
         self.sent, self.received = Stretches.of(list(sent.values())), Stretches.of(list(received.values()))
 
     def run(self, comm: Counted, values: Arrays, dtype: np.dtype) -> list[tuple[int, int, np.ndarray]]:
-        """Exchange the messages of the round.
+        """Exchange the messages of the round; all members must call it.
+
+        Nothing is sent if no member has a message in this round.
 
         Args:
             comm: the communicator.
@@ -120,7 +129,8 @@ class _Round:
             dtype: the element type.
 
         Returns:
-            ``(sender, part number, array)`` for each array that arrived.
+            ``(sender, part number, array)`` for each array that arrived, ordered by sender. The arrays are views of one
+            buffer.
         """
         if self.silent:
             return []
@@ -147,7 +157,7 @@ def derive_direct_reduction(
 
     The tensor consists of parts, boxes of which the same ranks own addends (:func:`reduction_parts`). In the first
     round, ranks send addends of parts to their adders. In further rounds, sums of a part go from adder to adder. In the
-    last round, the results go to the ranks that own them.
+    last round, the results go to the ranks that own them. All members must call the function.
 
     Args:
         step: the step.
@@ -155,6 +165,9 @@ def derive_direct_reduction(
         comm: the communicator of ``members``.
         members: the ranks of both meshes, sorted.
         dtype: the element type.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
     """
     op, shares = check_reduce(step.op, dtype), reduction_parts(step.src, step.dst, step.shape)
     contributions, *sum_rounds, results = [
@@ -197,7 +210,11 @@ def derive_direct_reduction(
 def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ...]]:
     """Return, by number, the position of each part of a reduction that lies in a box.
 
-    The positions are slices relative to the box, ``outer``.
+    The positions are slices relative to the box. Parts that are not fully inside are left out.
+
+    Args:
+        shares: the parts, by number.
+        outer: the box.
     """
     return {
         k: within(share.box, outer)
@@ -212,9 +229,18 @@ def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice
 def derive_scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
     """Return the function that runs an exclusive scan on this rank's array.
 
-    The result is the reduction of the arrays before it in the group.
-    It gathers all arrays, or calls MPI's Exscan if the implementation is "scan" and MPI reduces as NumPy does. The
-    first rank gets the reduction's identity. If ``step.backward``, the order of the group is reversed.
+    The result is the reduction of the arrays before it in the group; the first rank gets the reduction's identity. The
+    function calls MPI's Exscan if the implementation is "scan" and MPI reduces as NumPy does. For the implementation
+    "identity" it returns the identity. Otherwise it gathers all arrays. All ranks of the group must call it.
+
+    Args:
+        step: the step; if ``step.backward``, the order of the group is reversed.
+        group: the ranks, their order and communicator.
+        dtype: the element type.
+        implementation: how to run it.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
     """
     op = check_reduce(step.op, dtype)
     order = group.order[::-1] if step.backward else group.order
@@ -250,6 +276,8 @@ def derive_scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementat
 def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, outgoing: Parts) -> Arrived:
     """Send an array of any length to each member of a group, in one Alltoallv.
 
+    All members must call it.
+
     Args:
         comm: the communicator of the group.
         order: the ranks of the group in its order.
@@ -259,7 +287,7 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
 
     Returns:
         A pair of lists with one item: the received arrays in the order of the group, among them a copy of this rank's
-        own, and ``(peer, elements)`` from each other rank.
+        own, and ``(peer, elements)`` of each other rank that sent elements.
 
     Raises:
         WorldError: If there are more elements than MPI can count.
@@ -310,6 +338,10 @@ class RoomMemory(NamedTuple):
         """Return the padded buffer in which the block is, or a new one with a copy of the block.
 
         A new one is made if the block has no such room around it, or :data:`FILLED` parts of the room have values.
+
+        Args:
+            block: this rank's block.
+            room: the positions of block and windows in the buffer.
         """
         memory = surroundings(block)
         if memory is None or memory.block() is not block or memory.shape != room.shape:
@@ -334,7 +366,13 @@ class RoomMemory(NamedTuple):
         return all(_are_consistent(self.padded, old, *new) for old in self.memory.filled for new in come)
 
     def filled(self, come: Come) -> np.ndarray:
-        """Copy received elements to the room around the block, and return a view: the windows."""
+        """Copy received elements to the room around the block, and return a view: the windows.
+
+        A box that was filled before is not written again; the caller has checked that it is equal (:meth:`takes`).
+
+        Args:
+            come: the received boxes, each with its index in the buffer.
+        """
         for index, array in come:
             if index not in self.memory.filled:
                 self.padded[index] = array
@@ -343,10 +381,11 @@ class RoomMemory(NamedTuple):
 
 
 def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
-    """Return the copy of a block in the padded buffer of its windows; the block itself if there is none.
+    """Return the copy of a block in the padded buffer of its windows, or the block itself.
 
-    A tensor that takes this copy needs no other one for later slices: in ``u[:-2] + u[2:]`` both slices are views of
-    the buffer that has the block of ``u`` and the received elements.
+    The block is returned if the windows have no such buffer, the block is in it already, or its copy is not
+    C-contiguous. A tensor that takes the copy needs no other one for later slices: in ``u[:-2] + u[2:]`` both slices
+    are views of the buffer that has the block of ``u`` and the received elements.
 
     Args:
         block: the block before a halo exchange.
@@ -365,6 +404,8 @@ def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.nd
 
 def _are_consistent(buffer: np.ndarray, before: Index, index: Index, array: np.ndarray) -> bool:
     """Return True if received elements do not contradict elements that were received before.
+
+    True if both do not overlap.
 
     Args:
         buffer: the padded buffer.
@@ -398,7 +439,8 @@ class Arriving(NamedTuple):
 def derive_halo_exchange(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
     """Return the function that runs a halo exchange, or its reverse, on this rank's shard.
 
-    See :func:`assemble_windows` for windows.
+    See :func:`assemble_windows` for windows. The function sends one message to each rank that needs elements of this
+    one, and waits for its own. The windows may be a view of the block's memory. All ranks of the group must call it.
 
     Args:
         step: the step.
@@ -470,7 +512,10 @@ def derive_halo_exchange(step: HaloStep, rank: int, group: Members | None, dtype
 def _describe_message(
     shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], needs_buffer: bool, room: Room | None
 ) -> Arriving:
-    """Return where the elements of a message from another rank belong; its boxes come one after the other.
+    """Return where the elements of a message from another rank belong.
+
+    The boxes come one after the other. They can be received in the windows directly if they are one box that is
+    contiguous in the windows.
 
     Args:
         shape: the shape of the windows.
@@ -504,7 +549,8 @@ def _list_contributions(
 ) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
     """Return ``(array, boxes)`` of each rank that contributes to this rank's block.
 
-    The ranks are in the order of the group.
+    The ranks are in the order of the group; this rank's own array is among them. A received box comes as an array of
+    its own.
 
     Args:
         incoming: the ranks of the group with their boxes.

@@ -36,6 +36,9 @@ class RowProgram(StepProgram):
         """Return the call for these ids, so that ranks also compare a checksum of the ids.
 
         None if nothing is compared.
+
+        Args:
+            ids: this rank's ids, C-contiguous.
         """
         if self._call is None:
             return None
@@ -110,12 +113,17 @@ class RowExchange:
     def look_up(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
         """Look ids up in the table, of which each rank owns some rows.
 
+        All ranks of the group must call it. The result is read-only if ranks share it in memory.
+
         Args:
-            ids: the ids, equal on all ranks that share rows. An id that names no row gets zeros.
+            ids: the ids, equal on all ranks that share rows. The padding (an id that names no row) gets zeros.
             table: this rank's shard of the table.
 
         Returns:
             The rows in the shape of the result's shard, and ``(peer, elements)`` received from each other rank.
+
+        Raises:
+            InputError: If ids are no integers, or an id is neither a row nor the padding.
         """
         wants = self.frame.wants(ids)
         if self.windows is not None and (memory := self.windows.memory()) is not None:
@@ -134,7 +142,14 @@ class RowExchange:
         return out.reshape(self.target), received
 
     def _count_incoming(self, want: Want) -> Stretches:
-        """Return the number of elements from each rank of the communicator, and their offsets."""
+        """Return what MPI must know to receive the rows that this rank wants.
+
+        These are, in the order of the communicator, the counts from each rank, this one included, and their offsets in
+        the buffer of distinct rows. They count elements or, if there are too many, whole rows (:meth:`_unit`).
+
+        Args:
+            want: the rows that this rank wants.
+        """
         unit = self._unit(self.width)
         counts, starts = (
             [want.counts[k] * unit for k in self.places],
@@ -143,7 +158,11 @@ class RowExchange:
         return Stretches(counts, starts)
 
     def _received_elements(self, counts: Sequence[int]) -> Peers:
-        """Return ``(rank, elements)`` of each other rank, from the counts of the call."""
+        """Return ``(rank, elements)`` of each other rank, in the group's order.
+
+        Args:
+            counts: the counts of the call, in the order of the communicator: elements or rows.
+        """
         elements_per_count = self.width if self._whole else 1
         elements = {k: count * elements_per_count for k, count in zip(self.places, counts) if k != self.me}
         return tuple((self.frame.members[k], elements[k]) for k in sorted(elements))
@@ -151,7 +170,15 @@ class RowExchange:
     def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
         """Receive the rows that all ranks want into ``rows``, in which this rank's own rows are.
 
-        Returns ``(peer, elements)`` for each other rank.
+        Every rank wants equal rows. On one node they are sent in pairs, else by an Allgatherv. Nothing is sent if no
+        row is wanted.
+
+        Args:
+            wants: the rows that each member wants.
+            rows: the buffer of the distinct rows; it is filled.
+
+        Returns:
+            ``(peer, elements)`` for each other rank.
         """
         want = wants[self.me]
         counts, starts = self._count_incoming(want)
@@ -163,10 +190,15 @@ class RowExchange:
         return self._received_elements(counts)
 
     def _send_to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
-        """Gather rows by messages between all pairs of ranks.
+        """Gather rows by messages between all pairs of ranks, in one Alltoallv.
 
         On one node, where all distances are equal, it takes at most half of the time of an Allgatherv that passes rows
         around a ring.
+
+        Args:
+            rows: the buffer of the distinct rows, with this rank's own; the others are received into it.
+            counts: the count of each rank's rows, in the order of the communicator.
+            starts: their offsets in the buffer.
         """
         own_place, unit = self.places.index(self.me), self._unit(self.width)
         first, count = starts[own_place] // unit, counts[own_place]
@@ -185,7 +217,15 @@ class RowExchange:
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
         """Receive the rows that this rank wants into ``rows``, and send the others what they want.
 
-        Returns ``(peer, elements)`` received from each other rank.
+        Nothing is sent if no rank wants a row of another one.
+
+        Args:
+            wants: the rows that each member wants.
+            table: this rank's shard of the table.
+            rows: the buffer of the distinct rows; it is filled.
+
+        Returns:
+            ``(peer, elements)`` received from each other rank.
         """
         incoming = self._count_incoming(wants[self.me]).without(self.places.index(self.me))
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
@@ -197,6 +237,17 @@ class RowExchange:
         """Return the gradient of this rank's shard of the table, and the elements from each rank.
 
         The messages are those of the lookup in reverse: each row's gradient, summed over the ids that name it.
+        Gradients for the padding are dropped. All ranks of the group must call it.
+
+        Args:
+            ids: the ids of the lookup.
+            gradients: the gradients of the looked-up rows, in the shape of the result's shard.
+
+        Returns:
+            The gradient, and ``(peer, elements)`` received from each other rank.
+
+        Raises:
+            InputError: If ids are no integers, or an id is neither a row nor the padding.
         """
         wants, size = self.frame.wants(ids), len(self.places)
         sums = sum_row_gradients(wants[self.me], gradients)
@@ -219,7 +270,14 @@ class RowExchange:
         return gradient, self._received_elements(counts)
 
     def _requested_elements(self, wants: Sequence[Want]) -> Stretches:
-        """Return the number of elements that each rank wants from this one, and packed offsets."""
+        """Return the number of elements that each rank wants from this one, and packed offsets.
+
+        They are in the order of the communicator; this rank's own count is 0. They count elements or, if there are too
+        many, whole rows (:meth:`_unit`).
+
+        Args:
+            wants: the rows that each member wants.
+        """
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
         counts = [
@@ -229,7 +287,16 @@ class RowExchange:
         return Stretches.of(counts)
 
     def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Stretches, np.ndarray]:
-        """Return the layout and the elements of the rows that other ranks want, ordered by rank."""
+        """Return the layout and the elements of the rows that other ranks want, ordered by rank.
+
+        Args:
+            wants: the rows that each member wants.
+            table: this rank's shard of the table.
+
+        Returns:
+            Counts and offsets as in :meth:`_requested_elements`, and the array to send, in which each rank gets the
+            columns that it owns.
+        """
         requested_rows = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
         if self._same_columns:
             rows, packed = np.concatenate(requested_rows), self._packed()
@@ -245,7 +312,15 @@ class RowExchange:
     def _fill_shared(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Write the rows that this rank owns into a result that all ranks share, and return it.
 
-        It is read-only. ``memory`` has its bytes. The call returns when all ranks have written.
+        All ranks must call it; it returns when all have written. The first member writes zeros for the padding.
+
+        Args:
+            memory: the bytes of the result, uninitialised.
+            ids: the ids, equal on all ranks; they are not checked here.
+            table: this rank's shard of the table.
+
+        Returns:
+            The read-only result, in the shape of its shard.
         """
         out, flat = memory.view(self.dtype).reshape(-1, self.width), ids.reshape(-1)
         own_ids = np.flatnonzero((flat >= self.first) & (flat < self.last))
@@ -267,7 +342,14 @@ def _size(ids_slices: tuple[slice, ...]) -> int:
 
 
 def _copy_rows(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:
-    """Copy the ``columns`` of some rows of a table to ``out``."""
+    """Copy the ``columns`` of some rows of a table to ``out``.
+
+    Args:
+        table: a matrix.
+        columns: the columns, as a slice with start and stop.
+        rows: the numbers of the rows, all valid.
+        out: a matrix with a row per number; it is filled.
+    """
     if not out.size:
         return
     if columns.stop - columns.start == table.shape[1]:

@@ -71,7 +71,10 @@ def element(itemsize: int) -> MPI.Datatype:
 
 
 def counted_parts(array: np.ndarray) -> list[np.ndarray]:
-    """Return flat views of an array, each with at most :data:`MAX_COUNT` elements."""
+    """Return flat views of a C-contiguous array, each with at most :data:`MAX_COUNT` elements.
+
+    The list is empty for an array without elements.
+    """
     flat, most = array.reshape(-1), MAX_COUNT
     if 0 < flat.size <= most:
         return [flat]
@@ -99,7 +102,13 @@ def number_view(array: np.ndarray) -> np.ndarray:
 
 
 def subarray(shape: tuple[int, ...], index: Index, itemsize: int) -> MPI.Datatype:
-    """Return the MPI type of a box inside a C-contiguous array of this shape. The caller must free it."""
+    """Return the MPI type of a box inside a C-contiguous array; the caller must free it.
+
+    Args:
+        shape: the shape of the array.
+        index: the box, as slices with start and stop.
+        itemsize: bytes of an element.
+    """
     starts, sizes = [slice_.start for slice_ in index], [slice_.stop - slice_.start for slice_ in index]
     return element(itemsize).Create_subarray(list(shape), sizes, starts, MPI.ORDER_C).Commit()
 
@@ -125,23 +134,46 @@ class Messages:
         self.numbers = range(comm.Get_size()) if numbers is None else numbers
 
     def irecv(self, buffer: np.ndarray, source: int, tag: int) -> Any:
-        """Start to receive into a contiguous array."""
+        """Start to receive into a contiguous array.
+
+        Args:
+            buffer: the array; it is filled later.
+            source: the position of the sender in the group.
+            tag: the tag.
+
+        Returns:
+            A request, or a list of requests for an array of more than :data:`MAX_COUNT` elements.
+        """
         peer, kind = self.numbers[source], element(buffer.dtype.itemsize)
         if buffer.size <= MAX_COUNT:
             return self.comm.Irecv([buffer, buffer.size, kind], peer, tag)
         return [self.comm.Irecv([flat_part, kind], peer, tag) for flat_part in counted_parts(buffer)]
 
     def isend(self, buffer: np.ndarray, dest: int, tag: int) -> Any:
-        """Start to send a contiguous array."""
+        """Start to send a contiguous array, which must not change until the message is complete.
+
+        Args:
+            buffer: the array.
+            dest: the position of the receiver in the group.
+            tag: the tag.
+
+        Returns:
+            A request, or a list of requests for an array of more than :data:`MAX_COUNT` elements.
+        """
         peer, kind = self.numbers[dest], element(buffer.dtype.itemsize)
         if buffer.size <= MAX_COUNT:
             return self.comm.Isend([buffer, buffer.size, kind], peer, tag)
         return [self.comm.Isend([flat_part, kind], peer, tag) for flat_part in counted_parts(buffer)]
 
     def wait_all(self, requests: Sequence[Any]) -> None:
-        """Wait for messages that were started.
+        """Wait for messages that were started; call ``look`` again and again meanwhile.
 
-        ``requests`` has a request, or a list of them, per message. Raises the error of ``look`` if waiting is in vain.
+        Args:
+            requests: a request, or a list of them, per message, from :meth:`irecv` and :meth:`isend`.
+
+        Raises:
+            DisagreementError: If ``look`` finds that waiting is in vain. The requests then stay open, with their
+                memory.
         """
         flat: list[MPI.Request] = []
         for request in requests:
@@ -162,7 +194,11 @@ class Messages:
 def derive_schedule_run(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function that runs a step by an emulated algorithm, on this rank's shard.
 
-    ``emulated`` has the schedule, and messages go over ``comm``, the communicator of the group.
+    All ranks of the group must call the function. Its result may be a view of a new vector.
+
+    Args:
+        emulated: the schedule and the boxes of this rank.
+        comm: the communicator of the group, sorted by rank.
     """
     places = sorted(emulated.members)
     messages = Messages(comm, [places.index(rank) for rank in emulated.members])
@@ -182,7 +218,13 @@ def derive_placement(
 ) -> Run:
     """Return the function that runs a step without a reduction by one of its implementations.
 
-    MPI types that it creates are appended to ``types``; the caller must free them.
+    All ranks of the communicator must call the function; it returns a new array.
+
+    Args:
+        implementation: the implementation, with the transfers of this rank.
+        comm: the communicator of the step's ranks.
+        dtype: the element type.
+        types: a list to which MPI types that it creates are appended; the caller must free them.
     """
     traffic = implementation.traffic
     assert traffic is not None
@@ -203,7 +245,10 @@ def _counts(indices: tuple[Index | None, ...]) -> list[int]:
 def derive_broadcast(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]
 ) -> Run:
-    """Return the function that runs a step as a Bcast: one rank owns all elements that others want.
+    """Return the function that runs a step as a Bcast: one rank owns what all others want.
+
+    The root's result is its own array, another rank's a new one. A rank that wants nothing receives, too, and returns
+    an array without elements.
 
     Args:
         traffic: which elements this rank sends and receives.
@@ -230,7 +275,7 @@ def _call_once(
     """Return a function that computes a new shard by one call of MPI.
 
     Args:
-        call: the communicator's method.
+        call: the communicator's method; it takes a send and a receive buffer and returns None.
         fresh: allocates the result.
         source: what MPI needs to know about the shard besides its memory: counts, displacements, types.
         target: the same facts about the result.
@@ -245,7 +290,16 @@ def _call_once(
 
 
 def _derive_gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return the function that gathers blocks by Allgather or Allgatherv, directly in the result."""
+    """Return the function that gathers blocks directly in the result.
+
+    It calls Allgather if the blocks are equal and in the order of the ranks, else Allgatherv. All blocks must be
+    contiguous in the result.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the group.
+        dtype: the element type.
+    """
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
@@ -256,7 +310,15 @@ def _derive_gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> R
 
 
 def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return the function that gathers blocks into a buffer, and copies them to the result."""
+    """Return the function that gathers blocks into a buffer, and copies them to the result.
+
+    It calls Allgatherv once. Blocks may lie anywhere in the result.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the group.
+        dtype: the element type.
+    """
     assert traffic.gathered is not None
     layout, kind, count = (
         Stretches.of(_counts(traffic.gathered)),
@@ -285,7 +347,13 @@ def _derive_gather_typed(
 ) -> Run:
     """Return the function that gathers blocks by one Allgather with a type for their rows.
 
-    MPI itself places the parts of each row. The types are appended to ``types``.
+    MPI itself places the parts of each row. The blocks must be equal and split one dim, in the order of the ranks.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the group.
+        dtype: the element type.
+        types: a list to which the MPI types are appended; the caller must free them.
     """
     assert traffic.gathered is not None and traffic.gathered[0] is not None
     box, dim = traffic.gathered[0], len(traffic.target) - 1
@@ -305,8 +373,15 @@ def _derive_gather_rows(
 ) -> Run:
     """Return the function that gathers some rows of each block at a time.
 
-    They go through a buffer that stays in the processor's cache.
-    ``rows`` is the number of rows of a block, ``rows_at_once`` the number of them that one call gathers.
+    They go through a buffer that stays in the processor's cache. The blocks must be equal and split one dim, in the
+    order of the ranks.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the group.
+        dtype: the element type.
+        rows: the number of rows of a block.
+        rows_at_once: the number of them that one Allgather gathers; the last call may gather fewer.
     """
     size, width = comm.size, math.prod(traffic.source) // rows
     kind = element(dtype.itemsize)
@@ -336,9 +411,15 @@ def _derive_swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run
 def _derive_typed_exchange(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]
 ) -> Run:
-    """Return the function that exchanges boxes by one Alltoallw, in which MPI reads and places them.
+    """Return the function that exchanges boxes by one Alltoallw; MPI reads and places them.
 
-    The derived types are appended to ``created``.
+    A single box that is contiguous is sent by count and displacement. Several boxes for one rank are one type.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the step's ranks.
+        dtype: the element type.
+        created: a list to which the derived types are appended; the caller must free them.
     """
     size, kind = comm.size, element(dtype.itemsize)
 
@@ -371,7 +452,12 @@ def _derive_typed_exchange(
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
-    """Return the boxes of an array one after the other; the array itself if they are so in it."""
+    """Return the boxes of an array one after the other; the array itself if they are so in it.
+
+    Args:
+        side: the boxes to send.
+        array: this rank's shard.
+    """
     if side.direct:
         return array
     buffer, offset = empty((side.total,), array.dtype), 0
@@ -392,7 +478,12 @@ def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
 def _derive_packed_exchange(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Return the function that packs boxes, exchanges them by Alltoallv, and unpacks them.
 
-    A side whose boxes are contiguous is not copied.
+    A side whose boxes are contiguous is not copied. The own box is copied without MPI.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the step's ranks.
+        dtype: the element type.
     """
     sent = arrange_side(traffic.sends, traffic.source, comm.size)
     received = arrange_side(traffic.receives, traffic.target, comm.size)
@@ -416,7 +507,13 @@ def _derive_packed_exchange(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dt
 def _derive_messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Return the function that exchanges boxes by single messages to the ranks that need them.
 
-    A message has at most :data:`MAX_COUNT` elements.
+    A message has at most :data:`MAX_COUNT` elements; larger boxes are several messages. The function waits for all of
+    them.
+
+    Args:
+        traffic: the transfers of this rank.
+        comm: the communicator of the step's ranks.
+        dtype: the element type.
     """
     kind, own_box, target = element(dtype.itemsize), traffic.local_box, traffic.target
 

@@ -137,7 +137,10 @@ class MPIWorld(BeginsEarly):
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
-        """Return the world of all processes that the launcher started.
+        """Return the world of all processes that the launcher started; all of them must call it.
+
+        Args:
+            size: the number of processes that the launcher started.
 
         Raises:
             WorldError: If MPI sees another number of processes.
@@ -150,9 +153,14 @@ class MPIWorld(BeginsEarly):
         return cls()
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
-        """Run one step on this rank's shard; see :meth:`World.run`.
+        """Run one step on this rank's shard; see :meth:`World.run` for arguments and errors.
 
-        A repeated call runs the cached program directly.
+        A repeated call runs the cached program directly, unless a trace is open or an algorithm is chosen.
+
+        Args:
+            step: the collective and its two layouts.
+            shards: a list of one array, this rank's. After a halo exchange it may have an equal copy instead.
+            algorithm: an emulated algorithm for this call; None for the choice of :meth:`use`.
         """
         if algorithm is None and not self.algorithms and not recorder.open_traces and len(shards) == 1:
             array = shards[0]
@@ -169,7 +177,10 @@ class MPIWorld(BeginsEarly):
         return super().run(step, shards, algorithm)
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
-        """Return the cached program of a step; None before its first run, or if an algorithm emulates it."""
+        """Return the cached program of a step for an element type, or None.
+
+        None before the step's first run, and if any algorithm was chosen (:meth:`use`).
+        """
         return (
             None
             if self.algorithms
@@ -182,12 +193,23 @@ class MPIWorld(BeginsEarly):
         return program if program is not None and program.step == step else None
 
     def _shared_if(self, possible: bool) -> str | None:
+        """Return :data:`SHARED` if ``possible`` and ranks share replicated results, else None."""
         return SHARED if possible and self.replicated == SHARED else None
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         """Run a step on this rank's shard, and return a list with the new one.
 
         The first call compares the call with all ranks, derives the program of the step, and caches it.
+
+        Args:
+            step: the step.
+            shards: a list of one array, this rank's.
+            algorithm: an emulated algorithm; None for MPI's collectives or results that ranks share (:meth:`use`).
+
+        Raises:
+            WorldError: If ``shards`` has another length, the shard does not fit its layout, or this world cannot run
+                the step.
+            DisagreementError: If ranks make other calls, or do not come before the deadline.
         """
         if len(shards) != 1:
             raise WorldError(
@@ -212,7 +234,21 @@ class MPIWorld(BeginsEarly):
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
         """Look rows up in a table, or return their gradients; see :meth:`World.run_rows`.
 
-        It returns also the elements received from each other rank. The exchange is derived on the first call.
+        The exchange is derived on the first call. All ranks of the group must call it. A rank outside the mesh gets an
+        array without elements.
+
+        Args:
+            step: the step; it returns gradients if ``step.goes_back``.
+            ids: a list of one array, this rank's ids.
+            values: a list of one array, this rank's shard of the table, or its gradients.
+
+        Returns:
+            A list of one result, and a list of one tuple of ``(peer, elements)`` received from each other rank.
+
+        Raises:
+            InputError: If ids are no integers, or an id is neither a row nor the padding.
+            WorldError: If the mesh has ranks that the world lacks, or shards do not fit the layouts.
+            DisagreementError: If ranks make other calls or have different ids, or do not come before the deadline.
         """
         self.check_mesh(step.src.mesh)
         self._tally.begin()
@@ -234,7 +270,12 @@ class MPIWorld(BeginsEarly):
     def _row_exchange(self, step: RowStep, dtype: np.dtype) -> RowExchange:
         """Return a new exchange of the rows of a step.
 
-        It is collective over the group if the group has no communicator yet.
+        All ranks of the group must call it, because it may create their communicator. The result is in shared memory if
+        ranks share results, all want equal rows, and all are on one node.
+
+        Args:
+            step: the step; this rank is in its mesh.
+            dtype: the element type.
         """
         members, target = tuple(sorted(step.group(self.rank))), step.dst.local_shape(step.shape, self.rank)
         if len(members) == 1:
@@ -249,7 +290,17 @@ class MPIWorld(BeginsEarly):
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         """Exchange arrays in this rank's group; see :meth:`World.run_parts`.
 
-        A rank outside the mesh gets None.
+        All ranks of the group must call it.
+
+        Args:
+            step: the groups.
+            dtype: the element type.
+            outgoing: a list of one item, the arrays that this rank sends, with the lengths that it receives; None
+                outside the mesh.
+
+        Returns:
+            A list with this rank's list of received arrays, or None outside the mesh; a list with its ``(peer,
+            elements)``.
         """
         self._tally.begin()
         if outgoing[0] is None:
@@ -268,9 +319,16 @@ class MPIWorld(BeginsEarly):
         ranks: Sequence[int],
         has_any_length: bool = False,
     ) -> Call | None:
-        """Return the call of a step for these ranks.
+        """Return the call that ranks compare for a step, or None.
 
-        It is None if they compare nothing or this rank is not one of several.
+        None if the world compares nothing, this rank is not among ``ranks``, or they are one rank only.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            algorithm: the emulated algorithm, or None.
+            ranks: the ranks that make the call.
+            has_any_length: True if the lengths of messages depend on the data.
         """
         if not self.compares or self.rank not in ranks or len(ranks) == 1:
             return None
@@ -279,7 +337,13 @@ class MPIWorld(BeginsEarly):
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         """Return and cache the program of a step, without its ``run``, which is derived later.
 
-        Raises WorldError if this world cannot run the step.
+        Args:
+            step: the step.
+            dtype: the element type.
+            algorithm: as in :meth:`_derive`.
+
+        Raises:
+            WorldError: If this world cannot run the step.
         """
         self.check_step(step)
         members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
@@ -294,8 +358,18 @@ class MPIWorld(BeginsEarly):
     def _derive(self, program: MPIStepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
         """Return the function that runs a step on this rank's shard.
 
-        ``algorithm`` is None for MPI's collectives, ``SHARED`` for a result that ranks share, or the name of an
-        emulated algorithm.
+        All ranks of the step must call it, because it may create communicators.
+
+        Args:
+            program: the program of the step, which keeps the MPI types.
+            step: the step.
+            dtype: the element type.
+            algorithm: None for MPI's collectives, :data:`SHARED` for a result that ranks share, or the name of an
+                emulated algorithm.
+
+        Raises:
+            ScheduleError: If the collective does not have the algorithm.
+            WorldError: If the reduction is undefined for the element type.
         """
         if algorithm is None:
             return self._program(program, step, dtype)
@@ -304,6 +378,10 @@ class MPIWorld(BeginsEarly):
         return self._scheduled(step, algorithm, dtype)
 
     def _scheduled(self, step: Step, algorithm: str, dtype: np.dtype) -> Run:
+        """Return the function that runs a step by an emulated algorithm.
+
+        A rank outside the mesh gets a function that returns an array without elements.
+        """
         if self.rank not in step.src.mesh:
             return make_empty_run(step, dtype)
         schedule = emulation(step, algorithm, self.rank, dtype)
@@ -313,6 +391,11 @@ class MPIWorld(BeginsEarly):
         """Return the function that runs a step by MPI: by its only implementation, or by a trial.
 
         A trial measures several implementations of the step and keeps the fastest.
+
+        Args:
+            program: the program of the step, which keeps the MPI types.
+            step: the step.
+            dtype: the element type.
         """
         implementations = implementations_of(
             step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible
@@ -342,7 +425,16 @@ class MPIWorld(BeginsEarly):
     ) -> Run:
         """Return the function that runs a step by one of its implementations.
 
-        MPI types that it creates are appended to ``program.types``.
+        All ranks of the step must call it, because it may create communicators.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            implementation: one of the step's implementations on this rank.
+            program: the program of the step; MPI types that are created are appended to ``program.types``.
+
+        Raises:
+            WorldError: If the reduction is undefined for the element type.
         """
         if implementation.name == "nothing":
             return make_empty_run(step, dtype)
@@ -379,14 +471,25 @@ class MPIWorld(BeginsEarly):
         return derive_placement(implementation, comm, dtype, program.types)
 
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
-        """Return the ranks with which this rank reduces, sorted, and their communicator."""
+        """Return the ranks with which this rank reduces, sorted, and their communicator.
+
+        All these ranks must call it, because it may create the communicator.
+        """
         order = step.group(self.rank)
         members = tuple(sorted(order))
         numbers = tuple(members.index(rank) for rank in order)
         return members, ReduceGroup(self._comms.of(members), numbers, members.index(self.rank))
 
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """Return the bytes that were moved, counted from the buffers and counts of the calls of MPI."""
+        """Return the bytes that were moved, counted from the buffers and counts of the calls of MPI.
+
+        They are those since the last step began on this rank.
+
+        Args:
+            step: not used: the calls are counted, whatever the step.
+            dtype: not used.
+            algorithm: not used.
+        """
         tally = self._tally
         return Moved((tally.data.received,), (tally.data.sent,), tally.describe_calls(), tally.by_library())
 
@@ -406,7 +509,13 @@ class MPIWorld(BeginsEarly):
     def _derive_shared_run(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
         """Return the function that runs a step so that all ranks of the node share one result.
 
-        It is ``otherwise`` if the group is on several nodes or has no data.
+        It is ``otherwise`` if this rank is outside the mesh, the group has one rank or is on several nodes, or the
+        result has no elements.
+
+        Args:
+            step: an all_gather or all_reduce.
+            dtype: the element type.
+            otherwise: the function that runs the step without shared memory.
         """
         if self.rank not in step.src.mesh or 0 in step.shape or step.src.mesh.axis_size(*step.axes) == 1:
             return otherwise
@@ -425,27 +534,49 @@ class MPIWorld(BeginsEarly):
     def barrier(self) -> None:
         """Wait until all ranks have called it.
 
-        Raises WorldError if some make other calls or do not come before the deadline.
+        Raises:
+            DisagreementError: If some make other calls or do not come before the deadline.
         """
         with self._enter_together("barrier"):
             self._everyone.Barrier()
 
     def gather_objects(self, values: Sequence[Any], what: str = "gather_objects") -> list[Any]:
-        """Return all ranks' values, pickled; see :meth:`World.gather_objects`.
+        """Return all ranks' values by rank, pickled; see :meth:`World.gather_objects`.
 
-        Raises WorldError like :meth:`barrier`.
+        Args:
+            values: a list of one value, this rank's.
+            what: the words for the call that needs the values.
+
+        Raises:
+            UsageTypeError: If ``values`` has another length.
+            DisagreementError: If some ranks make other calls or do not come before the deadline.
         """
         (value,) = super().gather_objects(values)
         with self._enter_together(what):
             return self._everyone.allgather(value)
 
     def _enter_together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
-        """Return a context that all ranks of the world, or these, enter together."""
+        """Return a context that all ranks of the world, or those of ``ranks``, enter together.
+
+        On entry it waits for them and raises DisagreementError if they differ or do not come. It does nothing if the
+        world compares nothing.
+
+        Args:
+            what: the words for the call.
+            ranks: the ranks; None for all.
+        """
         call = Call.from_words(what, range(self.size) if ranks is None else ranks) if self.compares else None
         return CallScope(self.agreement, call, self.call_provenance, meets=True)
 
     def _compare_choice(self, what: str) -> None:
-        """Log a call with the chosen algorithms, which ranks compare later."""
+        """Log a call with the chosen algorithms, which ranks compare later; wait for nothing.
+
+        Args:
+            what: the words for the call that changed a choice.
+
+        Raises:
+            DisagreementError: If an earlier comparison is due and differs.
+        """
         if self.compares:
             chosen = ", ".join(f"{name}={algorithm}" for name, algorithm in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
@@ -457,20 +588,34 @@ class MPIWorld(BeginsEarly):
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
         """Return True if these ranks have equal numbers; see :meth:`World.equal_on`.
 
-        Raises WorldError like :meth:`barrier`.
+        Raises:
+            DisagreementError: If some make other calls or do not come before the deadline.
         """
         members = tuple(sorted(ranks))
         with self._enter_together(what, members):
             return Comparison(self._comms.of(members), number, self._deadline).equal()
 
     def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> dict[int, Any]:
-        """Return the values of these ranks; see :meth:`World.gather_on`."""
+        """Return the values of these ranks by rank; see :meth:`World.gather_on`.
+
+        With an empty ``what``, the call itself is not compared.
+
+        Raises:
+            DisagreementError: If some make other calls or do not come before the deadline.
+        """
         members = sorted(ranks)
         with self._enter_together(what, members) if what else nullcontext():
             return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
 
     def close(self) -> None:
-        """Free communicators and MPI types; collective over the world. Closing it again does nothing."""
+        """Free communicators and MPI types; all ranks of the world must call it.
+
+        Closing it again does nothing. Later steps raise WorldError.
+
+        Raises:
+            DisagreementError: If ranks make other calls, or do not come; not if this rank has raised such an error
+                before.
+        """
         if self._comms.closed:
             return
         has_reported = self.agreement.has_reported

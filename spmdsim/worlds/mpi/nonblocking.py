@@ -86,7 +86,16 @@ class BeginsEarly(World):
         """Start a step, and wait for one of its requests at each further ``next``.
 
         It yields after each start of a request, and returns the shards after the step. The call is compared before the
-        first wait. A step that cannot start early runs at once.
+        first wait. A step that cannot start early runs at once, before the first yield. All ranks of the step must call
+        it.
+
+        Args:
+            step: the step.
+            shards: a list of one array, which must not change until the step has ended.
+
+        Raises:
+            WorldError: If this world cannot run the step.
+            DisagreementError: If ranks make other calls, or do not come before the deadline.
         """
         self.check_step(step)
         array = contiguous(shards[0])
@@ -122,6 +131,10 @@ class BeginsEarly(World):
         """Return the program of a step that starts early.
 
         Its ``post`` is None if the step cannot: an exchange, a group of one rank, or an implementation that waits.
+
+        Args:
+            step: the step.
+            dtype: the element type.
         """
         post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
@@ -132,12 +145,18 @@ class BeginsEarly(World):
         return EarlyProgram(self._finish, post, call)
 
     def proceed(self) -> None:
-        """Let MPI make progress on requests under way, because few libraries have a thread that does."""
+        """Let MPI make progress on requests under way.
+
+        Few MPI libraries have a thread that does so.
+        """
         for request, _ in self._under_way:
             request.Test()
 
     def _finish(self) -> None:
-        """Wait for requests that the program has not waited for, until the deadline."""
+        """Wait for requests that the program has not waited for, until the deadline.
+
+        Requests of later stages are not started. Nothing is reported at the deadline.
+        """
         end = time.monotonic() + self._deadline
         while self._under_way and time.monotonic() < end:
             self._under_way = [entry for entry in self._under_way if not entry[0].Test()]
@@ -149,7 +168,13 @@ def choose_nonblocking_start(
     """Return a function that starts a step without waiting; None if the step must run at once.
 
     An all_gather must have equal blocks of one dim. A reduction must have an implementation that reduces in the order
-    of the group. ``target`` is the shape of the shard after the step.
+    of the group (:data:`ORDERED`, or MPI's own for two ranks). The tensor may have at most ``MAX_COUNT`` elements.
+
+    Args:
+        step: the step.
+        group: the ranks, their order and communicator.
+        implementation: how the step runs when it waits.
+        target: the shape of the shard after the step.
     """
     if implementation.name == "same" or math.prod(step.shape) > MAX_COUNT:
         return None
@@ -190,7 +215,15 @@ def _start_exchange(
 
 
 def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
-    """Return a function that starts a reduce_scatter: exchange blocks, then reduce the own one."""
+    """Return a function that starts a reduce_scatter: exchange blocks, then reduce the own one.
+
+    The function returns a generator that yields one request.
+
+    Args:
+        op: the reduction.
+        group: the ranks, their order and communicator.
+        implementation: the implementation, with the position of each rank's block.
+    """
     layout = implementation.blocks
     assert layout is not None
 
@@ -209,7 +242,12 @@ def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implement
 def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
     """Return a function that starts an all_reduce.
 
-    It exchanges blocks, reduces the own block, and gathers the blocks.
+    It exchanges blocks, reduces the own block, and gathers the blocks. The function returns a generator that yields two
+    requests.
+
+    Args:
+        op: the reduction.
+        group: the ranks, their order and communicator.
     """
 
     def post(array: np.ndarray) -> Requests:
@@ -234,7 +272,15 @@ def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
 
 
 def _derive_gather_start(group: ReduceGroup, target: tuple[int, ...]) -> Post:
-    """Return a function that starts an all_gather of equal blocks; ``target`` is the result's shape."""
+    """Return a function that starts an all_gather of equal blocks.
+
+    The function returns a generator that yields one request. The result is copied once more if the order of the group
+    is not that of the communicator.
+
+    Args:
+        group: the ranks, their order and communicator.
+        target: the result's shape.
+    """
     in_order = group.order == tuple(range(group.size))
 
     def post(array: np.ndarray) -> Requests:

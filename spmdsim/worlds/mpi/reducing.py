@@ -52,7 +52,20 @@ class ReduceGroup:
 def derive_all_reduce(
     step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int, ...], implementation: Implementation
 ) -> Run:
-    """Return the function that runs an all_reduce on a shard of this shape."""
+    """Return the function that runs an all_reduce on a shard of this shape.
+
+    All ranks of the group must call the function. It returns a new array.
+
+    Args:
+        step: the step.
+        group: the ranks, their order and communicator.
+        dtype: the element type.
+        shape: the shape of the shard.
+        implementation: "native", "gathered" or "composed", see the module.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
+    """
     op = check_reduce(step.op, dtype)
     if implementation.name == "native":
         return _derive_native_all_reduce(op, group, shape, dtype)
@@ -62,7 +75,16 @@ def derive_all_reduce(
 
 
 def _derive_native_all_reduce(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    """Return the function that reduces by MPI's Allreduce, in as many calls as MPI's counts need."""
+    """Return the function that reduces by MPI's Allreduce, in as few calls as MPI can count.
+
+    An average is a sum that is divided afterwards.
+
+    Args:
+        op: the reduction, which MPI must have for the type.
+        group: the ranks and their communicator.
+        shape: the shape of the shard.
+        dtype: the element type.
+    """
     comm, max_count, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
     native = native_op(op, dtype)
     assert native is not None
@@ -101,14 +123,18 @@ def _gather_and_fold(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarra
 def _derive_composed_all_reduce(op: str, group: ReduceGroup, most: int) -> Run:
     """Return the function that reduces in chunks.
 
-    Each rank reduces its block of a chunk in the order of the group, and all ranks gather the blocks.
-    The blocks of all chunks together are balanced, so no more bytes are moved than an all_reduce needs. ``most`` is
-    the largest number of elements of a block of a chunk.
+    Each rank reduces its block of a chunk in the order of the group, and all ranks gather the blocks. The blocks of all
+    chunks together are balanced, so no more bytes are moved than an all_reduce needs.
+
+    Args:
+        op: the reduction.
+        group: the ranks, their order and communicator.
+        most: the largest number of elements of a block of a chunk; a remainder may add one.
     """
     comm, size, me = group.comm, group.size, group.me
 
     def run(array: np.ndarray) -> np.ndarray:
-        """Reduce one chunk after the other: exchange blocks, reduce the own block, gather the blocks."""
+        """Exchange blocks, reduce the own block and gather the blocks, chunk by chunk."""
         out = empty(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)
@@ -135,9 +161,17 @@ def _derive_composed_all_reduce(op: str, group: ReduceGroup, most: int) -> Run:
 
 @lru_cache(maxsize=256)
 def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
-    """Return the start and length of each chunk.
+    """Return the start and length of each chunk of a vector.
 
     A remainder of fewer elements than ranks joins the last chunk.
+
+    >>> _chunks(10, 4, 4)
+    ((0, 4), (4, 6))
+
+    Args:
+        total: the elements of the vector.
+        most: the elements of a chunk.
+        size: the number of ranks.
     """
     starts = range(0, max(total - total % size, 1), most)
     return tuple((a, b - a) for a, b in pairwise((*starts, total)))
@@ -145,6 +179,8 @@ def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
 
 def reduce_own_block(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
     """Reduce this rank's block of the group's vectors, and write it to its place in ``result``.
+
+    Other elements of ``result`` are not written. All ranks of the group must call it.
 
     Args:
         op: the reduction.
@@ -164,7 +200,16 @@ def reduce_own_block(op: str, group: ReduceGroup, flat: np.ndarray, result: np.n
 
 @lru_cache(maxsize=256)
 def to_others(block_size: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return counts and offsets of equal blocks for all ranks; the count for this rank is 0."""
+    """Return counts and offsets of equal blocks for all ranks; the count for this rank is 0.
+
+    >>> to_others(3, 3, 1)
+    ((3, 0, 3), (0, 3, 6))
+
+    Args:
+        block_size: the elements of a block.
+        size: the number of ranks.
+        me: this rank.
+    """
     return tuple(block_size if k != me else 0 for k in range(size)), tuple(
         k * block_size for k in range(size)
     )
@@ -176,7 +221,20 @@ def to_others(block_size: int, size: int, me: int) -> tuple[tuple[int, ...], tup
 def derive_reduce_scatter(
     step: Step, group: ReduceGroup, dtype: np.dtype, implementation: Implementation
 ) -> Run:
-    """Return the function that runs a reduce_scatter of the implementation's blocks."""
+    """Return the function that runs a reduce_scatter of the implementation's blocks.
+
+    All ranks of the group must call the function. It returns a new array.
+
+    Args:
+        step: the step.
+        group: the ranks, their order and communicator.
+        dtype: the element type.
+        implementation: "native", "small" or another name for the composed one; it has the position of each rank's
+            block.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
+    """
     op, layout = check_reduce(step.op, dtype), implementation.blocks
     assert layout is not None
     if implementation.name == "native":
@@ -197,8 +255,13 @@ def derive_reduce_scatter(
 def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
     """Return an array in which the blocks of a shard are at ``layout.offsets``.
 
-    It is the shard itself if they are so in it, else a packed copy. With ``new_memory``, the blocks must also lie one
-    after the other, without other elements, and the result is flat.
+    It is the shard itself if they are so in it, else a flat packed copy.
+
+    Args:
+        layout: the blocks.
+        array: the shard, C-contiguous.
+        new_memory: True if the blocks must also lie one after the other, without other elements. The result is flat
+            then; it may still be a view of the shard.
     """
     if layout.direct and (layout.packed or not new_memory):
         return array.reshape(-1)[: sum(layout.counts)] if new_memory else array
@@ -213,7 +276,14 @@ def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> 
 def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
     """Return the function that reduces by MPI's Reduce_scatter, also for equal blocks.
 
-    Open MPI's Reduce_scatter_block would move up to twice as many bytes.
+    Open MPI's Reduce_scatter_block would move up to twice as many bytes. An average is a sum that is divided
+    afterwards.
+
+    Args:
+        op: the reduction, which MPI must have for the type.
+        group: the ranks and their communicator.
+        layout: the blocks of the vectors, one per rank.
+        dtype: the element type.
     """
     comm, counts = group.comm, layout.counts
     fresh, native = allocator(layout.target, dtype), native_op(op, dtype)
@@ -233,8 +303,14 @@ def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, d
 def _derive_small_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
     """Return the function that exchanges equal blocks in one call and reduces them.
 
-    The own block is exchanged, too.
-    Small reductions need few calls.
+    The own block is exchanged, too, because small reductions need few calls. The blocks are reduced in the order of the
+    group.
+
+    Args:
+        op: the reduction.
+        group: the ranks, their order and communicator.
+        layout: the blocks of the vectors, one per rank and equal, which lie one after the other in the shard.
+        dtype: the element type.
     """
     comm, size, kind, count = group.comm, group.size, element(dtype.itemsize), layout.counts[0]
     fresh, landing = allocator(layout.target, dtype), allocator((size, *layout.target), dtype)
@@ -263,6 +339,7 @@ def _exchange_and_fold(
     """Reduce this rank's block of the group's vectors into ``result``, in chunks.
 
     For each chunk, each rank receives its part of the chunk from all others, and reduces it in the order of the group.
+    All ranks of the group must call it; it waits for each exchange.
 
     Args:
         op: the reduction.

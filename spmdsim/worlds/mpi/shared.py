@@ -71,7 +71,10 @@ class Windows:
         return len(self._windows)
 
     def _free_mask(self) -> int:
-        """Return the windows that no rank uses, as a bit mask. Collective."""
+        """Return the windows that no rank uses, as a bit mask; all ranks must call it.
+
+        Bit ``k`` stands for window ``k``.
+        """
         mask, common = np.zeros(1, np.uint64), np.empty(1, np.uint64)
         mask[0] = sum(1 << k for k, window in enumerate(self._windows) if not window.is_used)
         self.comm.agree(mask, common, MPI.BAND)
@@ -80,8 +83,8 @@ class Windows:
     def memory(self) -> np.ndarray | None:
         """Return the bytes of a window that no rank uses, for a result that all ranks share.
 
-        Collective, with equal results on all ranks: the window has one number on them. A free window is used again; if
-        none is free, one more is allocated on rank 0 of the group. The window is used until no view of the returned
+        All ranks must call it, and get equal results: the window has one number on them. A free window is used again;
+        if none is free, one more is allocated on rank 0 of the group. The window is used until no view of the returned
         array exists.
 
         Returns:
@@ -102,9 +105,10 @@ class Windows:
         return self._windows[-1].open()
 
     def _can_add(self) -> bool:
-        """Return True if the group may have one more window; free unused windows of other sizes first.
+        """Return True if the group may have one more window.
 
-        Collective, if the group has :data:`KEPT` windows.
+        If the group has :data:`KEPT` windows, first free unused ones of other sizes, the size used least recently
+        first. All ranks must call it then.
         """
         group = list(self._group.values())
         for other_windows in group:
@@ -113,7 +117,7 @@ class Windows:
         return sum(map(len, group)) < KEPT
 
     def free(self) -> None:
-        """Free the windows that no rank uses. Collective."""
+        """Free the windows of this size that no rank uses; all ranks must call it."""
         mask, windows = self._free_mask(), self._windows
         self._windows = [window for k, window in enumerate(windows) if not mask >> k & 1]
         for k, window in enumerate(windows):
@@ -135,7 +139,15 @@ class Shared:
         self._on_one_node: dict[tuple[int, ...], bool] = {}
 
     def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
-        """Return True if all members are on one node. The first call for some members is collective."""
+        """Return True if all members are on one node.
+
+        The first call for some members is a collective of theirs; the answer is remembered. With
+        ``SPMDSIM_RANKS_PER_NODE``, ranks of different parts are on different nodes.
+
+        Args:
+            members: the ranks.
+            comm: their communicator.
+        """
         is_on_one_node = self._on_one_node.get(members)
         if is_on_one_node is None:
             node, ranks_per_node = comm.Split_type(MPI.COMM_TYPE_SHARED), RANKS_PER_NODE.read()
@@ -173,7 +185,7 @@ def derive_shared_gather(
 ) -> Run:
     """Return the function that runs an all_gather in memory that all ranks share.
 
-    Each rank copies its shard to the result.
+    Each rank copies its shard to the result, which is read-only. All ranks must call the function.
 
     Args:
         traffic: the positions of all shards in the result.
@@ -206,7 +218,7 @@ def derive_shared_all_reduce(
 ) -> Run:
     """Return the function that runs an all_reduce in memory that all ranks share.
 
-    Each rank reduces its block of the result.
+    Each rank reduces its block of the result, which is read-only. All ranks must call the function.
 
     Args:
         step: the all_reduce.
@@ -235,11 +247,13 @@ def _derive_shared_fill(
 ) -> Run:
     """Return a function in which each rank fills its part of a result that all ranks share.
 
+    The function waits until all ranks have filled theirs, and returns the read-only result.
+
     Args:
         windows: the memory for results of this size.
         shape: the shape of the result.
         dtype: its element type.
-        fill: writes this rank's part to the result, from the result and the rank's shard.
+        fill: writes this rank's part: takes the result and the rank's shard, returns None.
         otherwise: runs if no memory is free.
     """
 

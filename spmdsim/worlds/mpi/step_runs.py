@@ -41,11 +41,14 @@ class MPIStepProgram(StepProgram):
     types: list[MPI.Datatype] = field(default_factory=list)
 
     def after(self, shards: list[Any], result: np.ndarray) -> list[Any]:
-        """Return the list of shards after the step.
+        """Return the list of shards after the step: ``[result]``.
 
-        If the padded buffer has a copy of the shard before, replace the shard by it.
+        If the padded buffer has a copy of the shard before, replace the shard in ``shards`` by it. Shards stay while a
+        program is recorded, because the recording identifies arrays by their identity.
 
-        Shards stay while a program is recorded, because the recording identifies arrays by their identity.
+        Args:
+            shards: the list with the shard before the step.
+            result: the shard after it.
         """
         if self.room is not None and not recorder.programs and type(shards) is list:
             shards[0] = find_block_copy(shards[0], result, self.room)
@@ -82,7 +85,17 @@ class ComparedRun:
         self._run, self._call, self._world = run, call, world
 
     def run(self, array: np.ndarray) -> np.ndarray:
-        """Run the step on a shard."""
+        """Run the step on a shard, between the begin and the end of the logged call.
+
+        Args:
+            array: the shard; one that is not C-contiguous is copied first.
+
+        Returns:
+            The shard after the step.
+
+        Raises:
+            DisagreementError: If ranks make other calls, or do not come before the deadline.
+        """
         world, call = self._world, self._call
         number = world.agreement.begin(call, world.call_provenance)
         try:

@@ -76,14 +76,19 @@ class Trials:
     ) -> tuple[tuple[Implementation, ...], Trial]:
         """Return the implementations of a step that are tried, and the trial of its group.
 
-        Ranks of a group have equal trials. A recorded result of an earlier program decides a trial at once.
+        Ranks of a group have equal trials. A recorded result of an earlier program decides a trial at once, except in
+        the mode "full".
 
         Args:
             step: the step.
             dtype: the element type.
             implementations: all implementations, the best by the model first.
             members: the ranks of both meshes, sorted.
-            forget: is called when the trial leaves the cache.
+            forget: function without arguments that returns nothing; it is called when the trial leaves the cache.
+
+        Returns:
+            The tried implementations in their order; the mode decides how many (one in the mode "off"). The trial, a
+            cached one if the step came before.
         """
         group = self._groups.get(members)
         if group is None:
@@ -109,7 +114,11 @@ class Trials:
         return tried, group_trial.trial
 
     def table(self) -> TunedSteps:
-        """Return the choice for each step so far, with its reason and times."""
+        """Return the choice for each step so far, with its reason and times.
+
+        Steps come in the order of their groups' and their own first calls. Nothing is sent: times are those on which
+        the ranks agreed.
+        """
         pairs = [pair for group in self._groups.values() for pair in group.items()]
         rows = [
             TunedStep.of(describe_step(*key), group_trial.size, group_trial.trial)
@@ -127,14 +136,14 @@ def describe_step(step: Step, dtype: np.dtype) -> str:
 def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
     """Return a function that tries implementations of a step, or runs the chosen one.
 
-    Each of its first calls measures one implementation. Then the ranks agree on the fastest, by the slowest rank's
-    time.
+    In a trial, each call measures one implementation. After the last one the ranks agree on the fastest, by the slowest
+    rank's time. Between two trials (``trial.pause`` calls) the chosen one runs.
 
     Args:
-        trial: the trial of the step.
-        make: returns the implementation at a place of the trial.
+        trial: the trial of the step; it is changed.
+        make: returns the implementation at a place of the trial; it is called once per place.
         comm: the communicator of the group.
-        meet: returns when all ranks of the group are in this call.
+        meet: function without arguments that returns nothing, when all ranks of the group are in this call.
     """
     implementation = cache(make)
 
@@ -160,7 +169,11 @@ def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Cal
 
 @cache
 def machine_name() -> str:
-    """Return the processor, the number of cores, and the MPI library of this machine as text."""
+    """Return the processor, the number of cores, and the MPI library of this machine as text.
+
+    An example is "Intel(R) Xeon(R) CPU, 8 cores, Open MPI 5.0.3". The name comes from /proc/cpuinfo, or else from
+    :mod:`platform`.
+    """
     try:
         model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -171,7 +184,10 @@ def machine_name() -> str:
 
 
 def common_machine(comm: Counted) -> str:
-    """Return the machine's name if all ranks have equal machines, else a text for several. Collective."""
+    """Return the machine's name if all ranks have equal machines, else a text for several.
+
+    All ranks must call it. The text is such as "several machines, Open MPI".
+    """
     own_number = number_of(machine_name())
     common = np.empty(2, np.int64)
     comm.agree(np.array([own_number, -own_number]), common, MPI.MIN)
