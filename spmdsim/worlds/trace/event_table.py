@@ -28,7 +28,7 @@ NUMBER_COLUMNS = tuple(HEADING.index(name) for name in ("planned", "received", "
 
 
 def nbytes_text(count: float) -> str:
-    """Return a number of bytes as text.
+    """Return a number of bytes as text with one decimal, in B, KiB, MiB and so on.
 
     >>> nbytes_text(512), nbytes_text(1536), nbytes_text(3 << 20)
     ('512 B', '1.5 KiB', '3.0 MiB')
@@ -40,9 +40,12 @@ def events_table(trace: Trace) -> Table:
     """Return the table of a trace: for each event its axes, groups, layouts, time and bytes.
 
     ``planned`` are the bytes of the step by the convention of plans. ``received`` and ``sent`` are the bytes that were
-    moved. Each of the three is that of the rank with most of them. ``by`` is the MPI call. Below the total is a row
-    with the bytes that algorithms of the MPI library moved, if there are any, and a row with the control traffic, if
-    there is any.
+    moved. Each of the three is that of the rank with most of them, among the ranks of this process. ``by`` is the MPI
+    call. Operators have no bytes. Below the events are a row of totals, a row with the bytes that algorithms of the MPI
+    library moved, if there are any, and a row with the control traffic, if there is any.
+
+    Args:
+        trace: the trace; it may be empty.
     """
     rows = [*(_row(event) for event in trace), _total(trace)]
     if any(event.library for event in trace.collectives):
@@ -66,13 +69,30 @@ def _total(trace: Trace) -> tuple[str, ...]:
 def _line(
     name: str, moved: CallCounts, note: str, what: str = "", planned: str = "", seconds: str = ""
 ) -> tuple[str, ...]:
-    """Return a row below the events."""
+    """Return a row below the events, in the order of :data:`HEADING`.
+
+    Args:
+        name: the first cell.
+        moved: the received and sent bytes.
+        note: the last cell.
+        what: the second cell.
+        planned: the planned bytes, as text.
+        seconds: the seconds, as text.
+    """
     moves = nbytes_text(moved.received), nbytes_text(moved.sent)
     return (name, what, "", "", "", planned, *moves, "", seconds, note)
 
 
 def _row(event: Event) -> tuple[str, ...]:
-    """Return the texts of an event's row; bytes are those of the rank with most of them."""
+    """Return the texts of an event's row, in the order of :data:`HEADING`.
+
+    Bytes are those of the rank with most of them; "about" says that they are expected only. Operators have their
+    strategy in the second cell and no bytes. If the library's algorithm moved other bytes than planned, they follow the
+    MPI call.
+
+    Args:
+        event: the event.
+    """
     source, seconds = event.source or "", f"{event.seconds:.6f}"
     if not isinstance(event, CollectiveEvent):
         layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
@@ -100,10 +120,13 @@ def _row(event: Event) -> tuple[str, ...]:
 def matrix(trace: Trace, size: int) -> np.ndarray:
     """Return the bytes that each rank sends to each rank, an int64 array ``[receiver, sender]``.
 
-    ``size`` is the number of ranks of the world. Placing steps send the boxes that they place. Reductions are counted
-    as the bandwidth-optimal direct algorithm moves them: every member sends its part of a block to the owner, and for
-    all_reduce the owner sends the block back. Rows sum up to the planned bytes, columns to the bytes that would be
-    sent, whatever algorithm each step took.
+    Placing steps send the boxes that they place. Reductions are counted as the bandwidth-optimal direct algorithm moves
+    them: every member sends its part of a block to the owner, and for all_reduce the owner sends the block back. Rows
+    sum up to the planned bytes, columns to the bytes that would be sent, whatever algorithm each step took.
+
+    Args:
+        trace: the trace of any process; steps whose transfers depend on data are exact for its ranks only.
+        size: the number of ranks of the world.
     """
     import numpy as np
 
@@ -128,7 +151,10 @@ def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
-    """Return ``(peer, elements)`` of an event: those that this process recorded, or the step's."""
+    """Return ``(peer, elements)`` of an event for ``rank``, without zeros.
+
+    They are those that this process recorded, if it owns the rank and they depend on data; else the step's.
+    """
     if event.peers is not None and rank in event.ranks:
         return [(peer, count) for peer, count in event.peers[event.ranks.index(rank)] if count]
     return pairs(event.step, rank)
@@ -137,7 +163,12 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     """Return ``(peer, elements)`` of the messages that a rank receives in a step.
 
-    A peer may occur several times, and the rank itself may be one.
+    A peer may occur several times, and the rank itself may be one. [] for a local step. Steps of rows and of arrays of
+    any length have expected elements. A scan counts one array, from the rank before.
+
+    Args:
+        step: the step.
+        rank: a rank of the step's meshes.
     """
     from spmdsim.core.layout import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
@@ -179,8 +210,13 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 def difference(trace: Trace, other_trace: Trace) -> list[str]:
     """Return the differences of two traces of one program, times aside; empty if they agree.
 
-    The traces may come from different worlds. For ranks that both own, the planned bytes are compared, whatever
-    algorithm each world took; for emulated algorithms, the moved bytes.
+    Events are compared one by one, in order; texts such as "3 events against 4" follow for another length. The traces
+    may come from different worlds. For ranks that both own, the planned bytes are compared, whatever algorithm each
+    world took; for emulated algorithms, the moved bytes.
+
+    Args:
+        trace: a trace.
+        other_trace: the trace to compare with; texts name its values second.
 
     >>> from spmdsim.worlds.trace import Trace
     >>> difference(Trace(), Trace())

@@ -122,7 +122,7 @@ class CollectiveEvent(ShortRepr):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Fields that are equal in all worlds: all but the bytes of the owned ranks."""
+        """Fields that are equal in all worlds: no times, and no bytes of the owned ranks."""
         return (
             "collective",
             self.operator,
@@ -210,7 +210,13 @@ def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def group_size(step: Step) -> int:
-    """Return the number of ranks in a group of a step; for exchanges, in the union of both meshes."""
+    """Return the number of ranks in a group of a step.
+
+    For exchanges, which may go from one mesh to another, it is the number of ranks in the union of both.
+
+    Args:
+        step: the step.
+    """
     if step.collective not in EXCHANGES:
         return step.src.mesh.axis_size(*step.axes)
     if step.src.mesh.ranks is None and step.dst.mesh.ranks is None:

@@ -57,6 +57,11 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
         reason: why the logs were read.
         now: the time in nanoseconds, at which unfinished calls end in the timeline.
 
+    Returns:
+        A dict with ``traceEvents`` (names of ranks and lanes, then a slice per call, in microseconds since the first
+        call), ``displayTimeUnit``, and ``otherData`` (kind, ranks, reason). A slice has all fields of its call in
+        ``args``.
+
     >>> call = LastCall(0, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5_000, 9_000)
     >>> [event["dur"] for event in document([call], (0, 1), "SIGTERM", 9_000)["traceEvents"] if event["ph"] == "X"]
     [4.0]
@@ -95,7 +100,14 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
 def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write a document of :func:`document` to a file: as JSON for ``.json``, else as a table.
 
-    Readers see all of it or none.
+    An earlier file is replaced; readers see all of one or the other.
+
+    Args:
+        path: the file.
+        document: the document.
+
+    Raises:
+        OSError: If the file cannot be written; nothing is left behind.
     """
     text = json.dumps(document) if Path(path).suffix == ".json" else table([document])
     new_file = f"{os.fspath(path)}.{os.getpid()}.part"
@@ -110,8 +122,11 @@ def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the document that a file of :func:`write` in JSON has.
 
+    Args:
+        path: the file.
+
     Raises:
-        InputError: If the file has other contents.
+        InputError: If the file cannot be read or has other contents.
     """
     document = read_json(os.fspath(path), "the last calls of ranks")
     about = document.get("otherData") if isinstance(document, dict) else None
@@ -145,7 +160,12 @@ def _calls(document: dict[str, Any]) -> Iterator[LastCall]:
 def table(documents: Sequence[dict[str, Any]]) -> str:
     """Return documents of different ranks as one text.
 
-    It has a row per call and a column per rank for each group.
+    It has a title, and for each group a table with a row per call and a column per rank. ``>`` marks the first call
+    that differs. A letter stands for equal calls from one line; the notes below explain it. "..." follows a call that
+    has not ended. ``-`` means that the rank did not come, "not kept" that its log has overwritten the call.
+
+    Args:
+        documents: at least one document of :func:`document`.
 
     >>> calls = [LastCall(rank, (0, 1), "w", 0, str(rank), f"call {rank}", "x.py:3", 5, 9 * rank) for rank in (0, 1)]
     >>> print(table([document(calls, (0, 1), "stopped", 9)]))
@@ -194,7 +214,13 @@ class GroupCalls:
 
 
 def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
-    """Return the groups whose calls the documents contain, ordered by their first call."""
+    """Return the groups whose calls the documents contain, ordered by their first call.
+
+    Groups of equal ranks in several worlds are several groups. Only calls that the logs still had are known.
+
+    Args:
+        documents: documents of :func:`document`.
+    """
     by_group: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
     calls = [call for document in documents for call in _calls(document)]
     for call in sorted(calls, key=lambda call: call.begin):
@@ -209,7 +235,14 @@ def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
 def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> GroupCalls:
     """Return the rows of one group's calls, and notes about the first call that differs.
 
-    A call that a rank has not made differs, too.
+    The mark ``>`` is at the first call that differs or, if none does, at the first one that a rank has not made. Times
+    are milliseconds since the first call of all groups.
+
+    Args:
+        group: the ranks of the group.
+        calls: its calls; a rank's calls have distinct numbers.
+        ranks: the ranks whose logs were read; other members have no column.
+        first: the time of the first call of all groups in nanoseconds.
     """
     members = [rank for rank in group if rank in ranks]
     rows: dict[int, dict[int, LastCall]] = {}

@@ -28,8 +28,8 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     Returns:
         A dict with ``traceEvents`` and ``displayTimeUnit``. The events are names of processes and lanes, slices, and
         arrows from senders to receivers, with times in microseconds since the first event. Control traffic, if any, is
-        in no slice but under ``otherData``. Clocks of processes on one machine agree; those of several
-        machines may be shifted against each other.
+        in no slice but under ``otherData``. Clocks of processes on one machine agree; those of several machines may be
+        shifted against each other.
     """
     first = min((span.start for trace in traces for span in (*trace, *trace.spans)), default=0.0)
     slices: dict[tuple[int, int], tuple[Event, float, int]] = {}
@@ -68,7 +68,11 @@ def _recorded_ranks(trace: Trace) -> Sequence[int]:
 def _lines(trace: Trace) -> dict[int, int]:
     """Return the lane, from 1 on, of each event that started early, by the event's number.
 
-    Events of a lane do not overlap.
+    An event gets the first lane whose last event has ended before, so events of a lane do not overlap. Other events
+    have no entry: they are in lane 0.
+
+    Args:
+        trace: the trace.
     """
     early = [(event.start, n) for n, event in enumerate(trace) if getattr(event, "exposed", None) is not None]
     ends: list[float] = []
@@ -81,9 +85,13 @@ def _lines(trace: Trace) -> dict[int, int]:
 
 
 def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records that name the lanes of each rank.
+    """Return the records that name the lanes of each rank, sorted by rank and lane.
 
-    Lane 0 has operators and collectives, further lanes the collectives that started early.
+    Lane 0 has operators and collectives, further lanes the collectives that started early. Lanes without a slice have
+    no record.
+
+    Args:
+        events: records in Chrome's format; only slices ("ph" is "X") count.
     """
     lanes = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"})
     words = ("operators and collectives", "begun early")
@@ -131,8 +139,8 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
     """Return two records per message: an arrow's start at the sender, its end at the receiver.
 
-    At most :data:`MOST_ARROWS` messages are drawn. A message is left out if the sender recorded no event of the
-    receive's number, or an event of another call.
+    At most :data:`MOST_ARROWS` messages are drawn; further ones are left out. So is a message if the sender recorded no
+    event of the receive's number, or an event of another call.
 
     Args:
         slices: by rank and number, each event with its start in microseconds and its lane.

@@ -36,12 +36,17 @@ _operators: list[str] = []
 
 @contextlib.contextmanager
 def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]:
-    """Record an operator or its gradients, which the ``with`` block computes, in the open traces.
+    """Record an operator or its gradients, computed in the ``with`` block, in the open traces.
+
+    The forward pass gives an event and a span, gradients give a span only. If the block fails, there is no event.
 
     Args:
-        recipe: the recipe of the operator.
+        recipe: what was derived from the call's layouts, shapes and types.
         world: the world of the operands.
         gradients: the number of gradients that are computed; 0 for the forward pass.
+
+    Yields:
+        None, once.
     """
     with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
         start = time.perf_counter()
@@ -113,15 +118,18 @@ class Trace(Pictured, Sequence[Event]):
         return [event for event in self.events if isinstance(event, OperatorEvent)]
 
     def counts(self, local: bool = False) -> dict[str, int]:
-        """Return how often each collective ran.
+        """Return how often each collective ran, by its name; local steps count only with ``local``.
 
-        With ``local``, local steps, which move nothing, are counted, too.
+        Local steps, such as a slice, move nothing.
         """
         skipped = () if local else LOCAL_STEPS
         return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
 
     def nbytes(self, rank: int | None = None) -> int:
-        """Return the bytes that ``rank`` received; without a rank, the most of any rank of this process."""
+        """Return the bytes that ``rank`` received.
+
+        Without a rank, return the most of any rank of this process.
+        """
         return self._total("nbytes", rank)
 
     def sent(self, rank: int | None = None) -> int:
@@ -133,9 +141,11 @@ class Trace(Pictured, Sequence[Event]):
         return self._total("planned", rank)
 
     def _total(self, what: str, rank: int | None) -> int:
-        """Return the sum of an attribute of the collectives for ``rank``.
+        """Return the sum of an attribute of all collectives for one rank.
 
-        Without a rank, it is the largest sum of any rank.
+        Args:
+            what: the attribute, with a number per owned rank: "nbytes", "sent" or "planned".
+            rank: the rank; 0 is returned if this process does not own it. None for the largest sum of any owned rank.
         """
         totals: Counter[int] = Counter()
         for event in self.collectives:
@@ -158,13 +168,19 @@ class Trace(Pictured, Sequence[Event]):
         return events_table(self).text()
 
     def matrix(self, size: int) -> np.ndarray:
-        """Return the bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""
+        """Return the bytes from rank to rank, ``[receiver, sender]``.
+
+        See :func:`~spmdsim.worlds.trace.event_table.matrix`; ``size`` is the number of ranks of the world.
+        """
         from spmdsim.worlds.trace.event_table import matrix
 
         return matrix(self, size)
 
     def difference(self, other_trace: Trace) -> list[str]:
-        """Return the differences from another trace of the program, times aside. The worlds may differ."""
+        """Return the differences from another trace of the program, times aside.
+
+        The worlds may differ. The list is empty if the traces agree.
+        """
         from spmdsim.worlds.trace.event_table import difference
 
         return difference(self, other_trace)
@@ -191,8 +207,11 @@ class Trace(Pictured, Sequence[Event]):
 def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.
 
-    Recordings may be nested: an event goes to all open ones. Steps that were started early inside are waited for at
-    the end.
+    Recordings may be nested: an event goes to all open ones. Steps that were started early inside are waited for at the
+    end, unless the block fails.
+
+    Yields:
+        The trace; it grows while the block runs and stays usable after it.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
@@ -215,7 +234,14 @@ def record() -> Iterator[Trace]:
 
 @contextlib.contextmanager
 def observing(writer: Trace) -> Iterator[None]:
-    """Add a writer of programs to the observers in the ``with`` block."""
+    """Add a writer of programs to the recorders and to the open traces in the ``with`` block.
+
+    Args:
+        writer: the writer, a trace that also records calculations. It is removed at the end, also after an error.
+
+    Yields:
+        None, once.
+    """
     try:
         programs.append(writer)
         open_traces.append(writer)
@@ -234,8 +260,14 @@ def stop_observing(writer: Trace) -> None:
 def unseen(*listeners: list[Any]) -> Iterator[None]:
     """Hide what runs in the ``with`` block from recordings and writers of programs.
 
+    The lists are emptied in place, and get their observers back at the end, also after an error. Observers that were
+    added inside are dropped then.
+
     Args:
         *listeners: the lists of observers to hide from: :data:`open_traces`, :data:`programs`; both by default.
+
+    Yields:
+        None, once.
     """
     hidden = listeners or (open_traces, programs)
     contents = [[*observers] for observers in hidden]
@@ -260,7 +292,9 @@ def emit(event: Event) -> None:
 
 
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
-    """Add the event of an operator that ends now to the open traces.
+    """Add the event of an operator that ends now to the open traces, and tell the last writer.
+
+    Layouts of results in the event are those after pending reductions were carried out.
 
     Args:
         recipe: the recipe of the call.

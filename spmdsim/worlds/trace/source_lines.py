@@ -83,7 +83,7 @@ def user_place() -> tuple[str, int]:
 def source_lines() -> str:
     """Return the lines of the user's call and of its callers: ``"model.py:12 < train.py:40"``.
 
-    The innermost line is the first; at most :data:`MOST_LINES` lines are returned.
+    The innermost line is the first; at most :data:`MOST_LINES` lines are returned. Without a user's line it is "".
     """
     return " < ".join(islice(_user_lines(sys._getframe(1)), MOST_LINES))
 
@@ -92,6 +92,9 @@ def is_user_file(name: str) -> bool:
     """Return True if a source file counts as the user's: any file, or a notebook's cell.
 
     Files of this package, ``contextlib`` and generated code (``<...>``) do not count; other installed packages do.
+
+    Args:
+        name: the file's name, as a code object has it.
     """
     return (
         not name.startswith(PACKAGE)
@@ -103,7 +106,11 @@ def is_user_file(name: str) -> bool:
 def _user_lines(frame: FrameType | None) -> Iterator[str]:
     """Yield the user's lines from a frame to its callers, innermost first.
 
-    In a notebook, it ends with the first line of the cell: below is only what runs the cell.
+    A line is text such as "model.py:12". In a notebook, it ends with the first line of the cell: below is only what
+    runs the cell.
+
+    Args:
+        frame: the innermost frame; None yields nothing.
     """
     while frame is not None:
         name = frame.f_code.co_filename
@@ -129,7 +136,11 @@ _numbers = count(1)
 def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
     """Return the innermost frame of the user's code, and the number of its function.
 
-    The search goes from ``frame`` to its callers. Returns ``(None, 0)`` if no frame is the user's.
+    The search goes from ``frame`` to its callers. Returns ``(None, 0)`` if no frame is the user's. Numbers count
+    functions from 1 in this process; a function may get another number later, when the cache was cleared.
+
+    Args:
+        frame: the first frame; None gives ``(None, 0)``.
     """
     while frame is not None:
         function = functions.get(id(frame.f_code))
@@ -145,6 +156,9 @@ def remember(code: CodeType) -> int:
     """Return a new number for a function of the user's, 0 for another one, and cache it.
 
     The cache is cleared when it has :data:`KEPT` functions.
+
+    Args:
+        code: the function's code.
     """
     if len(_codes) >= KEPT:
         functions.clear()
@@ -155,7 +169,11 @@ def remember(code: CodeType) -> int:
 
 
 def threads_in_calls() -> list[str]:
-    """Return the names of the user's threads that are in a call of the package now."""
+    """Return the names of the user's threads that are in a call of the package now.
+
+    A thread is in a call if a frame of this package comes before the innermost one of the user's. The package's own
+    threads ("spmdsim ...") are left out.
+    """
     thread_names = []
     frames = sys._current_frames()
     for thread in threading.enumerate():
