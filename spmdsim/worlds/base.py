@@ -90,9 +90,15 @@ class World(AbstractWorld):
 
     @machine.setter
     def machine(self, model: CostModel | None) -> None:
-        """Set the cost model of all ranks, which compare it, and drop choices made with another model.
+        """Set the cost model of all ranks, and drop choices made with another model.
 
-        None sets the planner's default model. Raises DisagreementError if ranks set different models.
+        All ranks must set it; they compare it.
+
+        Args:
+            model: the cost model; None for the planner's default model.
+
+        Raises:
+            DisagreementError: If ranks set different models; all their numbers are compared.
         """
         self.planner = MachinePlanner(model)
         self.invalidate()
@@ -112,7 +118,8 @@ class World(AbstractWorld):
     def number_tensor(self, meta: Any) -> int:
         """Return the provenance number of a tensor that all ranks create now; 0 if no rank compares.
 
-        ``meta`` is its kind: tensors of one kind are counted.
+        Args:
+            meta: the tensor's kind; tensors of one kind are counted, so each call gives another number.
         """
         return 0 if self.provenance is None else self.provenance.number_tensor(meta)
 
@@ -142,9 +149,14 @@ class World(AbstractWorld):
     def move(self, tensor: T, layout: Layout) -> T:
         """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
-        A tensor that has the layout is returned itself. The plan is cached for tensors of equal meta. If it is one step
-        on a single owned rank, the cached program of the step runs at once, unless a gradient, a trace or a watcher
-        needs more.
+        A tensor that has the layout is returned itself. The plan is cached for tensors of equal meta and equal choices
+        of :meth:`use`. If it is one step on a single owned rank, the cached program of the step runs at once, unless a
+        gradient, a trace or a watcher needs more. All ranks of the world must call it.
+
+        Args:
+            tensor: the tensor; it is not changed.
+            layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the result is in a
+                larger world.
 
         Raises:
             UsageTypeError: If ``layout`` is not a layout.
@@ -169,7 +181,13 @@ class World(AbstractWorld):
             self.call_provenance = 0
 
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
-        """Return the operands of an operator as tensors of one world. Numbers and arrays are converted."""
+        """Return the operands of an operator as tensors of one world; see :func:`convert_operands`.
+
+        Args:
+            name: the operator's name, for errors.
+            values: tensors, parameters, numbers and arrays.
+            like: the tensor on whose mesh numbers and arrays are replicated.
+        """
         return convert_operands(name, values, like)
 
     # -- running ------------------------------------------------------------------------------------
@@ -177,13 +195,20 @@ class World(AbstractWorld):
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step on the shards of the owned ranks, and record it if a trace is open.
 
+        All ranks of the world must call it. If an algorithm reduces 16-bit numbers, the shards are widened first and
+        the results rounded once.
+
         Args:
             step: the collective and its two layouts.
             shards: one array per owned rank, see :meth:`spmdsim.core.world.AbstractWorld.run`.
-            algorithm: an emulated algorithm for this call, such as ``"ring"``; ``"auto"`` for the cheapest one in
-                the cost model; ``"native"`` for the world's own collective. None for the choice of :meth:`use`.
+            algorithm: an emulated algorithm for this call, such as ``"ring"``; ``"auto"`` for the cheapest one in the
+                cost model; ``"native"`` for the world's own collective. None for the choice of :meth:`use`.
+
+        Returns:
+            One array per owned rank, laid out as ``step.dst``; without elements for a rank outside the mesh.
 
         Raises:
+            ScheduleError: If the collective does not have the algorithm.
             WorldError: If the mesh does not fit in the world, shards do not fit the source layout, the reduction is
                 undefined for the element type, or ranks disagree about the step.
         """
@@ -208,17 +233,28 @@ class World(AbstractWorld):
 
     @abstractmethod
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Run a step, by an emulated algorithm if ``algorithm`` is not None."""
+        """Run a step on the owned ranks' shards, and return their new shards; see :meth:`run`.
+
+        ``algorithm`` is the name of an emulated algorithm; None for the world's own collective.
+        """
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
-        """Return the program of a step on the only owned rank's shard; None if there is no fast path."""
+        """Return the program of a step on the only owned rank's shard.
+
+        None if there is no fast path. This class has no fast paths.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+        """
         return None
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
-        """Look ids up in a table split by rows: each rank receives the rows that it wants and does not own.
+        """Look ids up in a table split by rows.
 
-        For a step ``return_rows``, it is the reverse: gradients of the looked-up rows go to the owners of the rows and
-        are added up.
+        Each rank receives the wanted rows that it does not own. For a step ``return_rows``, it is the reverse:
+        gradients of the looked-up rows go to the owners of the rows and are added up. All ranks of the world must call
+        it. The step is recorded if a trace is open.
 
         Args:
             step: the lookup, with the layouts before and after.
@@ -240,6 +276,8 @@ class World(AbstractWorld):
     def run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> list[Any]:
         """Send an array of any length from each rank of a group to each other rank of the group.
 
+        All ranks of the world must call it. The step is recorded if a trace is open.
+
         Args:
             step: the groups, and the layout of the tensor that all arrays form.
             dtype: the element type.
@@ -247,7 +285,8 @@ class World(AbstractWorld):
                 outside the mesh, and in a world without data.
 
         Returns:
-            For each owned rank a list of one array from each member, or None if it sends nothing.
+            For each owned rank a list of one array from each member of its group, in the group's order and with its own
+            one; None if the rank sends nothing.
 
         Raises:
             WorldError: If the mesh has ranks that the world lacks.
@@ -260,12 +299,22 @@ class World(AbstractWorld):
 
     @abstractmethod
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
-        """Send arrays; return the arrived ones and, per owned rank, the elements from each other rank."""
+        """Send arrays; return the arrived ones, and the elements from each other rank.
+
+        Both are lists with an item per owned rank; see :meth:`run_parts`.
+        """
 
     def _emit_peers(
         self, step: RowStep | PartsStep, dtype: np.dtype, start: float, peers: Sequence[Peers]
     ) -> None:
-        """Record a step whose transfers depend on data, if a trace is open."""
+        """Record a step whose transfers depend on data, if a trace is open.
+
+        Args:
+            step: the step.
+            dtype: the element type.
+            start: the start, as seconds of ``time.perf_counter``.
+            peers: for each owned rank, pairs ``(sender, elements)`` of what it received.
+        """
         if recorder.recording():
             planned = tuple(sum(count for _, count in peers_of_rank) for peers_of_rank in peers)
             moved = self._count_moved_rows(step, dtype, planned, peers)
@@ -273,7 +322,10 @@ class World(AbstractWorld):
 
     @abstractmethod
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
-        """Run a step of rows; return its results and, per owned rank, the elements from each other rank."""
+        """Run a step of rows; return its results, and the elements from each other rank.
+
+        Both are lists with an item per owned rank; see :meth:`run_rows`.
+        """
 
     def _event(
         self,
@@ -298,9 +350,9 @@ class World(AbstractWorld):
             planned: the elements that each owned rank receives by the convention of plans.
             moved: the bytes that were moved.
             seconds: the duration; None for the time since ``start``.
-            peers: for each owned rank the elements from each other rank, if they depend on data.
+            peers: for each owned rank the elements from each other rank, if they depend on data; else None.
             source: the user's line; None for the current one.
-            exposed: for a step that was started early, the seconds spent in starting and waiting.
+            exposed: for a step that was started early, the seconds spent in starting and waiting; else None.
         """
         event = CollectiveEvent(
             operator=recorder.current_operator(),
@@ -351,14 +403,15 @@ class World(AbstractWorld):
         return choose_cheapest(step.collective, size, nbytes, machine)
 
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """Return the bytes that each owned rank received and sent in a step, by the convention of plans.
+        """Return the bytes that each owned rank received and sent in a step.
 
-        With an algorithm they are the bytes of its messages. Worlds of processes count real messages instead.
+        They are counted by the convention of plans. With an algorithm they are the bytes of its messages; a rank
+        outside the mesh then has none. Worlds of processes count real messages instead.
 
         Args:
             step: the step.
             dtype: the element type.
-            algorithm: the emulated algorithm, or None.
+            algorithm: the emulated algorithm, or None for the world's own collective.
         """
         if algorithm is None:
             received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
@@ -380,7 +433,7 @@ class World(AbstractWorld):
         Sent bytes are counted from what the owned ranks received, so they are complete only if all ranks are owned.
 
         Args:
-            step: the step; only subclasses use it.
+            step: not used: methods of subclasses use it.
             dtype: the element type.
             planned: the elements that each owned rank received.
             peers: for each owned rank, pairs ``(sender, elements)``.
@@ -409,13 +462,20 @@ class World(AbstractWorld):
         yield  # makes the method a generator, although it never waits
 
     def overlaps(self, mesh: Mesh) -> bool:
-        """Return True if collectives on this mesh start before their results are needed; equal on all ranks."""
+        """Return True if collectives on this mesh start before their results are needed.
+
+        False if algorithms or shared results are chosen (:meth:`use`), or a program is recorded or replayed. Otherwise
+        :attr:`overlap` decides; if that is None, True if the mesh's ranks are on several nodes. Equal on all ranks.
+        """
         if self.algorithms or self.replicated != "own" or recorder.programs:
             return False
         return self._distant(mesh) if self.overlap is None else self.overlap
 
     def _distant(self, mesh: Mesh) -> bool:
-        """Return True if the ranks of a mesh are on several nodes, whose network works without the processors."""
+        """Return True if the ranks of a mesh are on several nodes.
+
+        Their network then works without the processors.
+        """
         return False
 
     def proceed(self) -> None:
@@ -430,18 +490,24 @@ class World(AbstractWorld):
 
         Examples are ``world.use(all_reduce="ring")`` and ``world.use(algorithm="auto")``. Options of an algorithm
         follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one in the world's cost model
-        for each call. ``None`` or ``"native"`` restores the world's own collective.
-        The choice holds from now on; as a context manager, ``with world.use(...):``, only inside the block.
+        for each call. ``"native"`` restores the world's own collective. The choice holds from now on; as a context
+        manager, ``with world.use(...):``, only inside the block. All ranks must call it. After an error, the choice has
+        not changed.
 
         Args:
-            algorithm: the algorithm of every collective that is not named.
+            algorithm: the algorithm of every collective that is not named; None leaves them as they are.
             replicated: ``"shared"`` to let all ranks of a node share one read-only copy of the result of an all_gather
                 or all_reduce (in shared memory, if the world has processes); ``"own"`` to give each rank its own copy.
-            **algorithms: an algorithm per collective.
+                None leaves it as it is.
+            **algorithms: an algorithm per collective; None for the world's own.
+
+        Returns:
+            A context manager that restores the earlier choice when its block ends.
 
         Raises:
-            WorldError: If a collective cannot be emulated.
+            WorldError: If a collective cannot be emulated, or ``replicated`` is another text.
             ScheduleError: If a collective does not have the algorithm, or no collective has ``algorithm``.
+            DisagreementError: If ranks choose differently.
         """
         before = dict(self.algorithms), self.replicated
         if replicated not in (None, "own", "shared"):
@@ -468,12 +534,20 @@ class World(AbstractWorld):
         return Restore(self, before)
 
     def _use(self, algorithms: dict[str, str], replicated: str) -> None:
-        """Store the choices of :meth:`use`."""
+        """Store the choices of :meth:`use`, and update ``variant``.
+
+        Args:
+            algorithms: the algorithm per collective.
+            replicated: "own" or "shared".
+        """
         self.algorithms, self.replicated = algorithms, replicated
         self.variant = (*sorted(algorithms.items()), replicated)
 
     def _compare_choice(self, what: str) -> None:
-        """Have ranks compare a call that changed ``algorithms``, ``replicated`` or the machine on all ranks."""
+        """Have ranks compare a call that changed algorithms, shared results or the machine.
+
+        All ranks must call it. ``what`` are the words for the call. This class compares nothing.
+        """
 
     # -- the control plane and memory ---------------------------------------------------------------
 
@@ -485,7 +559,7 @@ class World(AbstractWorld):
 
         Args:
             values: a list with one value per owned rank.
-            what: the words for the call that needs the values.
+            what: the words for the call that needs the values; not used in this class.
 
         Raises:
             UsageTypeError: If ``values`` has another length.
@@ -495,16 +569,27 @@ class World(AbstractWorld):
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
         """Return True if these ranks, among them this process, have equal numbers.
 
-        Collective over these ranks.
+        All of them must call it. In a world that owns all ranks, return True at once.
+
+        Args:
+            ranks: the ranks.
+            number: this process's number.
+            what: the words for the call that compares.
         """
         return True
 
     def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> Mapping[int, Any]:
-        """Return these ranks' values by rank. All of them must call it; ``what`` names the call. Not traced."""
+        """Return these ranks' values by rank; all of them must call it. Not traced.
+
+        Args:
+            ranks: the ranks.
+            value: this process's value; in a world that owns all ranks, the value of each of them.
+            what: the words for the call that needs the values.
+        """
         return dict.fromkeys(ranks, value)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
-        """Return an uninitialised C-ordered array from a pool of unused buffers."""
+        """Return an uninitialised C-ordered array from this process's pool of unused buffers."""
         from spmdsim.worlds.pool import empty
 
         return empty(tuple(shape), dtype)
@@ -513,7 +598,10 @@ class World(AbstractWorld):
         """Free the communicators and buffers of the world."""
 
     def __enter__(self) -> World:
-        """Make this the world that :func:`world` returns, until the ``with`` block ends, which closes it."""
+        """Make this the world that :func:`world` returns, until the ``with`` block ends.
+
+        The end of the block closes the world, unless an error ends it.
+        """
         entered.append(self)
         return self
 
@@ -528,6 +616,8 @@ class World(AbstractWorld):
 def _move_first(tensor: T, layout: Layout) -> T:
     """Return a tensor in another layout, and cache the plan for later tensors of equal meta.
 
+    A tensor that has the layout is returned itself, and nothing is cached.
+
     Args:
         tensor: a tensor for which no plan to the layout is cached.
         layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the tensor moves to a
@@ -535,6 +625,8 @@ def _move_first(tensor: T, layout: Layout) -> T:
 
     Raises:
         UsageTypeError: If ``layout`` is not a layout.
+        WorldError: If the mesh has ranks that the world lacks and the world does not grow.
+        PlanError: If no steps lead to the layout.
     """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
@@ -552,9 +644,14 @@ def _move_first(tensor: T, layout: Layout) -> T:
 
 
 def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T:
-    """Run the steps of a route on a tensor, then call the last watcher, and return the moved tensor.
+    """Run the steps of a route on a tensor, call the last watcher, and return the moved tensor.
 
-    See :func:`spmdsim.core.tensor.follow` for the arguments, :class:`spmdsim.core.world.Observers` for watchers.
+    Watchers (:class:`spmdsim.core.world.Observers`) are told of tensors that moved; only the one added last is called.
+
+    Args:
+        tensor: the tensor.
+        route: the plan from the tensor's layout to another one.
+        node: the class of the tape's record of the move; None for the default, see :func:`spmdsim.core.tensor.follow`.
     """
     result = follow(tensor, route, node)
     watchers = tensor.world.observers.watchers

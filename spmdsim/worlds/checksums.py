@@ -18,8 +18,11 @@ LONGDOUBLE_BYTES = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.lo
 def checksum(array: np.ndarray) -> int:
     """Return the CRC-32 of all elements of an array in C order.
 
-    Padding bytes of extended-precision numbers do not count. An array that is not contiguous is copied in blocks of
-    :data:`BLOCK` bytes.
+    The element type and the shape do not count, nor do padding bytes of extended-precision numbers. An array that is
+    not contiguous and larger than :data:`BLOCK` bytes is copied in blocks of about that size.
+
+    >>> checksum(np.arange(4)) == checksum(np.arange(4).reshape(2, 2))
+    True
     """
     if array.flags.c_contiguous or array.nbytes <= BLOCK:
         return crc(array.ravel())
@@ -32,7 +35,11 @@ def checksum(array: np.ndarray) -> int:
 def sample_checksum(array: np.ndarray, turn: int = 0) -> int:
     """Return the checksum of an array of at most 64 KiB, or of samples of a larger array.
 
-    The samples are 16 stretches of 4 KiB. Calls with another ``turn``, a number from 0, take other stretches.
+    The samples are 16 stretches of 4 KiB at equal distances. Other ``turn`` values shift all of them.
+
+    Args:
+        array: the array.
+        turn: a number from 0, such as how often the array was sampled before.
     """
     if array.nbytes <= SMALL:
         return checksum(array)

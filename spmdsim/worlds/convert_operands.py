@@ -38,11 +38,18 @@ class Described:
 
 
 def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
-    """Convert the operands of the operator ``name`` to tensors of one world.
+    """Convert the operands of the operator ``name`` to tensors of one world, in their order.
 
     Numbers and arrays are replicated on the mesh of ``like``. Tensors of several worlds move to the largest of them.
 
+    Args:
+        name: the operator's name, for errors.
+        values: at least one operand, each as in :func:`as_operand`.
+        like: the tensor beside which the operands stand.
+
     Raises:
+        RuleError: If a value is no number and no array of numbers.
+        InputError: If a Python integer is out of range for the integer type of ``like``.
         WorldError: If one of several worlds was made by the program, such as ``LockStep(4)``.
     """
     return in_one_world(name, [as_operand(x, like) for x in values])
@@ -88,6 +95,8 @@ def as_operand(value: Any, like: T) -> T:
 def _make_constant(value: complex, like: T) -> T:
     """Return a Python number as a tensor without dims, replicated on the mesh of ``like``.
 
+    Record its provenance and tell the program that is being recorded, if any. All owned ranks share one array.
+
     Args:
         value: the number; also ``np.float64`` and ``np.complex128``, which are Python numbers, too.
         like: the tensor beside which the number stands.
@@ -113,9 +122,17 @@ def _make_constant(value: complex, like: T) -> T:
 
 
 def constant(value: Any, like: T) -> T:
-    """Return a number or array as a tensor, like :func:`as_operand`, for callers that only read it.
+    """Return a number or array as a tensor, like :func:`as_operand`, for callers that only read.
 
-    Python's ints and floats come from a cache if this process owns one rank and no program is recorded or watched.
+    Python's ints and floats come from the world's cache if this process owns one rank and no program is recorded or
+    watched. The caller must not change the result, which others may read.
+
+    Args:
+        value: as in :func:`as_operand`.
+        like: the tensor beside which the operand stands.
+
+    Raises:
+        RuleError, InputError: As in :func:`as_operand`.
     """
     kind: Any = type(value)
     world: Any = like.world
@@ -133,7 +150,9 @@ def constant(value: Any, like: T) -> T:
 
 @lru_cache(maxsize=1024, typed=True)
 def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """Return a Python number as a read-only 0-d array, its replicated Meta and its provenance number.
+    """Return a Python number as a read-only 0-d array, with its Meta and its provenance number.
+
+    Results are cached, so equal numbers share one array.
 
     Args:
         beside: the meta of the tensor beside which the number stands: its type, if the number fits, and its mesh.
@@ -141,7 +160,7 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
         sign: separates 0.0 from -0.0 in the cache; not used otherwise.
 
     Returns:
-        The array, its meta, and the provenance number, which is 0 for a NaN.
+        The array, its meta, which is replicated, and the provenance number, which is 0 for a NaN.
 
     Raises:
         InputError: If an integer is out of range for the type of ``beside``.
@@ -171,7 +190,12 @@ def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
     """Return the type of a Python number or NumPy scalar beside elements of a type, as in NumPy.
 
     A Python number takes their type if it fits, else the next wider kind: a float beside integers becomes float64. A
-    NumPy scalar keeps its type for the promotion, so ``np.float64`` beside bfloat16 is float64.
+    NumPy scalar keeps its type for the promotion, so ``np.float64`` beside bfloat16 is float64. Beside bfloat16 and
+    other types that are not NumPy's own, a complex number becomes at least complex64.
+
+    Args:
+        dtype: the type of the elements.
+        value: the number.
     """
     if isinstance(value, np.generic):
         return promote_types(dtype, value.dtype)

@@ -25,7 +25,7 @@ _size = [1]
 
 
 def leave(left_world: World) -> None:
-    """Undo the latest entry of a world; do nothing if it was not entered."""
+    """Remove the latest entry of a world from :data:`entered`; do nothing if it was not entered."""
     for i in reversed(range(len(entered))):
         if entered[i] is left_world:
             del entered[i]
@@ -76,7 +76,16 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
 
 
 def _of_size(current: World, size: int | None, reason: str) -> World:
-    """Return a world if it has the requested size, or no size is requested; else raise WorldError."""
+    """Return a world if it has the requested size, or no size is requested.
+
+    Args:
+        current: the world.
+        size: the requested number of ranks, or None.
+        reason: the words before the world's size in the error.
+
+    Raises:
+        WorldError: If the world has another size.
+    """
     if size is not None and size != current.size:
         raise WorldError(f"{many(size, 'rank was', 'ranks were')} asked for, but {reason} {current.size}")
     return current
@@ -85,13 +94,15 @@ def _of_size(current: World, size: int | None, reason: str) -> World:
 def _play(size: int | None, mesh: Mesh | None) -> World:
     """Return the world of a process without a launcher, which becomes the current one.
 
-    Each size is created once.
-    Warn if ``size`` is smaller than the current world.
+    Each size is created once. Warn if ``size`` is smaller than the current world.
 
     Args:
         size: the number of ranks. None for that of ``SPMDSIM_RANKS``; without the setting, for the size of the current
-            world, or more if the mesh needs more.
-        mesh: the mesh, or None.
+            world (1 at first), or more if the mesh needs more.
+        mesh: the mesh, or None. It counts only if ``size`` is None and ``SPMDSIM_RANKS`` is not set.
+
+    Raises:
+        InputError: If ``SPMDSIM_RANKS`` is not a number of ranks.
     """
     from spmdsim.worlds.lockstep_world import LockStep
 
@@ -112,14 +123,15 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
 def grow_world(played_world: World, mesh: Mesh) -> World:
     """Return a larger world if a played world lacks ranks of a mesh; else ``played_world``.
 
-    A played world is one that :func:`world` made in a process without a launcher.
+    A played world is one that :func:`world` made in a process without a launcher. With ``SPMDSIM_RANKS`` the result may
+    still lack ranks.
     """
     lacks_ranks = _ranks_of(mesh) > played_world.size
     return world(mesh=mesh) if lacks_ranks and is_played(played_world) else played_world
 
 
 def _ranks_of(mesh: Mesh) -> int:
-    """Return the number of ranks that a world must have for a mesh."""
+    """Return the number of ranks that a world must have for a mesh: its highest rank plus 1."""
     return mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
 
 

@@ -55,7 +55,10 @@ class Emulation:
         return program_of(self.schedule, self.me, self.sizes)
 
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """Return the elements of a source shard as the input vector of the schedule."""
+        """Return the elements of a source shard as the input vector of the schedule.
+
+        It is a view of ``array`` if the whole source is sent and the array is contiguous, else a copy.
+        """
         if self.gives is None:
             return array.reshape(-1)
         parts = [array[index].reshape(-1) for index in self.gives]
@@ -64,7 +67,8 @@ class Emulation:
     def unpack(self, vector: np.ndarray) -> np.ndarray:
         """Return the target shard that the elements of the schedule's output vector form.
 
-        For an average, the sum is divided here. The result may be a view of ``vector``.
+        For an average, the sum is divided by the size of the group here. The result is a view of ``vector`` if the
+        vector fills the whole target; then the division changes ``vector``.
         """
         if self.takes is None:
             result = vector.reshape(self.target)
@@ -90,14 +94,16 @@ program_of = lru_cache(maxsize=4096)(compile_program)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
     """Return the schedule of a step, and the boxes that a rank's vectors have in its shards.
 
+    Results are cached.
+
     Args:
         step: an all_reduce, reduce_scatter, all_gather or all_to_all.
-        algorithm: the name of an algorithm with its options, such as ``"hierarchical:group=4"``.
-        rank: the rank.
-        dtype: the element type.
+        algorithm: the name of an algorithm with its options, such as ``"hierarchical:group=4"``; not "auto".
+        rank: a rank of the step's mesh.
+        dtype: the element type; it is only checked, and only if the step reduces.
 
     Raises:
-        ScheduleError: If the collective does not have the algorithm.
+        ScheduleError: If the collective does not have the algorithm, or the algorithm cannot run on such a group.
         WorldError: If the reduction is undefined for the element type.
     """
     if step.op is not None:
@@ -138,9 +144,16 @@ def _part(box: Bounds | None, outer: Bounds) -> Index:
 
 
 def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of ``"name:option=value,..."``; values of digits are integers.
+    """Return the name and the options of ``"name:option=value,..."``.
 
-    Raises ScheduleError for an option without a value.
+    Values of digits, also after a minus, become integers; other values stay texts. Blanks around names and values are
+    dropped.
+
+    Args:
+        algorithm: the text; its name and options are not looked up.
+
+    Raises:
+        ScheduleError: If an option has no value.
 
     >>> parse_algorithm("hierarchical:group=4")
     ('hierarchical', {'group': 4})
@@ -156,7 +169,10 @@ def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_name(name: str, collectives: Sequence[str]) -> None:
-    """Raise ScheduleError if none of the collectives has the algorithm ``name``, which may have options."""
+    """Raise ScheduleError if none of the collectives has the algorithm ``name``.
+
+    ``name`` may have options; their names are not checked. The error is that of the first collective.
+    """
     algorithm_name, _ = parse_algorithm(name)
     problems = []
     for collective in collectives:
@@ -172,11 +188,14 @@ def check_name(name: str, collectives: Sequence[str]) -> None:
 def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
     """Return the name of the algorithm with the least modelled time for one message size.
 
+    Results are cached.
+
     Args:
         collective: the collective.
         size: the number of ranks in the group.
         nbytes: the bytes of the message, as :func:`message_bytes` counts them.
-        machine: the cost model; a typical machine is used unless it is a Machine.
+        machine: the cost model. Unless it is a Machine, one with a latency of 2 µs, 10 GB/s and 20 ps per reduced byte
+            is used.
     """
     from spmdsim.cost.machine import Machine
     from spmdsim.cost.prediction import predict
@@ -189,7 +208,12 @@ def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> st
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:
     """Return the bytes of a rank's message in a step.
 
-    These are its vector, its blocks or, for an all_gather, all blocks together.
+    These are its shard before the step or, for an all_gather, its shard after it.
+
+    Args:
+        step: the step.
+        rank: the rank.
+        itemsize: bytes of an element.
     """
     layout = step.dst if step.collective == "all_gather" else step.src
     return volume(layout.bounds(step.shape, rank)) * itemsize

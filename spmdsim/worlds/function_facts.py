@@ -64,10 +64,11 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    """Yield the facts of a function, or of the user's functions that a function of this package contains.
+    """Yield the facts of a function, or of the user's functions in one of this package.
 
-    A function of this package is searched for functions among its bound arguments and closed-over values. A decorated
-    function is followed by the function that it wraps. Functions deeper than :data:`DEEPEST` are left out.
+    A function of this package is searched for functions (not classes) among its bound arguments and closed-over values,
+    and has no facts of its own. A decorated function is followed by the function that it wraps. Functions deeper than
+    :data:`DEEPEST` are left out.
 
     Args:
         function: any value; one that is not callable has no facts.
@@ -98,10 +99,17 @@ def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
 
 
 def _unwrap_partial(function: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """Return the arguments that ``functools.partial`` binds to a function, and the function itself.
+    """Return the arguments that ``functools.partial`` binds to a function, and the function.
 
-    The arguments are ``(name, value)``, positional ones with names such as ``argument 0``, those of the outermost
-    ``partial`` first. For a bound method or an object with ``__call__``, the function is the one in its class.
+    For a bound method or an object with ``__call__``, the function is the one in its class.
+
+    Args:
+        function: any value.
+
+    Returns:
+        The arguments as ``(name, value)``, those of the outermost ``partial`` first. Positional ones have names such as
+        ``argument 0``; named ones follow them, sorted by name. [] without ``partial``.
+        The function; the value itself if it is not callable.
     """
     arguments: list[tuple[str, Any]] = []
     while isinstance(function, partial):
@@ -115,12 +123,25 @@ def _unwrap_partial(function: Any) -> tuple[list[tuple[str, Any]], Any]:
 
 
 def _format_values(values: Any) -> list[str]:
-    """Return ``name=value`` for the pairs whose values are numbers, text, or tuples and lists of these."""
+    """Return ``name=value`` for the pairs whose values :func:`_format_value` can write.
+
+    ``values`` are pairs of a name and a value. Other pairs are left out.
+    """
     return [f"{name}={text}" for name, value in values if (text := _format_value(value)) is not None]
 
 
 def _format_value(value: Any) -> str | None:
-    """Return a bool, number, text, None, or a tuple or list of these, as text; None for other values."""
+    """Return the ``repr`` of a bool, number, text, bytes or None; None for other values.
+
+    A NumPy scalar counts as its Python number. A tuple or list of such values is written in parentheses. Subclasses,
+    such as an enum's members, are other values.
+
+    Args:
+        value: any value.
+
+    >>> _format_value([1, "a"]), _format_value(object())
+    ("(1, 'a')", None)
+    """
     if isinstance(value, (tuple, list)):
         texts = [_format_value(item) for item in value]
         return None if None in texts else f"({', '.join(map(str, texts))})"
@@ -131,7 +152,10 @@ def _format_value(value: Any) -> str | None:
 
 
 def _has_fraction(value: Any) -> bool:
-    """Return True for numbers of a floating or complex type, and tuples of these."""
+    """Return True for a number of a floating or complex type, and for a tuple of such numbers.
+
+    An empty tuple gives False.
+    """
     if isinstance(value, tuple):
         return bool(value) and all(map(_has_fraction, value))
     return isinstance(value, (float, complex, np.inexact))
@@ -146,7 +170,10 @@ def _is_full(cell: Any) -> bool:
 
 
 def _code_facts(code: CodeType) -> list[Any]:
-    """Return what determines the behaviour of a code object, without its position in the source."""
+    """Return what determines the behaviour of a code object, without its position in the source.
+
+    These are the byte code, the names that it uses, the variables that it closes over, and its constants.
+    """
     constants = [_constant_facts(value) for value in code.co_consts]
     return [code.co_code, code.co_names, code.co_freevars, constants]
 
@@ -154,7 +181,11 @@ def _code_facts(code: CodeType) -> list[Any]:
 def _constant_facts(value: Any) -> Any:
     """Return a constant of a code object in a form whose ``repr`` is equal in all processes.
 
-    An inner function's code becomes its facts, a tuple a list, a set a sorted list, any other constant its ``repr``.
+    An inner function's code becomes its facts, a tuple a list, a set a list sorted by ``repr``, any other constant its
+    ``repr``.
+
+    Args:
+        value: the constant.
     """
     if isinstance(value, CodeType):
         return _code_facts(value)

@@ -45,8 +45,9 @@ def assemble_windows(
     """Return the windows that a rank reads; in a reverse step, the sums for a rank's block.
 
     The windows of a rank are the elements of a dim that its local function reads: its block and the halo around it. The
-    reverse step adds what all ranks computed for elements of the block. The windows are a view of a block that is at
-    most twice as large, else a new array.
+    reverse step adds what all ranks computed for elements of the block; 16-bit numbers are added in float32. The
+    windows are a view of a block that is at most twice as large (:func:`can_stay`), else a new array. Elements that no
+    box fills are uninitialised, or 0 in a reverse step.
 
     Args:
         step: the step; ``step.back`` is True for the reverse step.
@@ -104,7 +105,8 @@ def derive_fill(step: Step, rank: int, dtype: np.dtype) -> Run:
 
     Along an axis that replicates the source, the rank of coordinate 0 keeps the values, and the others own the identity
     of the reduction. Along an axis that splits the source, each rank keeps its block and owns the identity for all
-    other elements. For an average all replicas keep the values, and blocks are multiplied by their number.
+    other elements. For an average all replicas keep the values, and blocks are multiplied by their number. If the shard
+    does not change, the function returns its argument, or a copy if that is not C-contiguous; else a new array.
 
     Args:
         step: a step "fill"; its reduction is the one that is pending after it.
@@ -138,10 +140,13 @@ def derive_fill(step: Step, rank: int, dtype: np.dtype) -> Run:
 
 
 def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
-    """Return the reduction of arrays.
+    """Return the reduction of arrays of equal shape.
 
-    If they are not ``complete``, that is not all addends of the result, an average is not divided yet: :func:`add_on`
-    does so with the last of them.
+    Args:
+        op: the reduction, such as "sum".
+        parts: the arrays, at least one; they are combined in this order.
+        complete: True if they are all addends of the result. Otherwise an average is not divided yet: :func:`add_on`
+            does so with the last of them.
     """
     return fold(op if complete or op != "avg" else "sum", parts)
 
@@ -149,17 +154,27 @@ def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
 def add_on(op: str, before: np.ndarray, addend: np.ndarray, count: int | None) -> np.ndarray:
     """Return the reduction of two partial results.
 
-    ``count`` is the number of all addends if the result is complete, by which an average is then divided; else None.
+    Args:
+        op: the reduction, such as "sum".
+        before: the result so far; for an average the sum so far.
+        addend: the other partial result.
+        count: the number of all addends if the result is complete, by which an average is then divided; else None.
     """
     total = fold("sum" if op == "avg" else op, [before, addend])
     return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
 
 
 def scan_exclusively(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return, for each array, the reduction of the arrays before it.
+    """Return, for each array, the reduction of the arrays before it, in order.
 
-    The first result is the reduction's identity. The second one is the first array itself. The arrays have equal
-    shapes.
+    The first result is the reduction's identity. The second one is the first array itself, not a copy.
+
+    Args:
+        op: the reduction, such as "sum".
+        parts: arrays of equal shape, at least one.
+
+    >>> [int(x) for x in scan_exclusively("sum", [np.array(3), np.array(4), np.array(5)])]
+    [0, 3, 7]
     """
     prefixes = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
     for array in parts[:-1]:
@@ -179,10 +194,12 @@ Arrived = tuple[list[Any], list[Peers]]
 def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
     """Assign ``out[places] = table[rows]`` for matrices, in blocks that fit the cache.
 
+    A number out of range is not an error: the first or the last row is taken.
+
     Args:
         table: a matrix.
         rows: the numbers of rows of the table, all valid.
-        out: the matrix to which the rows are copied.
+        out: the matrix to which the rows are copied; it has the columns of ``table``.
         places: for each number in ``rows`` the row of ``out``.
     """
     if not len(rows) or not table.shape[1]:
@@ -197,10 +214,15 @@ def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.
 
 
 def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """Add ``values`` to ``target[rows]``, also for repeated rows, several times faster than ``np.add.at``.
+    """Add ``values`` to ``target[rows]`` in place, several times faster than ``np.add.at``.
 
-    Rows are added in rounds in which each occurs once, in their order. If a row occurs more than 32 times, the values
-    of each row are summed before they are added.
+    Repeated rows are added once per occurrence, in rounds in which each row occurs once. If a row occurs more than
+    :data:`MOST_ROUNDS` times, the values of each row are summed before they are added, which rounds differently.
+
+    Args:
+        target: the matrix to which rows are added.
+        rows: the number of a row of ``target`` for each row of ``values``; numbers may repeat.
+        values: the rows to add.
     """
     if not rows.size:
         return
@@ -221,7 +243,11 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
 def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
     """Raise WorldError if a rank's ids or values do not fit the layouts of a step.
 
-    ``values`` are the rank's shard of the table, or of the gradients in a step that goes back.
+    Args:
+        step: the step.
+        rank: the rank.
+        ids: the rank's ids; only the shape is checked.
+        values: the rank's shard of the table, or of the gradients in a step that goes back; only the shape is checked.
     """
     ids_shape = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != ids_shape:
@@ -238,16 +264,20 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
 def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:
     """Run a step that looks rows up in a table, or returns their gradients, on all ranks.
 
+    All ranks are in this process. Members of a group that want equal rows may share an array.
+
     Args:
         step: the step. ``step.goes_back`` is True if gradients are returned.
-        ids: the numbers of the wanted rows on each rank, equal in a group.
+        ids: the numbers of the wanted rows on each rank of the world, equal in a group.
         values: each rank's shard of the table, or its gradients of the looked-up rows.
 
     Returns:
         A pair. First the result of each rank: the rows, or the gradient of its shard of the table; without elements
-        outside the mesh. Then for each rank the elements that it receives from each other rank.
+        outside the mesh.
+        Then for each rank the pairs ``(peer, elements)`` of what it receives from other ranks.
 
     Raises:
+        InputError: If ids are no integers, or an id is neither a row nor the padding.
         WorldError: If shards do not fit the layouts, or ranks of a group have different ids.
     """
     empty_shard = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
@@ -272,7 +302,16 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
 
 
 def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables: Sequence[Any]) -> list[Any]:
-    """Return the rows that each member of a group wants. Members that want equal rows share the array."""
+    """Return the rows that each member of a group wants, in the group's order.
+
+    Members that want equal rows in equal columns share the array.
+
+    Args:
+        step: the step.
+        frame: the group's members, and which rows and columns each owns.
+        wants: the wanted rows of each member; members with equal ids have one object.
+        tables: the shard of the table of each rank of the world.
+    """
     shared: dict[tuple[int, str], np.ndarray] = {}
     results = []
     for k, rank in enumerate(frame.members):
@@ -287,7 +326,14 @@ def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables:
 def _return_rows(
     step: RowStep, frame: RowFrame, wants: Sequence[Want], gradients: Sequence[Any]
 ) -> list[Any]:
-    """Return the gradient of each member's shard of the table."""
+    """Return the gradient of each member's shard of the table, in the group's order.
+
+    Args:
+        step: the step.
+        frame: the group's members, and which rows and columns each owns.
+        wants: the rows that each member looked up.
+        gradients: the gradients of the looked-up rows of each rank of the world.
+    """
     sums = [sum_row_gradients(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
     results = []
     for k, rank in enumerate(frame.members):
@@ -297,7 +343,14 @@ def _return_rows(
 
 
 def sum_row_gradients(want: Want, gradients: np.ndarray) -> np.ndarray:
-    """Return the gradients of the rows that a rank wanted, each the sum over the ids that name it."""
+    """Return the gradients of the rows that a rank wanted, summed over the ids that name a row.
+
+    The result is a matrix with one row per entry of ``want.rows``; ids that name no row are left out.
+
+    Args:
+        want: the wanted rows, and the entry that each id names.
+        gradients: one row per id, in any shape whose last dim are the columns.
+    """
     sums = np.zeros((len(want.rows) + 1, gradients.shape[-1]), gradients.dtype)
     add_rows(sums, want.index, gradients.reshape(len(want.index), gradients.shape[-1]))
     return sums[:-1]
@@ -306,7 +359,17 @@ def sum_row_gradients(want: Want, gradients: np.ndarray) -> np.ndarray:
 def add_gathered_gradients(
     frame: RowFrame, wants: Sequence[Want], member: int, parts: Sequence[np.ndarray], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the gradient of a member's shard of the table, from the gradients of every member in order."""
+    """Return the gradient of a member's shard of the table, as a new array.
+
+    Rows of several members for one row of the table are added in the members' order.
+
+    Args:
+        frame: which rows of the table and which columns of the result each member owns.
+        wants: the rows that each member looked up.
+        member: the position in the group of the member whose shard it is.
+        parts: from every member in order, the gradients of the member's rows; maybe without elements.
+        shape: the shape of the shard.
+    """
     gradient = np.zeros(shape, parts[0].dtype)
     for want, columns, gradients in zip(wants, frame.columns, parts):
         if gradients.size:
@@ -315,7 +378,7 @@ def add_gathered_gradients(
 
 
 def _same_ids(members: Sequence[int], ids: Sequence[Any]) -> None:
-    """Raise WorldError if two members of a group have different ids."""
+    """Raise WorldError if two members of a group have different ids; ``ids`` is indexed by rank."""
     first = members[0]
     for rank in members[1:]:
         if ids[rank] is not ids[first] and not np.array_equal(ids[rank], ids[first]):
@@ -333,9 +396,11 @@ def different_ids(rank: int, other_rank: int) -> str:
 def _collect_rows(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
     """Return the rows that a member of a group wants, in the columns that it owns.
 
+    The result is a new matrix with one row per id; the padding (an id that names no row) gets zeros.
+
     Args:
         frame: which rows of the table and which columns of the result each member owns.
-        want: the wanted rows. An id that names no row gets zeros.
+        want: the wanted rows.
         member: the position of the rank in the group.
         tables: the shard of the table of each rank of the world.
     """
@@ -349,12 +414,15 @@ def _collect_rows(frame: RowFrame, want: Want, member: int, tables: Sequence[Any
 
 
 def make_empty_run(step: Step, dtype: np.dtype) -> Run:
-    """Return a function that returns an array without elements, for ranks outside of a step's meshes."""
+    """Return a function that returns an array without elements, whatever its argument.
+
+    It is for ranks outside of a step's meshes. The array has the number of dims after the step.
+    """
     return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
 
 
 def make_zero_run(run: Run, dtype: np.dtype) -> Run:
-    """Return a function that calls ``run`` and returns a 0-d zero instead of its result."""
+    """Return a function that calls ``run`` and returns a 0-d zero of type ``dtype`` instead."""
 
     def run_and_return_zero(array: np.ndarray) -> np.ndarray:
         run(array)

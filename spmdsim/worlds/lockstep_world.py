@@ -54,7 +54,16 @@ from spmdsim.wrong_calls import explained
 def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a step "fill", which makes a tensor partial.
 
-    No rank sends anything; see :func:`derive_fill`.
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
+    No rank sends anything; see :func:`derive_fill` for the values.
+
+    Args:
+        step: the step.
+        dtype: the element type.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
     """
     jobs = [(rank, derive_fill(step, rank, dtype)) for rank in step.src.mesh.rank_list]
 
@@ -66,10 +75,16 @@ def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of an exchange.
+    """Return the program of an exchange, which may go from one mesh to another.
 
-    Each rank's target box is assembled from the boxes that it receives.
-    If the step changes the shape, elements are exchanged by their numbers instead (:func:`_derive_numbered_program`).
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
+    Each rank's target box is assembled from the boxes that it receives, as a new array. If the step changes the shape,
+    elements are exchanged by their numbers instead (:func:`_derive_numbered_program`).
+
+    Args:
+        step: the step.
+        dtype: not used: all derivations take it.
     """
     from spmdsim.redistribution.exchange.direct import receives
 
@@ -95,10 +110,19 @@ def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a "reduce_exchange", which also goes from one mesh to another.
+    """Return the program of a "reduce_exchange", which may go from one mesh to another.
+
+    The program writes the shards after the step to a list, from those of all ranks before it.
 
     The tensor is cut into boxes, so that the same ranks own addends of all elements of a box. Several ranks may each
     add up some addends of a box; their sums are then added in the order of these ranks.
+
+    Args:
+        step: the step.
+        dtype: the element type.
+
+    Raises:
+        WorldError: If the reduction is undefined for the element type.
     """
     from spmdsim.redistribution.exchange.direct_reduction import reduction_parts
 
@@ -132,8 +156,14 @@ def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of an exclusive scan over each group of a step.
 
-    Each rank gets the reduction of the arrays before its own in the order of its group. The first rank of a group gets
-    the reduction's identity, such as 0 for a sum.
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
+    Each rank gets the reduction of the arrays before its own in the order of its group (:meth:`ScanStep.order`). The
+    first rank of a group gets the reduction's identity, such as 0 for a sum.
+
+    Args:
+        step: a :class:`ScanStep`.
+        dtype: the element type.
 
     Raises:
         WorldError: If the reduction is undefined for the element type.
@@ -152,7 +182,14 @@ def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a local reshape. Ranks that share an array share the reshaped array."""
+    """Return the program of a local reshape. Ranks that share an array share the reshaped array.
+
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
+    Args:
+        step: the step.
+        dtype: not used: all derivations take it.
+    """
     jobs = [(rank, step.dst.local_shape(step.shape_after, rank)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
@@ -169,8 +206,13 @@ def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_numbered_program(step: Step) -> Program:
     """Return the program of an exchange that changes the shape.
 
-    An element keeps its number in row-major order of the global tensor. Each rank's target shard is filled with the
-    elements of its numbers.
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
+    An element keeps its number in row-major order of the global tensor. Each rank's target shard is a new array with
+    the elements of its numbers.
+
+    Args:
+        step: the step.
     """
     ends, ranks = (step.src, step.dst, step.shape, step.shape_after), step.dst.mesh.rank_list
     jobs = [(r, step.dst.local_shape(step.shape_after, r), flat_receives(*ends, r)) for r in ranks]
@@ -189,7 +231,13 @@ def _derive_numbered_program(step: Step) -> Program:
 def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a halo exchange or of its reverse; see :func:`assemble_windows`.
 
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
     Ranks that would read equal arrays share the result.
+
+    Args:
+        step: a :class:`HaloStep`.
+        dtype: the element type.
     """
     assert isinstance(step, HaloStep)
     jobs = []
@@ -213,9 +261,11 @@ def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
 def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds]) -> None:
     """Raise PlanError if a target box needs elements that no rank of the group owns.
 
+    Empty boxes need nothing.
+
     Args:
         step: the step, for the message.
-        sources: the distinct boxes that the group's ranks own before the step.
+        sources: the distinct boxes that the group's ranks own before the step; they do not overlap.
         targets: the boxes that they own after it.
     """
     source_boxes = [box for box in sources if volume(box)]
@@ -230,9 +280,16 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
 
 
 def _derive_checked_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a collective that joins boxes.
+    """Return the program of a collective that joins boxes, such as an all_gather.
 
-    Raises PlanError if the target of a rank needs elements that its group does not own.
+    The program writes the shards after the step to a list, from those of all ranks before it.
+
+    Args:
+        step: the step.
+        dtype: the element type.
+
+    Raises:
+        PlanError: If the target of a rank needs elements that its group does not own.
     """
     for members in step.src.mesh.groups(*step.axes):
         _check_cover(step, ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members))
@@ -275,9 +332,14 @@ class LockStep(World):
         self.watches_values = check_mode(None) == "values"
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
-        """Return the program of a halo exchange of a single rank, whose windows are one box of its block.
+        """Return the program of a halo exchange in a world of one rank, or None.
 
-        None for other steps, for more ranks, and if the windows have several boxes.
+        None for other steps, for reverse steps, in a world of several ranks, and unless the windows are one box of the
+        block.
+
+        Args:
+            step: the step.
+            dtype: the element type.
         """
         if self.size > 1 or not isinstance(step, HaloStep) or step.back:
             return None
@@ -293,7 +355,17 @@ class LockStep(World):
         return run_all_rows(step, ids, values)
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
-        """Deliver the arrays of each group: return what each rank receives; see :meth:`World.run_parts`."""
+        """Deliver the arrays of each group without copies; see :meth:`World.run_parts`.
+
+        Args:
+            step: the groups.
+            dtype: not used: other worlds need it.
+            outgoing: for each rank the arrays that it sends, by member; None for a rank outside the mesh.
+
+        Returns:
+            For each rank the arrays from each member, its own included, or None outside the mesh.
+            For each rank the pairs ``(sender, elements)`` of arrays that are not empty, without its own.
+        """
         results: list[Any] = [None] * len(outgoing)
         peers: list[Peers] = [()] * len(outgoing)
         for rank in [rank for rank, parts in enumerate(outgoing) if parts is not None]:
@@ -310,7 +382,20 @@ class LockStep(World):
         return self._emulate(step, shards, algorithm)
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
-        """Run a step by an emulated algorithm: each group's messages, with all its ranks in this process."""
+        """Run a step by an emulated algorithm, with all ranks of each group in this process.
+
+        Args:
+            step: the step.
+            shards: the shards of all ranks; they do not change.
+            algorithm: the algorithm's name with its options, such as "ring".
+
+        Returns:
+            The shards after the step; without elements for ranks outside the mesh.
+
+        Raises:
+            ScheduleError: If the collective does not have the algorithm.
+            WorldError: If shards do not fit the step.
+        """
         from spmdsim.collectives.execution import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
@@ -354,7 +439,10 @@ class ShapeArray(Pictured):
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, order: str = "C") -> ShapeArray:
-        """Return an array without data of this shape with another element type."""
+        """Return an array without data of this shape with another element type.
+
+        ``order`` is not used.
+        """
         return ShapeArray(self.shape, dtype)
 
 
@@ -376,7 +464,17 @@ class ShapeOnly(World):
         self.cache.most = 1 << 16
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Return a list with the shape of rank 0's shard after a step, as a :class:`ShapeArray`."""
+        """Return a list with the shape of rank 0's shard after a step, as a :class:`ShapeArray`.
+
+        Args:
+            step: the step.
+            shards: one :class:`ShapeArray`, that of rank 0.
+            algorithm: not used: shapes do not depend on it; None or a name.
+
+        Raises:
+            WorldError: If the world cannot run the step, or the shard does not fit its layout. Neither is checked for a
+                step and shard that ran before.
+        """
         cached: list[Any] | None = self.cache.get((step, shards[0]))
         if cached is not None:
             return cached
@@ -388,7 +486,19 @@ class ShapeOnly(World):
         return results
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
-        """Return the shape of rank 0's result, and the expected elements from each other rank."""
+        """Return the shape of rank 0's result, and the elements that it is expected to receive.
+
+        Args:
+            step: the step.
+            ids: one array without data, of rank 0's ids.
+            values: one array without data, of rank 0's shard of the table, or of the gradients.
+
+        Returns:
+            A list of one :class:`ShapeArray`, and a list of one tuple of ``(peer, elements)``.
+
+        Raises:
+            WorldError: If the mesh has ranks that the world lacks, or shards do not fit the layouts.
+        """
         self.check_mesh(step.src.mesh)
         if 0 in step.src.mesh:
             check_shards(step, 0, ids[0], values[0])
@@ -413,5 +523,8 @@ class ShapeOnly(World):
 
 
 def _expected(step: RowStep | PartsStep) -> Peers:
-    """Return ``(peer, elements)`` that rank 0 is expected to receive from each other rank."""
+    """Return ``(peer, elements)`` for each other rank from which rank 0 expects elements.
+
+    The elements are those that the step is expected to move on average.
+    """
     return tuple((peer, count) for peer, count in step.expected_elements(0) if peer != 0)

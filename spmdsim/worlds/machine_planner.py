@@ -39,7 +39,10 @@ class MachinePlanner:
         return plan(src, dst, shape, dtype, self.machine)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the cheapest strategy, by modelled time of the computation and of the plans it needs."""
+        """Return the cheapest strategy, by modelled time of the computation and of its plans.
+
+        See :func:`choose` for the arguments and errors.
+        """
         return choose(bound, layouts, dtypes, self.machine)
 
 
@@ -48,7 +51,13 @@ def choose(
 ) -> Strategy:
     """Return the strategy with the least modelled time for operands with these layouts.
 
-    Without a machine, the plans with the fewest bytes are used, with the times of a laptop.
+    Results are cached.
+
+    Args:
+        bound: the operator's rule with the operands' shapes.
+        layouts: the layout of each operand.
+        dtypes: the element type of each operand.
+        machine: the cost model. None: the plans with the fewest bytes are used, with the times of a laptop.
 
     Raises:
         RuleError: If no strategy fits.
@@ -61,10 +70,19 @@ def choose(
 def _choose(
     bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
 ) -> Strategy:
-    """Return the strategy with the least price; of equal prices the first; see :func:`choose`.
+    """Return the strategy with the least price; of prices equal in ten digits the first.
 
-    Strategies are planned in the order of their lower bounds. A strategy whose bound exceeds the least price so far is
-    not planned.
+    The price is the modelled seconds of the computation, its collectives and the redistributions. Strategies are
+    planned in the order of their lower bounds. A strategy whose bound exceeds the least price so far is not planned.
+
+    Args:
+        bound: the operator's rule with the operands' shapes.
+        layouts: the layout of each operand.
+        dtypes: the element type of each operand.
+        machine: the cost model, or None, as in :func:`choose`.
+
+    Raises:
+        RuleError: If no strategy fits.
     """
     options = []
     itemsizes = [dtype.itemsize for dtype in dtypes]
@@ -91,7 +109,12 @@ def _choose(
 def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
     """Return the strategies among which the planner chooses, on the operands' meshes.
 
-    An operand is partial in a strategy only if it is partial in its layout.
+    An operand is partial in a strategy only if it is partial in its layout. Variants with another order of axes are
+    included (:func:`_vary_axis_order`). The list is empty if no strategy fits the rule.
+
+    Args:
+        bound: the operator's rule with the operands' shapes.
+        layouts: the layout of each operand.
     """
     strategies: list[Strategy] = []
     for mesh in dict.fromkeys(layout.mesh for layout in layouts):
@@ -105,7 +128,11 @@ def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
 def _are_partial(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
     """Return True if each operand that is partial in a strategy is so in its layout.
 
-    The reductions must be equal, too.
+    The meshes and the reductions must be equal, too. True if no operand is partial in the strategy.
+
+    Args:
+        strategy: the axes that split each factor (dim) of the operator.
+        layouts: the layout of each operand.
     """
     return all(
         layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op
@@ -117,7 +144,12 @@ def _are_partial(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
 def _vary_axis_order(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
     """Return a strategy, and variants of it in which one factor has its axes in another order.
 
-    The orders are those in which the operands' layouts name the axes; axes that an operand's dim lacks come last.
+    The orders are those in which the operands' layouts name the axes; axes that an operand's dim lacks come last. The
+    strategy itself comes first.
+
+    Args:
+        strategy: the axes that split each factor (dim) of the operator.
+        layouts: the layout of each operand.
     """
     dims = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
@@ -135,10 +167,16 @@ def _vary_axis_order(strategy: Strategy, layouts: Sequence[Layout]) -> list[Stra
 def _moves(
     bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
 ) -> list[Move]:
-    """Return the redistributions that a strategy needs.
+    """Return the redistributions that a strategy needs, as ``(source, target, shape, dtype)``.
 
-    They are those of each operand, and one of each result with pending reductions, which are carried out.
-    Results count with the widest element type of the operands.
+    They are those of each operand, also if its layout does not change, and one of each result with pending reductions,
+    which are carried out. Results count with the widest element type of the operands.
+
+    Args:
+        bound: the operator's rule with the operands' shapes.
+        strategy: the axes that split each factor (dim) of the operator.
+        layouts: the layout of each operand.
+        dtypes: the element type of each operand.
     """
     outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
     widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
@@ -153,7 +191,15 @@ def planned_seconds(
 ) -> float:
     """Return the modelled seconds of the plan between two layouts.
 
-    Without a machine, the plan has the fewest bytes, and the seconds are those of a laptop.
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        dtype: the element type.
+        machine: the cost model. None: the plan has the fewest bytes, and the seconds are those of a laptop.
+
+    Raises:
+        PlanError: If no steps lead from one layout to the other.
     """
     best = plan(src, dst, shape, dtype, machine)
     if machine is not None:
@@ -170,6 +216,13 @@ def least_seconds(
     target must receive: those of its target box that it does not own. If values are reduced, it must receive all of
     them, because it owns at most one addend of each. The bound is 0 for models that are no :class:`Machine`, and for
     measured times.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        dtype: the element type.
+        machine: the cost model; None for a laptop.
     """
     model = machine or Machine.laptop()
     if src == dst or not isinstance(model, Machine) or model.measured:
@@ -187,7 +240,13 @@ def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduce
     """Return the number of elements of a rank's target box that it must receive.
 
     It receives those that its source box lacks.
-    If ``reduces`` is True, it owns none, because each element is a reduction over ranks.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        rank: a rank of both meshes.
+        reduces: True if each element is a reduction over ranks, so that the rank owns none.
     """
     target = dst.bounds(shape, rank)
     owned = None if reduces else overlap(src.bounds(shape, rank), target)

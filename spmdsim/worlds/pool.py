@@ -48,7 +48,10 @@ class ArrayOwner:
 
 
 def allocate_aligned(nbytes: int) -> np.ndarray:
-    """Return new memory of some bytes that starts with a cache line."""
+    """Return ``nbytes`` bytes of new memory that starts with a cache line of 64 bytes.
+
+    It is uninitialised.
+    """
     memory = np.empty(nbytes + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + nbytes]
@@ -61,9 +64,12 @@ class Chunk:
         self._memory, self._start = np.empty(0, np.uint8), 0
 
     def cut(self, nbytes: int) -> np.ndarray:
-        """Return unused memory of some bytes, from a new chunk if the current one is too small.
+        """Return unused, uninitialised memory, from a new chunk if the current one is too small.
 
-        Memory of more than an eighth of a chunk is allocated by itself.
+        Memory of more than an eighth of a chunk (4 MiB) is allocated by itself.
+
+        Args:
+            nbytes: the bytes.
         """
         if nbytes > CHUNK // 8:
             return allocate_aligned(nbytes)
@@ -92,9 +98,14 @@ class Pool:
         self._free: dict[int, list[tuple[np.ndarray, dict[str, Any]]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an uninitialised C-ordered array.
+        """Return an uninitialised C-ordered array; its memory comes back when no view of it exists.
 
-        Arrays from :data:`SMALLEST` bytes to the pool's limit take memory of their size that was given back, if any.
+        Arrays from :data:`SMALLEST` bytes to the pool's limit take memory of exactly their size that was given back, if
+        any. Smaller and larger arrays are NumPy's own.
+
+        Args:
+            shape: the shape.
+            dtype: the element type.
         """
         element_type = np.dtype(dtype)
         nbytes = math.prod(shape) * element_type.itemsize
@@ -112,7 +123,10 @@ class Pool:
         return np.ndarray(shape, element_type, np.asarray(ArrayOwner(memory, interface, self._release)))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
-        """Return a function without arguments that calls :meth:`empty` with this shape and element type."""
+        """Return a function without arguments that calls :meth:`empty`.
+
+        It always passes this shape and element type.
+        """
         return partial(self.empty, shape, np.dtype(dtype))
 
     def _release(self, memory: np.ndarray, interface: dict[str, Any]) -> None:
@@ -148,7 +162,10 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
-    """Return a function without arguments that calls :func:`empty` with this shape and element type."""
+    """Return a function without arguments that calls :func:`empty`.
+
+    It always passes this shape and element type.
+    """
     return _pool.allocator(shape, dtype)
 
 
@@ -182,7 +199,7 @@ def surroundings(array: np.ndarray) -> Surroundings | None:
 def allocate_with_margins(
     shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Return an uninitialised array with room around it, for a caller that pads it later without a copy.
+    """Return an uninitialised array with room around it, which a caller can pad without a copy.
 
     :func:`find_padded` returns the array with this room.
 
@@ -199,9 +216,14 @@ def allocate_with_margins(
 
 
 def find_padded(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
-    """Return an array of :func:`allocate_with_margins` with the room around it, which is uninitialised.
+    """Return an array of :func:`allocate_with_margins` with the room around it.
 
-    None if the array has another origin, such as a view of another array, or other margins.
+    The room is uninitialised until the caller fills it. None if ``array`` is not the very array that was returned
+    there, such as a view of it, or has other margins.
+
+    Args:
+        array: the array.
+        margins: the numbers of elements before and after the array in each dimension.
     """
     memory = surroundings(array)
     if memory is None or memory.inner() is not array or memory.margins != margins:

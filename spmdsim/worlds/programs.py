@@ -77,7 +77,10 @@ class Moved(NamedTuple):
     library: CallCounts | None = None
 
     def and_then(self, more: Moved) -> Moved:
-        """Return what this call and a later call of one step moved together."""
+        """Return what this call and a later call of one step moved together.
+
+        Bytes are added, and the words of MPI calls joined; ``library`` is that of this call.
+        """
         both = (self.received, more.received), (self.sent, more.sent)
         received, sent = ([a + b for a, b in zip(before, after)] for before, after in both)
         return Moved(received, sent, ", ".join(filter(None, (self.mpi_calls, more.mpi_calls))), self.library)
@@ -101,7 +104,14 @@ STEP_COLLECTIVES = (
 
 
 def check_shard(step: Step, rank: int, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Raise WorldError if a shard does not fit the layout before a step."""
+    """Raise WorldError if a shard does not fit the layout before a step.
+
+    Args:
+        step: the step, for the message.
+        rank: the shard's rank, for the message.
+        shape: the shape of the shard.
+        expected: the shape that the layout gives it.
+    """
     if shape != expected:
         raise WorldError(f"rank {rank} holds a shard of shape {shape}, but {step.src} gives it {expected}")
 
@@ -135,7 +145,10 @@ class Posted:
     def advance(self) -> None:
         """Wait for the requests under way, and start the next ones, if any.
 
-        Do nothing if the step has ended. All ranks call it in the same order.
+        Do nothing if the step has ended. All ranks call it in the same order. Count what was moved if a trace is open.
+
+        Raises:
+            WorldError: If ranks do not come, or disagree about the step.
         """
         if self._results is not None:
             return
@@ -152,7 +165,8 @@ class Posted:
     def wait(self) -> list[Any]:
         """Wait for the end of the step and return the new shards, one per owned rank.
 
-        The first call also reports the step to the open traces, if they were open when it started.
+        Later calls return this list again at once. The first call also reports the step to the open traces, if they
+        were open when it started.
 
         Raises:
             WorldError: If ranks do not come, or disagree about the step.
@@ -166,7 +180,14 @@ class Posted:
         return self._results
 
     def _emit_event(self, moved: Moved) -> None:
-        """Report the step, which moved these bytes, to the open traces."""
+        """Report the step, which moved these bytes, to the open traces.
+
+        Its duration is the time since the start; ``exposed`` is the time spent in starting and waiting. It belongs to
+        the operator and the line that started it.
+
+        Args:
+            moved: the bytes.
+        """
         planned = received_counts(self._step, self._world.ranks)
         seconds = time.perf_counter() - self._start
         with recorder.operator(self._operator):

@@ -78,9 +78,13 @@ class Calculation(NamedTuple):
 
 
 def _parameters_in_words(parameters: Any) -> str:
-    """Return the parameters of an operator as text, such as ``(axis=0)``; empty if there are none.
+    """Return the parameters of an operator as text, such as ``(axis=0)``.
 
-    The text between the parentheses is cut after :data:`LONGEST` characters.
+    Empty if there are none. The text between the parentheses is cut after :data:`LONGEST` characters, and "..." is
+    added.
+
+    Args:
+        parameters: a mapping from names to values, a sequence of values, or None.
     """
     if not parameters:
         return ""
@@ -122,7 +126,12 @@ class Provenance:
     def identify(self, recipe: Recipe, params: Params) -> None:
         """Set the number of a new recipe and its title, which names the user's function.
 
-        The number is equal in all processes.
+        The number is equal in all processes. It depends on the operator's name, the user's functions, and the
+        parameters that are not ``varying``.
+
+        Args:
+            recipe: the recipe; it is changed.
+            params: the parameters of the call.
         """
         op = recipe.op
         facts = facts_of(*op.user_functions())
@@ -133,9 +142,9 @@ class Provenance:
         """Record that a result is computed now, and return its provenance number.
 
         Args:
-            recipe: the recipe of the call; its number and title are set on the first call.
+            recipe: what was derived from the call's layouts, shapes and types; its number and title are set on the first call.
             operands: the operands, whose numbers determine that of the result.
-            k: the number of the result.
+            k: the number of the result among those of the call, from 0.
             params: the parameters of the call.
         """
         if not recipe.title:
@@ -149,12 +158,12 @@ class Provenance:
         return provenance_number
 
     def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
-        """Record that the gradient of operand ``k`` is computed now, and return its provenance number.
+        """Record that an operand's gradient is computed now, and return its provenance number.
 
         Args:
-            recipe: the recipe of the forward call.
+            recipe: the recipe of the forward call, which has its number already.
             gradients: the gradients of the results.
-            k: the number of the operand.
+            k: the number of the operand, from 0.
             result: the provenance number of the first result.
         """
         number = recipe.number + k + result + 1
@@ -173,8 +182,9 @@ class Provenance:
     def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
         """Log that this process reads a tensor, if all ranks of the world own all of it.
 
-        No collective runs then, so ranks compare the reads later: the tensor's provenance number, and a checksum if the
-        array has at most 64 KiB. Nothing is logged if ``add_read`` is None.
+        No collective runs then, so ranks compare the reads later: the tensor's provenance number and a checksum. For an
+        array of more than 64 KiB, the provenance number stands for the checksum. Nothing is logged if ``add_read`` is
+        None.
 
         Args:
             tensor: the tensor.
@@ -190,6 +200,9 @@ class Provenance:
 
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
         """Record a calculation, with the line of the user's program that runs now.
+
+        Calculations and sources (``TENSOR``, ``NUMBER``) have tables of their own. When one has ``MOST`` entries, it
+        becomes the old table, and the previous old one is forgotten. Only calculations count in ``count``.
 
         Args:
             number: the provenance number of the computed tensor.
@@ -209,9 +222,12 @@ class Provenance:
         tables[0][number] = Calculation(name, operands, parameters, *position)
 
     def number_tensor(self, kind: Meta) -> int:
-        """Return the number of a tensor that all ranks create now.
+        """Record that all ranks create a tensor now, and return its provenance number.
 
         It is a hash of the tensor's kind and of the number of such tensors so far.
+
+        Args:
+            kind: the tensor's meta: its layout, shape and element type.
         """
         number = _number_of_kind(kind)
         count_of_kind = self._counts[number % KINDS] = self._counts[number % KINDS] + 1
@@ -229,8 +245,12 @@ class Provenance:
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
         """Yield ``(number, text)`` of a tensor and of what it was computed from, nearest first.
 
-        The text says for other ranks how the tensor with this number was computed (:meth:`_packed`). It is empty if the
-        calculation is not recorded any more. At most :data:`ANCESTORS` pairs are yielded.
+        The text says for other ranks how the tensor with this number was computed (:meth:`_packed`). Each tensor comes
+        once. Operands that are not recorded any more are left out; only for ``number`` itself the text is then "". At
+        most :data:`ANCESTORS` pairs are yielded.
+
+        Args:
+            number: the provenance number of the tensor.
         """
         waiting = [number]
         for k, ancestor in enumerate(waiting):
@@ -243,10 +263,13 @@ class Provenance:
                     waiting.append(operand)
 
     def _packed(self, calculation: Calculation) -> str:
-        """Return a calculation as a text for other ranks.
+        r"""Return a calculation as a text for other ranks, separated by tabulators.
 
-        The text has the calculation in words, then its operands' numbers in hexadecimal.
-        They are separated by tabulators. For a gradient, the words name the line of the forward call, too.
+        The text has the calculation in words, then its operands' numbers in hexadecimal. For a gradient, the words name
+        the line of the forward call, too, if it is still recorded.
+
+        >>> Provenance()._packed(Calculation(NUMBER, (255, 1), 3, None, 0))
+        'the number 3\tff\t1'
         """
         words = str(calculation)
         if (
@@ -258,7 +281,10 @@ class Provenance:
 
 
 def number_of(*facts: Any) -> int:
-    """Return a number for some facts, equal in all processes."""
+    """Return a 32-bit number for some facts in this order, equal in all processes.
+
+    Facts count as :func:`make_printable` shows them: of a function, only the name of its type.
+    """
     return crc32(repr(make_printable(facts)).encode())
 
 
@@ -278,9 +304,10 @@ def number_result(
     facts: tuple[Any, ...] | None = None,
     parameters: Any = None,
 ) -> int:
-    """Record a calculation; return the provenance number of its result, or 0 if nothing compares them.
+    """Record a calculation, and return the provenance number of its result.
 
-    The number depends on ``facts`` and ``operands`` alone: equal ones in equal order give equal numbers.
+    Return 0, and record nothing, if no ranks compare numbers. The number depends on ``facts`` and ``operands`` alone:
+    equal ones in equal order give equal numbers.
 
     Args:
         world: the world of the result. If its ``provenance`` is None, nothing is recorded.
@@ -302,6 +329,12 @@ def make_printable(value: Any) -> Any:
 
     Numbers, texts, None, slices and element types are returned unchanged, NumPy's scalars as Python's; tuples and lists
     as lists of such values. Other values, such as functions, are replaced by the name of their type.
+
+    Args:
+        value: any value.
+
+    >>> make_printable((np.float32(1), len))
+    [1.0, 'builtin_function_or_method']
     """
     if isinstance(value, (tuple, list)):
         return [make_printable(item) for item in value]

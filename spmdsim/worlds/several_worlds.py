@@ -28,7 +28,13 @@ class EnlargedNode(MoveNode):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Return the gradients in the world of the operand, on its mesh.
 
-        See :meth:`spmdsim.core.tape.Node.pull`; there is one result and one operand.
+        A gradient on another mesh is moved first. The shards of the further ranks are dropped.
+
+        Args:
+            gradients: the gradients of the result: a list of one list.
+
+        Returns:
+            A list of one list, the gradients of the operand; see :meth:`spmdsim.core.tape.Node.pull`.
         """
         small, mesh, dual = self.world, self.meta.layout.mesh, self.meta.layout.dual()
         returned = []
@@ -43,6 +49,10 @@ def enlarge(tensor: T, large: Any) -> T:
     """Return a tensor as one of a larger world, whose further ranks own empty shards.
 
     The arrays are shared. Gradients of the result go back to the tensor. A tensor of ``large`` is returned itself.
+
+    Args:
+        tensor: the tensor.
+        large: the world. It is not checked that it has at least as many ranks.
     """
     small = tensor.world
     if small is large:
@@ -58,9 +68,13 @@ def enlarge(tensor: T, large: Any) -> T:
 
 
 def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTensor]:
-    """Return operands in one world.
+    """Return operands in one world, in their order.
 
     They are ``tensors`` itself if they share a world, else tensors of the largest of their worlds.
+
+    Args:
+        name: the operator's name, for the error.
+        tensors: at least one tensor.
 
     Raises:
         WorldError: If one of several worlds was made by the program, such as ``LockStep(4)``.
@@ -82,7 +96,12 @@ def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTen
 def with_room(tensor: T, mesh: Mesh) -> T:
     """Return a tensor in a world that has the ranks of a mesh.
 
-    It is the tensor's own world, or a larger one if the process plays it.
+    The tensor itself is returned if its world has them. Otherwise the result is in a larger world, if the process plays
+    it without a launcher.
+
+    Args:
+        tensor: the tensor.
+        mesh: the mesh.
 
     Raises:
         WorldError: If its world lacks ranks of the mesh and does not grow.
