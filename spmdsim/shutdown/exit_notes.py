@@ -50,11 +50,12 @@ def read_begin(folder: Path) -> float:
 def note_failure(code: int, cause: str = "") -> bool:
     """Write this rank's exit code, unless it is written already.
 
-    Return False if no starter will read it.
-
     Args:
         code: the exit code.
         cause: the words that the starter prints; empty if the rank has printed them itself.
+
+    Returns:
+        False if no starter will read it: there is no folder of notes, or the note cannot be written.
     """
     folder = find_job_folder()
     return folder is not None and write_note(
@@ -65,12 +66,13 @@ def note_failure(code: int, cause: str = "") -> bool:
 def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
     """Write a note so that a reader sees all of it or none; return True if that succeeds.
 
-    It fails if the system refuses, as on a full disk.
+    It fails if the system refuses, as on a full disk; nothing is raised then, and no part of the note stays.
 
     Args:
         path: the note.
         text: its text.
-        keep_first: keep an older note of this name, which another process may write at the same time.
+        keep_first: keep an older note of this name, which another process may write at the same time; True is returned
+            then, too. False replaces it.
     """
     partial_path = path.parent / f"partial-{path.name}-{os.getpid()}"
     try:
@@ -93,7 +95,10 @@ def note_start(folder: Path, rank: int) -> None:
 
 
 def find_unfinished_ranks(folder: Path) -> list[int]:
-    """Return the ranks that have started, and have noted neither a failure nor the end of their program."""
+    """Return the ranks that have started, and have noted neither a failure nor an end.
+
+    They are sorted. An end is that of the rank's program.
+    """
     started = {path.name.removeprefix(STARTED) for path in folder.glob(f"{STARTED}*")}
     return sorted(map(int, started - list_ended_ranks(folder)))
 
@@ -116,7 +121,10 @@ def has_started_mpi() -> bool:
 def noting_mpi_start() -> Iterator[None]:
     """Note, during the block, that this rank starts MPI, where it waits for all other ranks.
 
-    Nothing is noted without a starter on this machine.
+    The note is removed at the end, also after an error. Nothing is noted without a starter on this machine.
+
+    Yields:
+        None, once.
     """
     folder = find_job_folder()
     note = None if folder is None else folder / f"{STARTING_MPI}{this_rank()}"
@@ -140,7 +148,7 @@ def has_left(folder: Path, rank: int, code: int) -> bool:
 
 
 def has_left_before_mpi(folder: Path, rank: int) -> bool:
-    """Return True if a rank has noted that its program has ended, and that it had not started MPI."""
+    """Return True if a rank has noted that its program has ended without starting MPI."""
     return _read_left_note(folder, rank).endswith(BEFORE)
 
 
@@ -152,7 +160,10 @@ def _read_left_note(folder: Path, rank: int) -> str:
 
 
 def list_ended_ranks(folder: Path) -> set[str]:
-    """Return the numbers, as text, of the ranks that have noted a failure or the end of their program."""
+    """Return the ranks that have noted a failure or the end of their program.
+
+    They are numbers as text.
+    """
     return {
         path.name.rpartition("_")[2] for kind in ("rank", "left") for path in folder.glob(f"{kind}_[0-9]*")
     }
@@ -166,7 +177,10 @@ def note_recording() -> None:
 
 
 def read_request() -> str | None:
-    """Return why the starter asks for the last calls; None if it does not ask."""
+    """Return why the starter asks for the last calls; None if it does not ask.
+
+    None, too, without a starter on this machine, or if its note is empty or cannot be read.
+    """
     folder = find_job_folder()
     try:
         return None if folder is None else (folder / ASKED).read_text() or None
@@ -200,12 +214,21 @@ def read_failures(folder: Path) -> list[Failure]:
 
 
 def to_shell_code(returncode: int) -> int:
-    """Return a process's exit code as shells have it: 128 + the signal if a signal ended it."""
+    """Return a process's exit code as shells have it: 128 + the signal if a signal ended it.
+
+    >>> to_shell_code(3), to_shell_code(-9)
+    (3, 137)
+    """
     return 128 - returncode if returncode < 0 else returncode
 
 
 def describe_death(code: int) -> str:
     """Return in words how a rank ended, from its exit code or minus the signal that killed it.
+
+    SIGKILL is explained as a lack of memory. The code 0 is that of a rank which left in the middle of its program.
+
+    Args:
+        code: the exit code; negative for a signal.
 
     >>> describe_death(-11), describe_death(5)
     ('was killed by signal 11 (SIGSEGV)', 'ended with exit code 5 without a word')

@@ -44,14 +44,19 @@ _quick_exit_functions: list[Callable[[], None]] = []
 
 
 def read_exit_reason() -> tuple[int, str]:
-    """Return the exit code and text of the exception that ends this program; ``(0, "")`` before that."""
+    """Return the exit code and the text of the exception that ends this program.
+
+    ``(0, "")`` before an exception ends it.
+    """
     return _exit_reason[0] if _exit_reason else (0, "")
 
 
 def set_hooks(name: str | None = None) -> None:
     """Install the hooks by which a failure of this rank ends the job.
 
-    A further call installs hooks again that the program has replaced.
+    They are those of this module for exceptions, threads, ``atexit``, ``SystemExit``, ``os._exit``, the shutdown, and
+    the import of MPI. MPI's files are guarded later (:func:`guard_mpi_files`). A further call installs hooks again that
+    the program has replaced.
 
     Args:
         name: the program's name in error lines. None keeps the name, which is the script's at first.
@@ -70,10 +75,10 @@ def set_hooks(name: str | None = None) -> None:
 
 
 def _end_before_mpi_at_exit() -> None:
-    """End the job at the exit of a rank that fails before it starts MPI.
+    """End the job at the exit of a rank that fails before it starts MPI; else do nothing.
 
-    End a forked child at once. A forked child must not come to the functions at exit that end MPI, which runs in the
-    rank alone.
+    In a child that a rank with MPI has forked, exit at once: it must not come to the functions at exit that end MPI,
+    which runs in the rank alone. Other forked children do nothing.
     """
     if stop.is_forked():
         stop.flush_output()
@@ -90,7 +95,14 @@ def _end_job_on_exception(
 ) -> None:
     """End the job after an exception that no code of the program has caught.
 
-    This is ``sys.excepthook``. Without several ranks, and in a forked child, the exception is only printed.
+    This is ``sys.excepthook``. Without several ranks, print the exception as Python does, and store its exit code. So
+    do forked children; a user's mistake is one line there. Otherwise it does not return: the job is ended if other
+    ranks run, and this rank exits.
+
+    Args:
+        kind: the exception's type.
+        error: the exception.
+        trace: its traceback.
     """
     name = _program_name[0] if _program_name else Path(sys.argv[0]).name
     if stop.is_forked() and isinstance(error, SpmdError):
@@ -117,7 +129,11 @@ def hook_threads() -> None:
 def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
     """End the job because a thread of a rank raised an exception other than SystemExit.
 
-    Without several ranks, print the exception as Python does.
+    This is ``threading.excepthook``. Without several ranks, print the exception as Python does. Otherwise print it with
+    rank and thread, and end the job with code 1.
+
+    Args:
+        args: the exception, its traceback and its thread, as Python passes them.
     """
     if args.exc_type is SystemExit:
         return
@@ -133,7 +149,9 @@ def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
 def hook_exit_callbacks() -> None:
     """Set a hook that ends the job when a function of ``atexit`` raises.
 
-    Python would only print the exception. Other exceptions that cannot be raised go to the hook before.
+    The hook is ``sys.unraisablehook``. Python would only print the exception. The job's exit code is that of the
+    exception, at least 1. Without several ranks, and for other exceptions that cannot be raised, the hook before is
+    called. Do nothing if the hook is set already.
     """
     previous_hook = sys.unraisablehook
     if previous_hook.__module__ == __name__:
@@ -156,8 +174,9 @@ def hook_exit_callbacks() -> None:
 def hook_exit() -> None:
     """Set a hook that stores the exit code with which ``SystemExit`` ends this process.
 
-    Functions that run at exit read it (:func:`read_exit_reason`). Python reads the exception's attribute ``code`` when
-    no code has caught the exception; no Python frame is above then.
+    Functions that run at exit read it (:func:`read_exit_reason`). The attribute ``code`` of SystemExit becomes a
+    property: Python reads it when no code has caught the exception, and no Python frame is above then. ``sys.exit``
+    becomes a function in Python. Do nothing if that is done already.
     """
     member = vars(SystemExit)["code"]
     if isinstance(member, property):  # hooked already
@@ -185,7 +204,9 @@ def hook_exit() -> None:
 def hook_quick_exit() -> None:
     """Replace ``os._exit`` by a function that ends the job as other exits do.
 
-    Launchers do not name the rank, and some take 0 for a good end.
+    Launchers do not name the rank, and some take 0 for a good end. With a code other than 0, the function prints rank
+    and line; with 0, it calls the functions of :func:`run_before_quick_exit`, the last one first. A process that this
+    one forks later exits at once. A further call makes the calling process the one whose exit is hooked.
     """
     is_hooked = bool(_hooked_process)
     _hooked_process[:] = [os.getpid()]  # a supervisor sets hooks before it forks the rank
@@ -224,7 +245,8 @@ def _print_quick_exit(status: int, frame: FrameType) -> None:
 def hook_shutdown() -> None:
     """Set a hook that watches the interpreter's shutdown, from where it waits for threads.
 
-    The main program is over then. See :func:`watch_shutdown`.
+    The main program is over then. See :func:`watch_shutdown`. Nothing is watched without several ranks. Do nothing if
+    the hook is set already.
     """
     wait_for_threads = threading._shutdown  # type: ignore[attr-defined]
     if wait_for_threads.__module__ == __name__:  # hooked already
@@ -246,7 +268,8 @@ def hook_shutdown() -> None:
 def guard_mpi_files() -> None:
     """Protect the files of MPI that are open now from ``os.close`` and ``os.closerange``.
 
-    Both raise WorldError for such a file as long as MPI runs.
+    Both raise WorldError for such a file as long as MPI runs. MPI's files are all sockets and event queues that this
+    process has open. Without /proc, no file is protected. A further call adds files that were opened since.
     """
     if not _mpi_files:
         os.close = _refuse_mpi_files(os.close, lambda number: (number,))
@@ -261,8 +284,10 @@ def _refuse_mpi_files(
 ) -> Callable[..., None]:
     """Return a function like ``close`` that raises WorldError for files that MPI needs.
 
+    Then no file is closed. A number that now belongs to another file is closed.
+
     Args:
-        close: ``os.close`` or ``os.closerange``.
+        close: ``os.close`` or ``os.closerange``, which return None.
         list_files: returns the numbers of the files that ``close`` closes when it is called with these arguments.
     """
 
@@ -293,6 +318,6 @@ def _name_file(number: int) -> str:
 
 
 def _find_several_ranks() -> MPI.Comm | None:
-    """Return all ranks, or None unless MPI runs here on several."""
+    """Return the communicator of all ranks; None unless MPI runs here on several."""
     comm = stop.find_active_world()
     return comm if comm is not None and comm.size > 1 else None

@@ -79,7 +79,12 @@ def start_mpi() -> None:
     """Import ``mpi4py.MPI``, which starts MPI, and watch that all ranks come.
 
     All worlds of this package start MPI here. A rank waits in the import for all others. A child process ends the job
-    if another rank does not come before the deadline. A program may have started MPI before, by its own import.
+    if another rank does not come before the deadline: ``SPMDSIM_DEADLINE``, but at least :data:`DEADLINE` seconds.
+    Nothing is watched without a launcher, for one rank, or if the program has started MPI before by its own import.
+
+    Raises:
+        ImportError: If mpi4py is missing.
+        RuntimeError: If mpi4py finds no MPI library.
     """
     job = detect()
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -94,14 +99,17 @@ def start_mpi() -> None:
 
 @contextmanager
 def _watch_mpi_start(job: Launched, deadline: float) -> Iterator[None]:
-    """Note that this rank starts MPI in the block, and watch from a child process for missing ranks.
+    """Note that this rank starts MPI in the block, and watch for missing ranks meanwhile.
 
-    The child ends the job if a rank has left the program, or does not come until the deadline. Without a deadline under
-    ``spmdsim launch``, no child starts: the supervisors of the ranks watch.
+    A child process watches. It ends the job if a rank has left the program, or does not come until the deadline.
+    Without a deadline under ``spmdsim launch``, no child starts: the supervisors of the ranks watch.
 
     Args:
         job: the job, as the launcher describes it.
         deadline: the seconds that this rank waits for ranks that have not left; infinity for no deadline.
+
+    Yields:
+        None, once.
     """
     with noting_mpi_start():
         if math.isinf(deadline) and find_job_folder() is not None:
@@ -124,7 +132,16 @@ class _MpiImport(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the specification of ``mpi4py.MPI``, with this loader if the import starts MPI."""
+        """Return the specification of ``mpi4py.MPI``, with this loader if the import starts MPI.
+
+        None for other modules, and if ``mpi4py.MPI`` does not exist. This finder is used once: it removes itself from
+        ``sys.meta_path``.
+
+        Args:
+            name: the module's full name.
+            path: not used: the interface has it.
+            target: not used: the interface has it.
+        """
         if name != "mpi4py.MPI":
             return None
         sys.meta_path.remove(self)
@@ -138,7 +155,13 @@ class _MpiImport(MetaPathFinder, Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module by its own loader, which the module names from now on."""
+        """Execute the module by its own loader, which the module names from now on.
+
+        Under a launcher, watch meanwhile that no rank has left.
+
+        Args:
+            module: the new module ``mpi4py.MPI``.
+        """
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         job = detect()
@@ -152,7 +175,7 @@ class _MpiImport(MetaPathFinder, Loader):
 def watch_mpi_import() -> None:
     """Watch the program's first import of ``mpi4py.MPI``.
 
-    The job ends if a rank for which this rank waits has left.
+    The job ends if a rank for which this rank waits has left. Do nothing if the module is imported or watched already.
     """
     if "mpi4py.MPI" not in sys.modules and not any(
         isinstance(finder, _MpiImport) for finder in sys.meta_path
@@ -172,7 +195,10 @@ class WatchedProcess:
         self._handle, self._marks = handle, marks
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Return True if the process leaves the watched block, ends, or writes a mark, within ``seconds``."""
+        """Return True if the process leaves the watched block, ends, or writes a mark.
+
+        Return False if it does none of them within ``seconds``.
+        """
         return bool(select.select([self._marks], [], [], seconds)[0])
 
     def read_marks(self, seconds: float) -> bytes | None:
@@ -185,7 +211,11 @@ class WatchedProcess:
     def end_job(self, text: str, code: int) -> None:
         """Print a text, ask the launcher to end the job, and kill the process if it does not end.
 
-        The process has :data:`KILL_SECONDS` to end.
+        The failure is noted for a starter on this machine. The process has :data:`KILL_SECONDS` to end.
+
+        Args:
+            text: the line for stderr.
+            code: the exit code of the job.
         """
         os.write(2, f"{text}\n".encode())
         note_failure(code)
@@ -197,8 +227,11 @@ class WatchedProcess:
     def request_stacks(self, answer: int) -> str:
         """Return the stacks of the process's threads as text; empty if it writes none.
 
-        The process writes them by ``faulthandler`` when it gets :data:`STACK_SIGNAL`. ``answer`` is the descriptor from
-        which they are read.
+        The process writes them by ``faulthandler`` when it gets :data:`STACK_SIGNAL`. Wait for them up to
+        :data:`ANSWER_SECONDS`, and for more of them a fifth of that.
+
+        Args:
+            answer: the descriptor from which they are read.
         """
         self._handle.send_signal(STACK_SIGNAL)
         text, end = b"", time.monotonic() + ANSWER_SECONDS
@@ -211,7 +244,10 @@ class WatchedProcess:
         return text.decode(errors="replace")
 
     def measure_processor_seconds(self) -> float | None:
-        """Return the processor time that the process has used, or None if the system does not tell it."""
+        """Return the processor time that the process has used, in seconds, or None.
+
+        None if the system does not tell it.
+        """
         status = read_status(self._handle.process)
         return None if status is None else status.seconds
 
@@ -219,9 +255,16 @@ class WatchedProcess:
 def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
     """Fork a child process that runs a function, which watches this process.
 
+    Args:
+        work: runs in the child with the watched process and returns None; the child exits with code 0 when it returns
+            or raises.
+
     Returns:
         A descriptor and the child's process number. The child reads the marks that this process writes to the
         descriptor, and its work should end when the descriptor is closed (:meth:`WatchedProcess.wait_for_end`).
+
+    Raises:
+        OSError: If no process can be started.
     """
     handle, (read_end, write_end) = ProcessHandle(os.getpid()), os.pipe()
     try:
@@ -239,9 +282,13 @@ def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
 
 @contextmanager
 def run_beside(work: Callable[[WatchedProcess], None]) -> Iterator[None]:
-    """Run ``work`` in a child process during the block.
+    """Run ``work`` in a child process during the block, and wait for its end after it.
 
-    The work must end when the watched process leaves the block.
+    Args:
+        work: as in :func:`start_beside`. It must end when the watched process leaves the block.
+
+    Yields:
+        None, once.
     """
     write_end, child = start_beside(work)
     try:
@@ -253,7 +300,14 @@ def run_beside(work: Callable[[WatchedProcess], None]) -> Iterator[None]:
 
 
 def _run_work(work: Callable[[WatchedProcess], None], watched: WatchedProcess) -> NoReturn:
-    """Run the work in the child, with the system's own handling of signals, and exit with code 0."""
+    """Run the work in the child, and exit with code 0, also after an error.
+
+    SIGINT and SIGTERM end the child.
+
+    Args:
+        work: the function, which returns None.
+        watched: its argument, the parent of this process.
+    """
     try:
         for number in (signal.SIGINT, signal.SIGTERM):  # the watched process handles these signals
             signal.signal(number, signal.SIG_DFL)
@@ -265,8 +319,9 @@ def _run_work(work: Callable[[WatchedProcess], None], watched: WatchedProcess) -
 def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> None:
     """End the job if ranks have left before MPI started, or do not come until the deadline.
 
-    Runs in the child. The lowest rank that waits prints the line. The other ranks do so ``LATER_SECONDS`` later, if it
-    has not.
+    Runs in the child, and returns when MPI has started. Ranks count as left if they are without a process for more than
+    :data:`GONE_SECONDS`. The lowest rank that waits prints the line. The other ranks do so :data:`LATER_SECONDS` later,
+    if it has not. With a deadline, the lowest one also prints a line every :data:`SIGNS` seconds.
 
     Args:
         watched: the rank, which starts MPI.
@@ -295,17 +350,26 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
 
 
 def read_deadline() -> float:
-    """Return the seconds of the setting ``SPMDSIM_DEADLINE``; its default if the text breaks its rule."""
+    """Return the seconds of the setting ``SPMDSIM_DEADLINE``.
+
+    Return its default if the text breaks its rule.
+    """
     with suppress(InputError):
         return settings.DEADLINE.read()
     return settings.DEADLINE.default
 
 
 def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
-    """Return two lists: ranks that have left the program, and ranks that have not come.
+    """Find ranks that have left the program, and ranks that have not come to MPI's start.
 
     A rank has come if it may have loaded MPI.
-    Both lists are empty if this process does not see all ranks: on other machines, in containers, without ``/proc``.
+
+    Args:
+        job: the job, as the launcher describes it.
+
+    Returns:
+        The ranks without a process, and the ranks whose processes have not loaded MPI; both sorted. Both lists are
+        empty if this process does not see all ranks: on other machines, in containers, without ``/proc``.
     """
     processes = _list_rank_processes()
     if job.local_size < job.size or job.rank not in processes:
@@ -319,7 +383,8 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
 def _list_rank_processes() -> dict[int, list[int]]:
     """Return the numbers of the processes of each rank, of this rank's launcher and machine.
 
-    It is empty if the launcher is in another container.
+    Ranks without a process are left out; processes that have ended do not count. The dict is empty if the launcher is
+    in another container, or without ``/proc``.
     """
     parents: dict[int, int] = {}
     ranks: dict[int, int] = {}
@@ -360,10 +425,11 @@ def _may_have_loaded_mpi(process: int) -> bool:
 
 
 def end_before_mpi(code: int) -> None:
-    """End the job if this rank fails before it starts MPI; return at once if it does not.
+    """End the job if this rank fails before it starts MPI; else return at once.
 
     A launcher that speaks PMI ends no job for such a rank: the other ranks would wait in MPI's start. A supervisor, if
-    there is one, ends the job itself.
+    there is one, ends the job itself. Otherwise print a line after 1 s, and 0.1 s more per rank, and ask the launcher.
+    This process still has to exit.
 
     Args:
         code: the exit code of this rank; 0 if it does not fail.
@@ -425,7 +491,7 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     faulthandler.register(STACK_SIGNAL, file=write_end, all_threads=True)
 
     def watch(watched: WatchedProcess) -> None:
-        """Watch the process until it ends; report its blocking line if it writes no mark for too long."""
+        """Watch the process until it ends; report its blocking line without a mark for too long."""
         os.close(write_end)
         begin, is_waiting = time.monotonic(), False
         used = watched.measure_processor_seconds()
@@ -453,7 +519,13 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
 
 @contextmanager
 def waiting_for_ranks() -> Iterator[None]:
-    """Stop the clock of :func:`watch_shutdown` during the block, in which this rank waits for others."""
+    """Stop the clock of :func:`watch_shutdown` during the block, in which this rank waits.
+
+    It restarts at the end, also after an error. Without such a watch, nothing happens.
+
+    Yields:
+        None, once.
+    """
     _write_mark(WAITS)
     try:
         yield
@@ -462,6 +534,7 @@ def waiting_for_ranks() -> Iterator[None]:
 
 
 def _write_mark(mark: bytes) -> None:
+    """Write a mark for the child of :func:`watch_shutdown`, if it runs."""
     with suppress(OSError):
         for number in _marks:
             os.write(number, mark)
@@ -470,8 +543,9 @@ def _write_mark(mark: bytes) -> None:
 def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
     """Return words for the line of the user's code in which a process's shutdown blocks.
 
-    For a thread that is waited for, they name the thread. They are :data:`NO_LINES` if no line of Python runs, and
-    empty if this package waits or the main thread is absent.
+    For a thread that is waited for, they name the thread: "thread T, f at a.py:3,". They are :data:`NO_LINES` if no
+    line of Python runs, and empty if this package waits or the main thread is absent. Without a user's frame, the
+    innermost frame is taken.
 
     Args:
         stacks: as ``faulthandler`` writes them, the innermost frame first.

@@ -47,7 +47,13 @@ class ProcessStatus(NamedTuple):
 
 
 def read_status(process: int) -> ProcessStatus | None:
-    """Return the status of a process, or None if the system does not tell it."""
+    """Return the status of a process, or None if the system does not tell it.
+
+    None, too, if the process does not exist, and on systems without ``/proc``.
+
+    Args:
+        process: the number of the process.
+    """
     try:
         text = (PROC / str(process) / "stat").read_bytes().decode(errors="replace")
         # The program's name, in parentheses, may have spaces and parentheses.
@@ -64,7 +70,13 @@ def list_processes() -> list[int]:
 
 
 def list_children(process: int) -> list[int]:
-    """Return the numbers of the children of a process."""
+    """Return the numbers of the children of a process; [] if it has none or does not exist.
+
+    If the kernel lacks lists of children, all processes are asked for their parent.
+
+    Args:
+        process: the number of the process.
+    """
     with suppress(OSError, ValueError):
         return [*map(int, (PROC / f"{process}/task/{process}/children").read_text().split())]
     # The kernel may lack these lists.
@@ -75,7 +87,11 @@ def list_children(process: int) -> list[int]:
 def list_mapped_files(process: int) -> list[str] | None:
     """Return the paths of the files that a process has mapped to memory.
 
-    None if the system refuses them. A process that has ended has mapped none.
+    A path occurs once per mapping; " (deleted)" behind it is cut off. None if the system refuses them, or has no
+    ``/proc``. A process that has ended has mapped none.
+
+    Args:
+        process: the number of the process.
     """
     try:
         lines = (PROC / str(process) / "maps").read_bytes().decode(errors="replace").splitlines()
@@ -88,14 +104,20 @@ def list_mapped_files(process: int) -> list[str] | None:
 
 
 def set_process_option(option: int, value: int) -> None:
-    """Call prctl with one argument for this process."""
+    """Call Linux's prctl with one argument for this process; do nothing where it fails."""
     with suppress(Exception):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 @contextmanager
 def make_unreadable() -> Iterator[None]:
-    """Forbid other processes of this user to read or change this one, inside of the block."""
+    """Forbid other processes of this user to read or change this one, inside of the block.
+
+    The setting before comes back at the end, also after an error. Only Linux can do that; elsewhere nothing happens.
+
+    Yields:
+        None, once.
+    """
     before = 1
     with suppress(Exception):
         before = max(ctypes.CDLL(None).prctl(_IS_READABLE, 0, 0, 0, 0), 0)
@@ -139,7 +161,10 @@ class ProcessHandle:
             self.descriptor = os.pidfd_open(process)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal. Do nothing if the process has ended, or if this process must not signal it."""
+        """Send signal ``number`` to the process.
+
+        Do nothing if the process has ended, or if this process must not signal it.
+        """
         with suppress(ProcessLookupError, PermissionError):
             if self.descriptor is not None:
                 with suppress(PermissionError):  # a container may refuse this call
@@ -160,15 +185,17 @@ class ProcessHandle:
 def fork_below_reaper() -> int:
     """Fork a process that ends with all of its descendants.
 
-    It runs below a reaper, which terminates them.
-    Linux hands orphans to the nearest ancestor that asked for them (``PR_SET_CHILD_SUBREAPER``). A reaper is such an
-    ancestor: it waits for one child and terminates everything below itself when the child ends, when it is asked to, or
-    when its own parent ends. It passes ``PASSED_SIGNAL`` on to the child. On other systems a reaper terminates its
-    child alone.
+    It runs below a reaper, which terminates them. Linux hands orphans to the nearest ancestor that asked for them
+    (``PR_SET_CHILD_SUBREAPER``). A reaper is such an ancestor: it waits for one child and terminates everything below
+    itself when the child ends, when it is asked to, or when its own parent ends. It passes ``PASSED_SIGNAL`` on to the
+    child. On other systems a reaper terminates its child alone.
 
     Returns:
         0 in the new process; in the calling process the reaper's number. The reaper ends as the new process ended: with
         its exit code, or by its signal. SIGTERM ends the reaper and all of its descendants.
+
+    Raises:
+        OSError: If no process can be started.
     """
     caller = os.getpid()
     reaper = os.fork()
@@ -196,7 +223,10 @@ def fork_below_reaper() -> int:
 def _reap(child: int) -> NoReturn:
     """Wait, as the reaper, for the child to end; terminate its descendants, and end like it.
 
-    No file of the caller stays open.
+    All open files are closed first, also stdout and stderr. SIGINT is ignored.
+
+    Args:
+        child: the number of the child's process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
@@ -215,19 +245,29 @@ def _reap(child: int) -> NoReturn:
 
 
 def end_reaper(reaper: ProcessHandle) -> int:
-    """End a reaper with its descendants; return its exit code, or minus the signal that ended it."""
+    """End a reaper with its descendants, and wait for its end.
+
+    Returns:
+        Its exit code, or minus the signal that ended it.
+    """
     reaper.send_signal(signal.SIGTERM)
     reaper.send_signal(signal.SIGCONT)  # the user's code may have stopped it
     return os.waitstatus_to_exitcode(os.waitpid(reaper.process, 0)[1])
 
 
 def _exit_with_descendants(*children: ProcessHandle) -> NoReturn:
+    """Kill all descendants, and exit with code 1.
+
+    ``children`` are as in :func:`terminate_descendants`.
+    """
     terminate_descendants(*children)
     os._exit(1)
 
 
 def terminate_descendants(*children: ProcessHandle) -> None:
-    """Kill the children of this process, and those that it adopts when they die, until none is left.
+    """Kill the children of this process, and those that it adopts, until none is left.
+
+    It adopts the children of those that die. It returns when all have ended.
 
     Args:
         *children: children that are known, for systems that do not list them.
@@ -267,12 +307,14 @@ def unlink_segments(name: str = MPICH_SEGMENTS) -> None:
 def remove_segments(since: float) -> list[Path]:
     """Remove the unused segments of shared memory that a job of this user has left.
 
+    Segments that were made after ``since`` count as the job's.
+
     Args:
-        since: when the job began, by the file system's clock.
+        since: when the job began, by the file system's clock, in seconds since 1970.
 
     Returns:
-        The segments that remain: a process uses them or may use them, or they are so young that their job may not use
-        them yet.
+        The segments that remain, in no order: a process uses them or may use them, or they are younger than
+        :data:`YOUNG` seconds, so that their job may not use them yet.
     """
     remaining, now = [], time.time()
     for path, birth in _list_segments().items():
@@ -309,7 +351,10 @@ def find_leftovers() -> list[Path]:
 
 
 def remove_path(path: Path) -> bool:
-    """Remove a file or folder. Return True if it does not exist any more."""
+    """Remove the file or folder ``path``; return True if it does not exist any more.
+
+    A folder is removed with its contents. Errors are not raised; what cannot be removed stays.
+    """
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):  # another process may have removed it
@@ -318,9 +363,12 @@ def remove_path(path: Path) -> bool:
 
 
 def _list_sessions(launcher: str) -> list[Path]:
-    """Return the folders of a launcher; of all launchers for the number ``*``.
+    """Return the folders of a launcher in the folder for temporary files.
 
-    Open MPI 5 and its predecessors name them by the launcher's process number.
+    Open MPI 5 and its predecessors name them by the launcher's process number. Folders of several jobs are left out.
+
+    Args:
+        launcher: the process number as text; "*" for all launchers.
     """
     import tempfile  # each rank's supervisor loads this file, and none needs that
 
@@ -330,7 +378,9 @@ def _list_sessions(launcher: str) -> list[Path]:
 
 
 def _parse_launcher(session: Path) -> int | None:
-    """Return the process number in a folder's name, or None if the folder belongs to several jobs.
+    """Return the process number in a folder's name, or None.
+
+    None if the folder belongs to several jobs.
 
     >>> _parse_launcher(Path("ompi.2231")), _parse_launcher(Path("prterun.n1.2231.0")), _parse_launcher(Path("ompi.n1.0"))
     (2231, 2231, None)
@@ -341,7 +391,10 @@ def _parse_launcher(session: Path) -> int | None:
 
 
 def _list_segments() -> dict[Path, float]:
-    """Return this user's segments of shared memory, and when each was made."""
+    """Return this user's segments of shared memory, and when each was made.
+
+    The times are seconds since 1970. Only names of MPI libraries (:data:`SEGMENT_NAMES`) count.
+    """
     births: dict[Path, float] = {}
     with suppress(OSError):  # a system without this folder
         for path in SHARED.iterdir():
@@ -351,7 +404,10 @@ def _list_segments() -> dict[Path, float]:
 
 
 def _read_birth(path: Path) -> float | None:
-    """Return when a file was made, or None if it is another user's or does not exist any more."""
+    """Return when a file was made or last renamed, in seconds since 1970.
+
+    None if it is another user's or does not exist any more.
+    """
     with suppress(OSError):
         status = path.stat()
         return status.st_ctime if status.st_uid == os.getuid() else None
@@ -359,11 +415,13 @@ def _read_birth(path: Path) -> float | None:
 
 
 def may_be_used(path: Path) -> bool:
-    """Return True if another process has opened or mapped a file, or if the system does not tell it.
+    """Return True if another process has opened or mapped a file, or if that is unknown.
 
     Linux grants a lease for writing only if nothing else refers to the file. The lists of files of all processes would
-    not
-    do: the system refuses those of some processes, and has none of processes in other containers.
+    not do: the system refuses those of some processes, and has none of processes in other containers.
+
+    Args:
+        path: the file. True if this process must not write to it, and on other systems than Linux.
     """
     try:
         import fcntl

@@ -58,7 +58,7 @@ _last_functions: list[Callable[[str], None]] = []
 
 
 def run_before_end(function: Callable[[str], None]) -> None:
-    """Call a function with the reason before this rank ends the job."""
+    """Call a function with the reason (one line) before this rank ends the job."""
     _last_functions.append(function)
 
 
@@ -73,7 +73,10 @@ def _run_last_functions(text: str) -> None:
 
 
 def agree_on_code(code: int) -> None:
-    """Remember that all ranks of this job exit with ``code``, so that none of them ends the others."""
+    """Remember that all ranks of this job exit with ``code``.
+
+    So none of them ends the others when it exits with this code.
+    """
     _agreed[:] = [code]
 
 
@@ -96,7 +99,10 @@ def is_forked() -> bool:
 
 
 def describe_forked_child(rank: int) -> str:
-    """Return why a child that a rank has forked cannot communicate: MPI would take it for the rank."""
+    """Return why a child that a rank has forked cannot communicate.
+
+    MPI would take it for the rank.
+    """
     return (
         f"this process is a child that rank {rank} has forked, and has no part in the job: let the rank communicate, and "
         "the child only compute"
@@ -114,8 +120,11 @@ def find_active_world() -> MPI.Comm | None:
 def find_exit_code(error: BaseException) -> int:
     """Return the exit code of a program that an exception ends.
 
-    It is the code of a SystemExit (0 to 255), 130 after Ctrl-C, 2 for a user's mistake, and 1 for other errors.
+    It is the code of a SystemExit (modulo 256; 0 for None, 1 for a text), 130 after Ctrl-C, 2 for a user's mistake
+    (SpmdError), and 1 for other errors.
 
+    Args:
+        error: the exception.
 
     >>> find_exit_code(SystemExit(5)), find_exit_code(SystemExit()), find_exit_code(ValueError())
     (5, 0, 1)
@@ -132,7 +141,12 @@ def find_exit_code(error: BaseException) -> int:
 def describe_error(error: BaseException, name: str) -> str:
     """Return the text to print for an error: one line for a user's mistake, else the traceback.
 
-    For a SystemExit it is its text, or the call with its line; empty for the code 0. ``name`` begins the line.
+    For a SystemExit it is its text, or the call with its line; empty for the code 0. The traceback begins in the user's
+    program.
+
+    Args:
+        error: the exception; its traceback is shortened in place (:func:`strip_starters`).
+        name: the begin of the line for a user's mistake.
     """
     if isinstance(error, SpmdError):
         return f"{name}: error: {error}"
@@ -179,7 +193,11 @@ def is_users_file(file: str) -> bool:
 def strip_starters(error: BaseException) -> BaseException:
     """Return an error with a traceback that begins in the user's program, not in its starter.
 
-    If no frame is the program's, the traceback does not change.
+    The error is changed, and returned itself. If no frame is the program's, the traceback does not change; that of a
+    SyntaxError, which says itself where it is, becomes empty.
+
+    Args:
+        error: the exception.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith(STARTERS):
@@ -192,16 +210,18 @@ def strip_starters(error: BaseException) -> BaseException:
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
     """Print once, for all ranks that stop, why; return the exit code of this process.
 
-    If other ranks still run, end the job and do not return.
+    If other ranks still run, end the job and do not return. The code is 0 if a starter has it from a note, so that the
+    launcher prints nothing.
 
     Each rank that stops sends its reason to rank 0, which prints each distinct reason once. A SystemExit without a text
-    is only printed if other ranks still run. Without MPI, each rank prints its own reason.
+    is only printed if other ranks still run. Without MPI, rank 0 prints its own reason. A program that ends with the
+    code 0, or with one on which all ranks have agreed, waits for no rank.
 
     Args:
         error: what ends the program on this rank.
         name: the begin of an error line.
         join: starts MPI if it does not run yet, from the text and the code, to learn whether the other ranks stop, too;
-            it returns the communicator of all ranks or None.
+            it returns the communicator of all ranks or None. None: MPI is not started.
     """
     code, text, job = find_exit_code(error), describe_error(error, name), detect()
     is_quiet = isinstance(error, SystemExit) and not isinstance(error.code, str)
@@ -235,7 +255,10 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
 
 
 def _stop_with_others(comm: MPI.Comm, reason: Reason, code: int, is_quiet: bool) -> None:
-    """Print the reasons of all ranks that stop, on one of them; end the job if other ranks still run.
+    """Print the reasons of all ranks that stop, on one of them; end the job if other ranks run.
+
+    Other ranks are given :data:`SECONDS` to stop, too; :data:`EXIT_SECONDS` if ``is_quiet``. A rank with a log of its
+    own prints its reason there.
 
     Args:
         comm: all ranks of the job.
@@ -280,8 +303,16 @@ def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, R
 
     If one rank stops alone, the others wait for ever in their next collective, so that rank must abort the job. If all
     ranks stop (a wrong argument is wrong everywhere), they should print that once and exit without an abort. To tell
-    the cases apart, each rank sends its reason to rank 0, which waits ``seconds`` for the others. The messages have
-    their own tag, so no collective of the other ranks receives them.
+    the cases apart, each rank sends its reason to rank 0, which waits for the others. The messages have their own tag,
+    so no collective of the other ranks receives them.
+
+    Args:
+        comm: all ranks of the job.
+        reason: why this rank stops.
+        seconds: how long rank 0 waits for the others. Other ranks wait longer (:func:`_report_to_root`).
+
+    Returns:
+        The reasons by rank. They lack ranks if some still run. None on a rank whose reason rank 0 prints.
     """
     if comm.rank:
         return _report_to_root(comm, reason, seconds)
@@ -303,8 +334,17 @@ def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
 def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
     """Send this rank's reason to rank 0, and wait until it prints the reason.
 
-    Returns None if rank 0 prints it because all ranks stop. Otherwise rank 0 still runs, or does not end the job in
-    time: the reason is returned by rank, so that this rank prints it.
+    Wait for rank 0's answer 1.3 times ``seconds``, and 0.05 s more per rank (for at most 20 ranks). If rank 0 answers
+    that other ranks still run, wait :data:`REPORT_SECONDS` for it to end the job.
+
+    Args:
+        comm: all ranks of the job.
+        reason: why this rank stops.
+        seconds: how long rank 0 waits for the others.
+
+    Returns:
+        None if rank 0 prints the reason because all ranks stop. Otherwise rank 0 still runs, or does not end the job in
+        time: ``{this rank: reason}``, so that this rank prints it.
     """
     request = comm.isend(reason, dest=0, tag=TAG)
     deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
@@ -322,9 +362,10 @@ def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int,
 
 
 def end_job_for_others(comm: MPI.Comm) -> None:
-    """Print, on rank 0 before MPI ends, the reasons that stopping ranks have sent, and end the job.
+    """Print the reasons that stopping ranks have sent to rank 0, and end the job.
 
-    MPICH ends a rank without a word, and with it the job, if a message is left when it finalises.
+    It does so on rank 0 only, before MPI ends; nothing happens without such a message. MPICH ends a rank without a
+    word, and with it the job, if a message is left when it finalises.
     """
     if comm.rank == 0 and (stopped := _receive_reasons(comm)):
         _print_reasons(stopped, comm.size)
@@ -332,10 +373,14 @@ def end_job_for_others(comm: MPI.Comm) -> None:
 
 
 def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
-    """Print each cause once, with its ranks unless all have it.
+    """Print each cause once, with its ranks unless all have it, ordered by the lowest rank.
 
     Leave out ranks that only report a difference between others if a rank has a reason of its own. If none has, print
-    one of the reports: they are equal, but a later rank may have seen less.
+    one of the reports, that of the most ranks: they are equal, but a later rank may have seen less.
+
+    Args:
+        reasons: why each rank stops, by rank; at least one.
+        size: the number of ranks of the job.
     """
     ranks_and_reasons = sides(sorted(reasons.items()))
     causes = sorted((ranks, reason.text) for ranks, reason in ranks_and_reasons if not reason.of_others)
@@ -350,9 +395,10 @@ def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
 
 
 def note_exit_code(code: int) -> int:
-    """Write a note of this rank's exit code after its work, and return the code for the launcher.
+    """Write a note of this rank's exit code; return the code for the launcher.
 
-    The job ends where all ranks wait for each other in MPI's end. Do not hurry them: rank 0 may still print.
+    The rank has done its work. The job ends where all ranks wait for each other in MPI's end. Do not hurry them: rank 0
+    may still print.
 
     Returns:
         0 if a starter reads the note, so that the launcher prints nothing; else ``code``.
@@ -364,7 +410,15 @@ def note_exit_code(code: int) -> int:
 def _leave_quietly(error: BaseException, code: int) -> int:
     """End a program without a traceback after Ctrl-C, or if its output's reader has ended.
 
-    One line is printed after Ctrl-C, nothing if the reader has ended (``| head``). Returns the exit code.
+    One line is printed after Ctrl-C, unless the exception has a text, which is printed already. Nothing is printed if
+    the reader has ended (``| head``); stdout then goes to the null device.
+
+    Args:
+        error: a KeyboardInterrupt or BrokenPipeError.
+        code: the exit code after Ctrl-C.
+
+    Returns:
+        The exit code: ``code``, or :data:`READER_LEFT` if the reader has ended.
     """
     if not isinstance(error, BrokenPipeError):
         if not error.args:  # else the line is printed already
@@ -377,7 +431,14 @@ def _leave_quietly(error: BaseException, code: int) -> int:
 
 
 def abort_job(code: int) -> NoReturn:
-    """End every rank of the job now."""
+    """End every rank of the job now, with an exit code; does not return.
+
+    Call the functions of :func:`run_before_end` first. A starter on this machine has :data:`ENDED_SECONDS` to end the
+    job. Otherwise MPI aborts it, or this process exits alone without MPI.
+
+    Args:
+        code: the exit code.
+    """
     flush_output()
     _run_last_functions(f"a rank ends the job with code {code}")
     note_end()
@@ -395,7 +456,13 @@ def abort_job(code: int) -> NoReturn:
 
 
 def abort_together(code: int) -> NoReturn:
-    """Abort the job on rank 0, so that its code is kept; other ranks wait for that."""
+    """Abort the job on rank 0, so that its code is kept; does not return.
+
+    Other ranks wait :data:`ENDED_SECONDS` for that, and then exit. Without MPI, this rank aborts the job.
+
+    Args:
+        code: the exit code.
+    """
     flush_output()
     comm = find_active_world()
     if comm is None or comm.rank == 0:
@@ -407,7 +474,11 @@ def abort_together(code: int) -> NoReturn:
 def ask_launcher_to_end(code: int) -> None:
     """Ask the launcher to end a job without MPI, if it speaks PMI.
 
-    Other launchers end it when this rank fails.
+    Do nothing under another launcher, which ends the job when this rank fails. Wait :data:`FORWARD_SECONDS` before, so
+    that output arrives.
+
+    Args:
+        code: the exit code of the job.
     """
     with suppress(OSError, KeyError, ValueError):
         descriptor = int(os.environ["PMI_FD"])
@@ -417,7 +488,12 @@ def ask_launcher_to_end(code: int) -> None:
 
 
 def end_job(text: str, code: int) -> NoReturn:
-    """Print why, and end every rank of the job now."""
+    """Print why, and end every rank of the job now; does not return.
+
+    Args:
+        text: the reason.
+        code: the exit code of the job.
+    """
     note_failure(code)
     write(text)
     _run_last_functions(text)
@@ -425,7 +501,14 @@ def end_job(text: str, code: int) -> NoReturn:
 
 
 def write(text: str) -> None:
-    """Write a line to stderr in one piece, so that ranks do not mix; to stdout if stderr is closed."""
+    """Write a line to stderr in one piece, so that ranks do not mix.
+
+    Flush stdout and stderr first. If Python's stderr is closed, write to the system's stderr, or else its stdout.
+    Errors are not raised.
+
+    Args:
+        text: the line, without a line break at its end.
+    """
     flush_output()
     try:
         sys.stderr.write(text + "\n")
