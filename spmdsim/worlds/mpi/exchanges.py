@@ -184,7 +184,7 @@ def derive_direct_reduction(
         """Run the first round; return the sums of the parts that this rank adds up, by part number."""
         arrived = {(k, member): piece for member, k, piece in contributions.run(comm, values, dtype)}
         terms = {
-            k: [values[k] if one == rank else arrived[k, one] for one in ranks]
+            k: [values[k] if member == rank else arrived[k, member] for member in ranks]
             for k, ranks in own_adding.items()
         }
         return {k: add_up(op, arrays, len(shares[k].adders) == 1) for k, arrays in terms.items()}
@@ -448,65 +448,161 @@ def derive_halo_exchange(step: HaloStep, rank: int, group: Members | None, dtype
         group: the ranks of the group and their communicator; None for a step in which nothing is sent.
         dtype: the element type.
     """
-    shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
+    shape = step.dst.local_shape(step.shape, rank)
     incoming, outgoing = halo.received_boxes(step, rank), halo.sent_boxes(step, rank)
     own_pieces = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
     if group is None or not halo.moved_elements((*incoming, *outgoing), rank):
         if len(own_pieces) == 1 and not step.back:
             return cut_out(step, rank, own_pieces[0], dtype)
         return lambda array: assemble_windows(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
-    ranks, comm = group
-    room, margins = halo.padded_buffer(step, rank), halo.window_padding(step, rank)
-    number = {member: k for k, member in enumerate(ranks)}
-    needs_buffer = step.back or room is not None or bool(margins)
-    arriving = [
-        _describe_message(shape, number[peer], pieces, needs_buffer, room)
-        for peer, pieces in incoming
-        if peer != rank
+    if step.back:
+        return _derive_halo_reduction(step, rank, group, dtype)
+    return _derive_windows(step, rank, group, dtype)
+
+
+def _derive_halo_reduction(step: HaloStep, rank: int, group: Members, dtype: np.dtype) -> Run:
+    """Return the function that runs a reverse halo exchange.
+
+    It adds what other ranks send to the block.
+
+    Args:
+        step: the step; ``step.back`` is True.
+        rank: this rank.
+        group: the ranks of the group and their communicator.
+        dtype: the element type.
+    """
+    shape, incoming = step.dst.local_shape(step.shape, rank), halo.received_boxes(step, rank)
+    halo_messages = _HaloMessages.of(step, rank, group, dtype, needs_buffer=True, room=None)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        """Exchange the elements and add them to the block."""
+        requests, landed = halo_messages.start(array, None)
+        MPI.Request.Waitall(requests)
+        return assemble_windows(step, shape, dtype, _list_contributions(incoming, rank, array, landed))
+
+    return run
+
+
+def _derive_windows(step: HaloStep, rank: int, group: Members, dtype: np.dtype) -> Run:
+    """Return the function that runs a halo exchange: it returns the windows of this rank.
+
+    If the step has a padded buffer, the windows are a view of it (:class:`RoomMemory`).
+
+    Args:
+        step: the step; ``step.back`` is False.
+        rank: this rank.
+        group: the ranks of the group and their communicator.
+        dtype: the element type.
+    """
+    shape = step.dst.local_shape(step.shape, rank)
+    own_pieces = [
+        piece for peer, pieces in halo.received_boxes(step, rank) if peer == rank for piece in pieces
     ]
-    leaving = [(number[peer], pieces) for peer, pieces in outgoing if peer != rank]
+    room, margins = halo.padded_buffer(step, rank), halo.window_padding(step, rank)
+    needs_buffer = room is not None or bool(margins)
+    halo_messages = _HaloMessages.of(step, rank, group, dtype, needs_buffer, room)
     fresh: Callable[[], np.ndarray] | None = None
     if margins:
         fresh = partial(allocate_with_margins, shape, margins, dtype)
-    elif not needs_buffer and arriving:  # own elements alone may stay where they are
+    elif not needs_buffer and halo_messages.arriving:  # own elements alone may stay where they are
         fresh = allocator(shape, dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        """Exchange the elements and assemble the windows, or the block on the way back."""
+        """Exchange the elements and assemble the windows."""
         out = None if fresh is None else fresh()
-        requests, landed = [], []
-        for peer in arriving:
-            if out is None or peer.offset is None:
-                landing = empty((peer.size,), dtype)
-                landed.append((peer, landing))
-            else:
-                landing = out.reshape(-1)[peer.offset : peer.offset + peer.size]
-            requests += [comm.Irecv([flat_part, kind], peer.number) for flat_part in counted_parts(landing)]
-        for member, pieces in leaving:
-            packed = _pack_boxes(array, pieces)
-            requests += [comm.Isend([flat_part, kind], member) for flat_part in counted_parts(packed)]
-        if step.back:
-            MPI.Request.Waitall(requests)
-            return assemble_windows(step, shape, dtype, _list_contributions(incoming, rank, array, landed))
+        requests, landed = halo_messages.start(array, out)
         memory = None if room is None else RoomMemory.of(array, room)
         if out is not None:  # while the messages are under way
             for piece in own_pieces:
                 out[piece.target] = array[piece.source]
         MPI.Request.Waitall(requests)
-        arrived = [
-            (target, flat_part) for peer, buffer in landed for target, flat_part in _parts(peer, buffer)
-        ]
+        arrived = [box for peer, buffer in landed for box in _parts(peer, buffer)]
         if memory is not None:
-            return (memory if memory.takes(arrived) else RoomMemory.copied(array, memory.room)).filled(
-                arrived
-            )
+            if not memory.takes(arrived):
+                memory = RoomMemory.copied(array, memory.room)
+            return memory.filled(arrived)
         if out is None:
             return assemble_windows(step, shape, dtype, [(array, own_pieces)])
-        for target, flat_part in arrived:
-            out[target] = flat_part
+        for target, box in arrived:
+            out[target] = box
         return out
 
     return run
+
+
+class _HaloMessages(NamedTuple):
+    """Messages of this rank in a halo exchange.
+
+    Attributes:
+        comm: the communicator of the group.
+        dtype: the element type.
+        arriving: the messages from other ranks.
+        leaving: the number of each receiver in the communicator, and the boxes that it gets.
+    """
+
+    comm: Counted
+    dtype: np.dtype
+    arriving: Sequence[Arriving]
+    leaving: Sequence[tuple[int, Sequence[HaloPiece]]]
+
+    @classmethod
+    def of(
+        cls,
+        step: HaloStep,
+        rank: int,
+        group: Members,
+        dtype: np.dtype,
+        needs_buffer: bool,
+        room: Room | None,
+    ) -> _HaloMessages:
+        """Return the messages of a step.
+
+        Args:
+            step: the step.
+            rank: this rank.
+            group: the ranks of the group and their communicator.
+            dtype: the element type.
+            needs_buffer: True if no message can be received in the result directly.
+            room: the positions in the padded buffer if the windows are a part of it; else None.
+        """
+        ranks, comm = group
+        number = {member: k for k, member in enumerate(ranks)}
+        shape = step.dst.local_shape(step.shape, rank)
+        arriving = [
+            _describe_message(shape, number[peer], pieces, needs_buffer, room)
+            for peer, pieces in halo.received_boxes(step, rank)
+            if peer != rank
+        ]
+        outgoing = halo.sent_boxes(step, rank)
+        leaving = [(number[peer], pieces) for peer, pieces in outgoing if peer != rank]
+        return cls(comm, dtype, arriving, leaving)
+
+    def start(
+        self, array: np.ndarray, out: np.ndarray | None
+    ) -> tuple[list[MPI.Request], list[tuple[Arriving, np.ndarray]]]:
+        """Start to receive and to send; wait for nothing.
+
+        Args:
+            array: this rank's array, whose boxes are sent.
+            out: the windows, in which messages arrive directly if they can; None if none can.
+
+        Returns:
+            The requests, and a buffer for each message that does not arrive in ``out``.
+        """
+        kind = element(self.dtype.itemsize)
+        requests: list[MPI.Request] = []
+        landed: list[tuple[Arriving, np.ndarray]] = []
+        for peer in self.arriving:
+            if out is None or peer.offset is None:
+                landing = empty((peer.size,), self.dtype)
+                landed.append((peer, landing))
+            else:
+                landing = out.reshape(-1)[peer.offset : peer.offset + peer.size]
+            requests += [self.comm.Irecv([chunk, kind], peer.number) for chunk in counted_parts(landing)]
+        for receiver, pieces in self.leaving:
+            packed = _pack_boxes(array, pieces)
+            requests += [self.comm.Isend([chunk, kind], receiver) for chunk in counted_parts(packed)]
+        return requests, landed
 
 
 def _describe_message(
