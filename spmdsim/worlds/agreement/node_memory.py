@@ -74,18 +74,8 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
     memory, places_without_memory = _share_memory(comm, places, near)
     if memory is None:  # each of these ranks is a node of its own
         memory, near = mmap.mmap(-1, _BYTES), (places[rank],)
-    nodes = [
-        node_part
-        for node in nodes
-        for node_part in ([(p,) for p in node] if places_without_memory & {*node} else [node])
-    ]
-    numbers = memoryview(memory).cast("q")
-    areas = [
-        numbers[near.index(p) * AREA : (near.index(p) + 1) * AREA]
-        if p in near
-        else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
-        for p in range(len(members))
-    ]
+    nodes = _split_nodes(nodes, places_without_memory)
+    areas = _map_areas(memory, near, len(members))
     if len(nodes) == 1:
         return SharedBoard(areas, members, places[rank]), places
     courier = Courier()
@@ -110,6 +100,43 @@ def _find_nodes(comm: MPI.Comm, places: Sequence[int]) -> list[tuple[int, ...]]:
     for place, origin in sorted(zip(places, comm.allgather(find_own_place(MPI.COMM_WORLD.Get_rank())))):
         nodes.setdefault(origin.machine or f"alone {place}", []).append(place)
     return [tuple(node) for node in nodes.values()]
+
+
+def _split_nodes(nodes: Sequence[tuple[int, ...]], without: set[int]) -> list[tuple[int, ...]]:
+    """Split each node with a rank that lacks shared memory into nodes of one rank.
+
+    >>> _split_nodes([(0, 1), (2, 3)], {3})
+    [(0, 1), (2,), (3,)]
+
+    Args:
+        nodes: the places of each node's ranks.
+        without: the places of ranks without shared memory.
+    """
+    split_nodes: list[tuple[int, ...]] = []
+    for node in nodes:
+        if without & {*node}:
+            split_nodes += [(place,) for place in node]
+        else:
+            split_nodes.append(node)
+    return split_nodes
+
+
+def _map_areas(memory: mmap.mmap, near: Sequence[int], count: int) -> list[memoryview]:
+    """Return each rank's area of the board as int64 numbers, by place.
+
+    Args:
+        memory: the areas of this node's ranks, one after the other.
+        near: the places of this node's ranks, sorted; other ranks get an own area of zeros, for copies.
+        count: the number of ranks of the board.
+    """
+    numbers, areas = memoryview(memory).cast("q"), []
+    for place in range(count):
+        if place in near:
+            first = near.index(place) * AREA
+            areas.append(numbers[first : first + AREA])
+        else:
+            areas.append(memoryview(mmap.mmap(-1, _BYTES)).cast("q"))
+    return areas
 
 
 def _share_memory(
