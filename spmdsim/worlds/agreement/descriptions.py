@@ -83,10 +83,10 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
     calls = [board.current_call(place) for place in sorted(stuck)]
     time.sleep(AGAIN)
     board.refresh()
-    is_unchanged = stuck == find_stuck_ranks(board) and calls == [
-        board.current_call(place) for place in sorted(stuck)
-    ]
-    return stuck if is_unchanged else set()
+    stuck_again = find_stuck_ranks(board)
+    # Read the calls last: then no rank has moved while the second look was taken.
+    calls_again = [board.current_call(place) for place in sorted(stuck)]
+    return stuck if stuck_again == stuck and calls_again == calls else set()
 
 
 def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:

@@ -11,6 +11,8 @@ from spmdsim.shutdown.processes import read_status
 
 #: States of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
 RUNNING, STOPPED, ENDED, SILENT = range(1, 5)
+#: States by the letters of ``ps``; all others are running processes.
+_STATES = {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}
 
 
 class ProcessPlace(NamedTuple):
@@ -56,8 +58,4 @@ def find_process_state(process: int) -> int:
     except OSError:  # the process belongs to another user
         return RUNNING
     status = read_status(process)
-    return (
-        RUNNING
-        if status is None
-        else {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}.get(status.state, RUNNING)
-    )
+    return RUNNING if status is None else _STATES.get(status.state, RUNNING)

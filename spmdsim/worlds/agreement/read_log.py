@@ -124,9 +124,9 @@ class ReadLog:
                     self._doubt(read, place, entry[0])
         for doubt in list(self._doubted):
             read, place, provenance_number = doubt
-            if (
-                self._find(place, _doubt_key(read.key, read.provenance_number)) is not None
-            ):  # it lacks this rank's, too
+            # Each of both ranks lacks the other's calculation if the neighbour has an entry with this key.
+            neighbours_doubt = self._find(place, _doubt_key(read.key, read.provenance_number))
+            if neighbours_doubt is not None:
                 self._doubted.remove(doubt)
                 if (text := self._describe(read, place, provenance_number)) is not None:
                     return text
@@ -193,11 +193,10 @@ class ReadLog:
         count = min(numbers[start + layout.BEGUN], layout.RING)
         rows = np.asarray(numbers[first : first + count * layout.COLUMNS]).reshape(count, layout.COLUMNS)
         (entries,) = (rows[:, layout.CALL] == key).nonzero()
-        return (
-            (int(rows[entries[0], layout.AGREED]), int(rows[entries[0], layout.LINE]))
-            if entries.size
-            else None
-        )
+        if not entries.size:
+            return None
+        row = rows[entries[0]]
+        return int(row[layout.AGREED]), int(row[layout.LINE])
 
     def _group_readers(self, key: int) -> list[tuple[list[int], int]]:
         """Group the ranks by the tensor that they read at a position; the largest group comes first.
@@ -227,14 +226,11 @@ class ReadLog:
             provenance_number: that of the neighbour's tensor.
         """
         board, groups = self._board, self._group_readers(read.key)
-        if not groups or (
-            not self._strict and groups[0][1] not in (read.provenance_number, provenance_number)
-        ):
+        both_numbers = read.provenance_number, provenance_number
+        if not groups or (not self._strict and groups[0][1] not in both_numbers):
             return None
-        calculations = describe_ancestors(
-            [(board.me, read.provenance_number), (place, provenance_number)], board.text
-        )
-        words = dict(zip((read.provenance_number, provenance_number), calculations))
+        calculations = describe_ancestors([*zip((board.me, place), both_numbers)], board.text)
+        words = dict(zip(both_numbers, calculations))
         texts = "; ".join(
             f"{name_ranks(ranks)}: {words.get(number, 'a tensor computed otherwise')}"
             for ranks, number in groups

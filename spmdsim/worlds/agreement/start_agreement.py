@@ -127,12 +127,11 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
     for ranks, mistake in sides((rank, rank_facts.get(MISTAKE)) for rank, rank_facts in zip(job, facts)):
         if mistake is not None:
             raise DisagreementError(f"on {name_ranks(ranks)}, {mistake}")
-    differing = [
-        name
-        for name in name_differing_facts(facts)
-        if name != PROGRAM
-        and not (name.startswith(MODULE) and any(name not in rank_facts for rank_facts in facts))
-    ]
+    differing = []
+    for name in name_differing_facts(facts):
+        is_on_all = all(name in rank_facts for rank_facts in facts)
+        if name != PROGRAM and (is_on_all or not name.startswith(MODULE)):
+            differing.append(name)
     if all(rank_facts[_name_setting("check")] == "False" for rank_facts in facts):
         differing = [name for name in differing if name in settings]
     texts = []
@@ -227,9 +226,9 @@ def _describe_main(main: ModuleType | None) -> str:
     if isinstance(path, str):
         return _describe_file(os.path.abspath(path))
     command = sys.orig_argv
-    return (
-        _describe_text(command[command.index("-c") + 1].encode()) if "-c" in command[:-1] else "interactive"
-    )
+    if "-c" not in command[:-1]:
+        return "interactive"
+    return _describe_text(command[command.index("-c") + 1].encode())
 
 
 @cache
