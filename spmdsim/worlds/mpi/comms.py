@@ -370,8 +370,7 @@ def _leave(hurry: Hurry | None) -> None:
     for open_world in open_worlds:
         if open_world.far and not code:
             open_world.meet_at_end()  # A process that ends answers no requests.
-    if open_worlds and not any(
-        open_world.of_job for open_world in open_worlds
-    ):  # Otherwise all ranks have been waited for.
+    has_waited_for_all = any(open_world.of_job for open_world in open_worlds)
+    if open_worlds and not has_waited_for_all:
         end_job_for_others(Counted.of(MPI.COMM_WORLD, open_worlds[0].comm.tally))
     PROCESS.stop()

@@ -151,10 +151,8 @@ class RowExchange:
             want: the rows that this rank wants.
         """
         unit = self._unit(self.width)
-        counts, starts = (
-            [want.counts[k] * unit for k in self.places],
-            [want.places[k] * unit for k in self.places],
-        )
+        counts = [want.counts[k] * unit for k in self.places]
+        starts = [want.places[k] * unit for k in self.places]
         return Stretches(counts, starts)
 
     def _received_elements(self, counts: Sequence[int]) -> Peers:

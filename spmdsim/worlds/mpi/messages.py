@@ -320,11 +320,8 @@ def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtyp
         dtype: the element type.
     """
     assert traffic.gathered is not None
-    layout, kind, count = (
-        Stretches.of(_counts(traffic.gathered)),
-        element(dtype.itemsize),
-        math.prod(traffic.source),
-    )
+    layout = Stretches.of(_counts(traffic.gathered))
+    kind, count = element(dtype.itemsize), math.prod(traffic.source)
     jobs = [
         (offset, size, MemberBox(0, index).shape, index)
         for offset, size, index in zip(layout.starts, layout.counts, traffic.gathered)
@@ -443,11 +440,12 @@ def _derive_typed_exchange(
                     created.append(struct_type)
         return counts, displacements, types
 
-    before, after = (
-        ((MemberBox(traffic.me, index),) for index in traffic.local_box) if traffic.local_box else ((), ())
-    )
-    sent = side((*traffic.sends, *before), traffic.source)
-    received = side((*traffic.receives, *after), traffic.target)
+    sends, receives = traffic.sends, traffic.receives
+    if traffic.local_box is not None:
+        before, after = traffic.local_box
+        sends = (*sends, MemberBox(traffic.me, before))
+        receives = (*receives, MemberBox(traffic.me, after))
+    sent, received = side(sends, traffic.source), side(receives, traffic.target)
     return _call_once(comm.Alltoallw, allocator(traffic.target, dtype), sent, received)
 
 

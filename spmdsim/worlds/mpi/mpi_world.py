@@ -169,11 +169,8 @@ class MPIWorld(BeginsEarly):
             if program is None or program.run is None or array.shape != program.shape:
                 return super().run(step, shards)
             if program.step is step or program.step == step:
-                return (
-                    [program.run(array)]
-                    if program.room is None
-                    else program.after(shards, program.run(array))
-                )
+                result = program.run(array)
+                return [result] if program.room is None else program.after(shards, result)
         return super().run(step, shards, algorithm)
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
@@ -181,11 +178,9 @@ class MPIWorld(BeginsEarly):
 
         None before the step's first run, and if any algorithm was chosen (:meth:`use`).
         """
-        return (
-            None
-            if self.algorithms
-            else self._cached(step, dtype, self._shared_if(step.collective in SHAREABLE))
-        )
+        if self.algorithms:
+            return None
+        return self._cached(step, dtype, self._shared_if(step.collective in SHAREABLE))
 
     def _cached(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram | None:
         """Return the cached program of a step, or None."""

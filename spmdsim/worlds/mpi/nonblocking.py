@@ -181,15 +181,15 @@ def choose_nonblocking_start(
     if step.collective == "all_gather":
         even = step.src.ndim == 1 and step.src.is_even(step.shape)
         return _derive_gather_start(group, target) if even else None
-    if implementation.name not in ORDERED and not (implementation.name == "native" and group.size == 2):
+    # Two operands have one order only.
+    reduces_in_order = implementation.name in ORDERED or (implementation.name == "native" and group.size == 2)
+    if not reduces_in_order:
         return None
     if step.collective == "all_reduce":
         return _derive_all_reduce_start(str(step.op), group)
-    return (
-        _derive_scatter_start(str(step.op), group, implementation)
-        if step.collective == "reduce_scatter"
-        else None
-    )
+    if step.collective == "reduce_scatter":
+        return _derive_scatter_start(str(step.op), group, implementation)
+    return None
 
 
 def _start_exchange(
@@ -259,11 +259,8 @@ def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
         yield request
         out = empty(array.shape, array.dtype)
         flat_result, own_slice = out.reshape(-1), slice(places[group.me], places[group.me] + counts[group.me])
-        fold(
-            op_,
-            [flat[own_slice] if k == group.me else rows[k] for k in group.order],
-            out=flat_result[own_slice],
-        )
+        terms = [flat[own_slice] if k == group.me else rows[k] for k in group.order]
+        fold(op_, terms, out=flat_result[own_slice])
         kind = element(array.dtype.itemsize)
         yield group.comm.Iallgatherv(MPI.IN_PLACE, [flat_result, (counts, places), kind])
         return out

@@ -210,9 +210,8 @@ def to_others(block_size: int, size: int, me: int) -> tuple[tuple[int, ...], tup
         size: the number of ranks.
         me: this rank.
     """
-    return tuple(block_size if k != me else 0 for k in range(size)), tuple(
-        k * block_size for k in range(size)
-    )
+    counts = tuple(block_size if k != me else 0 for k in range(size))
+    return counts, tuple(k * block_size for k in range(size))
 
 
 # -- reduce_scatter -----------------------------------------------------------------------------------
@@ -315,7 +314,8 @@ def _derive_small_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dt
     comm, size, kind, count = group.comm, group.size, element(dtype.itemsize), layout.counts[0]
     fresh, landing = allocator(layout.target, dtype), allocator((size, *layout.target), dtype)
     # Along the first dim numpy reduces row by row, in the order of the group, unless rows are single elements.
-    at_once = size > 2 and count > 1 and op != "avg" and group.order == tuple(range(size))
+    is_in_order = group.order == tuple(range(size))
+    at_once = size > 2 and count > 1 and op != "avg" and is_in_order
     function, order = ufunc(op, dtype), group.order
 
     def run(array: np.ndarray) -> np.ndarray:
