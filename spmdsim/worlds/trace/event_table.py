@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from spmdsim.core.layout import block_sizes
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
@@ -170,7 +172,6 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         step: the step.
         rank: a rank of the step's meshes.
     """
-    from spmdsim.core.layout import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
     from spmdsim.redistribution.exchange.direct_reduction import count_by_peer
     from spmdsim.redistribution.exchange.flat import flat_receives
@@ -191,14 +192,25 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         return [(t.peer, t.count) for t in receives(step.src, step.dst, step.shape, rank)]
     if step.collective == "reduce_exchange":
         return count_by_peer(step.src, step.dst, step.shape, rank)
+    return _group_pairs(step, rank)
+
+
+def _group_pairs(step: Step, rank: int) -> list[tuple[int, int]]:
+    """Return :func:`_pairs` of a step inside groups: an all_gather, all_to_all or reduction.
+
+    A reduction counts as the bandwidth-optimal algorithm: each member sends its part of a block to the block's owner,
+    and for an all_reduce the owner sends the block back.
+
+    Args:
+        step: the step.
+        rank: a rank of the step's mesh.
+    """
     group = step.group(rank)
     if step.collective in ("all_gather", "all_to_all"):
         target = step.dst.bounds(step.shape, rank)
         boxes = ((member, overlap(step.src.bounds(step.shape, member), target)) for member in group)
         return [(member, volume(box)) for member, box in boxes if box is not None]
-    count = 1
-    for length in step.dst.local_shape(step.shape, rank):
-        count *= length
+    count = math.prod(step.dst.local_shape(step.shape, rank))
     if step.collective == "reduce_scatter":
         return [(peer, count) for peer in group]
     group = tuple(sorted(group))

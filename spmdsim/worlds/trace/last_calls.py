@@ -135,19 +135,25 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise TypeError
         if not all(type(rank) is int for rank in about["ranks"]) or not isinstance(about["reason"], str):
             raise TypeError
-        for call in _calls(document):
-            if not all(
-                isinstance(getattr(call, f.name), _TYPES.get(f.name, (str, tuple))) for f in fields(call)
-            ):
-                raise TypeError
-            if not all(type(rank) is int for rank in call.group) or call.number < 0:
-                raise TypeError
+        if not all(map(_is_valid, _calls(document))):
+            raise TypeError
     except (TypeError, KeyError, AttributeError):
         raise InputError(
             f"{path} does not hold the last calls of ranks, as spmdsim launch --record FILE.json writes them"
         ) from None
     result: dict[str, Any] = document
     return result
+
+
+def _is_valid(call: LastCall) -> bool:
+    """Return True if a call from a file has fields of the right types.
+
+    Its number must not be negative.
+    """
+    for field in fields(call):
+        if not isinstance(getattr(call, field.name), _TYPES.get(field.name, (str, tuple))):
+            return False
+    return all(type(rank) is int for rank in call.group) and call.number >= 0
 
 
 def _calls(document: dict[str, Any]) -> Iterator[LastCall]:
