@@ -98,7 +98,8 @@ class World(AbstractWorld):
             model: the cost model; None for the planner's default model.
 
         Raises:
-            DisagreementError: If ranks set different models; all their numbers are compared.
+            DisagreementError: If ranks set different models; here or in a later call, when they are compared. All
+                numbers of the models count.
         """
         self.planner = MachinePlanner(model)
         self.invalidate()
@@ -507,7 +508,7 @@ class World(AbstractWorld):
         Raises:
             WorldError: If a collective cannot be emulated, or ``replicated`` is another text.
             ScheduleError: If a collective does not have the algorithm, or no collective has ``algorithm``.
-            DisagreementError: If ranks choose differently.
+            DisagreementError: If ranks choose differently; here or in a later call, when they are compared.
         """
         before = dict(self.algorithms), self.replicated
         if replicated not in (None, "own", "shared"):
@@ -607,9 +608,9 @@ class World(AbstractWorld):
 
     def __exit__(self, *exc: object) -> None:
         leave(self)
-        if not any(
-            exc
-        ):  # After an error other ranks may be in other calls; the error must be reported first.
+        has_failed = any(exc)
+        # After an error other ranks may be in other calls; the error must be reported first.
+        if not has_failed:
             self.close()
 
 

@@ -184,6 +184,8 @@ def scan_exclusively(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 #: Bytes of rows that are placed at a time.
 PIECE = 512 * 1024
+#: Times that a row may be repeated before its values are summed first.
+MOST_ROUNDS = 32
 
 #: ``(peer, elements)`` for each other rank from which a rank received elements.
 Peers = tuple[tuple[int, int], ...]
@@ -230,7 +232,7 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     sorted_rows = rows[order]
     first = np.flatnonzero(np.r_[True, sorted_rows[1:] != sorted_rows[:-1]])
     counts = np.diff(np.r_[first, rows.size])
-    if counts.max() > 32:
+    if counts.max() > MOST_ROUNDS:
         sums = np.add.reduceat(values[order], first, axis=0)
         target[sorted_rows[first]] += sums
         return
@@ -290,12 +292,11 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
         frame = row_frame(step, members[0])
         wants = frame.wants(ids[members[0]])
         if step.goes_back:
-            group_results, count_elements = _return_rows(step, frame, wants, values), frame.returned_elements
+            group_results = _return_rows(step, frame, wants, values)
+            count_elements = frame.returned_elements
         else:
-            group_results, count_elements = (
-                _look_up_rows(step, frame, wants, values),
-                frame.looked_up_elements,
-            )
+            group_results = _look_up_rows(step, frame, wants, values)
+            count_elements = frame.looked_up_elements
         for k, (rank, result) in enumerate(zip(members, group_results)):
             results[rank], peers[rank] = result, tuple(count_elements(wants, k))
     return results, peers

@@ -229,9 +229,8 @@ def least_seconds(
         return 0.0
     reduces = any(item not in dst.partial and src.mesh.size_of[item[0]] > 1 for item in src.partial)
     ends = (dst.mesh.rank_at(0), dst.mesh.rank_at(dst.mesh.size - 1))
-    received = (
-        max(_missing(src, dst, shape, rank, reduces) for rank in ends) * storage_dtype(src, dtype).itemsize
-    )
+    elements = max(_missing(src, dst, shape, rank, reduces) for rank in ends)
+    received = elements * storage_dtype(src, dtype).itemsize
     link = _best_link(model)
     return link.alpha + received * link.beta if received else 0.0
 
