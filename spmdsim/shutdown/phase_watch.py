@@ -177,9 +177,8 @@ def watch_mpi_import() -> None:
 
     The job ends if a rank for which this rank waits has left. Do nothing if the module is imported or watched already.
     """
-    if "mpi4py.MPI" not in sys.modules and not any(
-        isinstance(finder, _MpiImport) for finder in sys.meta_path
-    ):
+    is_watched = any(isinstance(finder, _MpiImport) for finder in sys.meta_path)
+    if "mpi4py.MPI" not in sys.modules and not is_watched:
         sys.meta_path.insert(0, _MpiImport())
 
 
@@ -375,9 +374,8 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
     if job.local_size < job.size or job.rank not in processes:
         return [], []
     gone_ranks = [rank for rank in range(job.size) if rank not in processes]
-    return gone_ranks, [
-        rank for rank in sorted(processes) if not any(map(_may_have_loaded_mpi, processes[rank]))
-    ]
+    absent_ranks = [rank for rank in sorted(processes) if not any(map(_may_have_loaded_mpi, processes[rank]))]
+    return gone_ranks, absent_ranks
 
 
 def _list_rank_processes() -> dict[int, list[int]]:
