@@ -139,7 +139,9 @@ def storage_dtype(layout: Layout, dtype: np.dtype) -> np.dtype:
 def is_additive(src: np.dtype, dst: np.dtype) -> bool:
     """Return True if a pending sum may be converted from ``src`` to ``dst`` shard by shard.
 
-    The sum of the converted shards must equal the converted sum; the module's text gives the conditions.
+    The sum of the converted shards must equal the converted sum. True for equal types; between integers, if ``dst`` is
+    not wider; between floats and complex numbers, if ``dst`` has at least the fraction and exponent bits of ``src``,
+    but not from complex to real numbers. Else False. The module's text has the reasons.
 
     >>> [is_additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
     [True, False, True, False]

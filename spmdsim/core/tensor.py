@@ -278,12 +278,13 @@ class PlainTensor(Pictured):
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
         """Compute gradients of all leaves on which this tensor depends, and add them to ``.grad``.
 
-        Gradients of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
-        All ranks must call it.
+        A leaf is a tensor with ``requires_grad`` that no recorded operator computed. Its ``.grad`` is None before the
+        first pass; later gradients are added to it. Gradients of complex tensors point uphill, as torch's do: ``dy *
+        conj(dy/dx)`` of a function with a derivative. All ranks must call it.
 
         Args:
             gradient: the gradient of the final result with respect to this tensor, which is converted to its element
-                type. It may be left out for a tensor of one element, and is then 1.
+                type. None for a tensor of one element: the gradient is then 1.
             retain_graph: True to keep the arrays that another pass through these operators needs; else they are
                 released.
 
