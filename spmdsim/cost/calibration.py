@@ -218,9 +218,13 @@ def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
 
 
 def _read_ranges(table: list[dict[int, tuple[float, int]]], k: int, count: int) -> list[tuple[int, int]]:
-    """Return ``(start, stop)`` of each of ``k`` ranges that cover ``count`` samples.
+    """Return ``(start, stop)`` of each of ``k`` ranges that cover ``count`` samples, in order.
 
-    ``table[k][stop]`` has, for ``k`` ranges of the first ``stop`` samples, their error and the last one's start.
+    Args:
+        table: ``table[k][stop]`` has, for ``k`` ranges of the first ``stop`` samples, their least error and the start
+            of the last range.
+        k: the number of ranges.
+        count: the number of samples.
     """
     ranges, stop = [], count
     for number in range(k, 0, -1):

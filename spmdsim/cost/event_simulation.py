@@ -135,21 +135,22 @@ class EventProgram(Pictured):
         cpu: int,
         card: int,
     ) -> int:
-        """Append an operation and return its number.
+        """Append an operation and return its number, from 0.
 
         Args:
             kind: :data:`SEND`, :data:`RECV` or :data:`CALC`.
             rank: the rank that runs it.
             peer: the other rank of a message; ``rank`` itself for a calculation.
-            size: the bytes of a message, or the duration of a calculation.
-            tag: the tag of a message.
-            after: the operations that must have ended before.
-            started: the operations that must have started before.
+            size: the bytes of a message, or the duration of a calculation in the unit of the simulator's parameters.
+            tag: the tag of a message; 0 for a calculation.
+            after: the numbers of operations that must have ended before.
+            started: the numbers of operations that must have started before.
             cpu: the number of the processor that it uses.
             card: the number of the network card that it uses.
 
         Raises:
-            ScheduleError: If a rank does not exist or the size is negative.
+            ScheduleError: If a rank does not exist or the size is negative. Numbers of operations are checked when the
+                program is simulated.
         """
         if not 0 <= rank < self.size or not 0 <= peer < self.size:
             raise ScheduleError(

@@ -169,12 +169,13 @@ class OwnChunks:
     def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
         """Return the largest sum of chunk sizes that a rank has, for the symmetry ``shift``.
 
-        The first ``longer`` blocks are long, the others are short.
+        By a shift, rank r has rank 0's chunks r blocks later, so a sum over each window of blocks is one rank's. The
+        first ``longer`` blocks are long, the others are short.
 
         Args:
-            short: sizes of the chunks of a short block.
-            long: sizes of the chunks of a long block.
-            longer: number of long blocks.
+            short: sizes of the chunks of a short block, in their order.
+            long: sizes of the chunks of a long block; each is at least the size of the chunk in a short block.
+            longer: number of long blocks, less than that of ranks.
         """
         if len(self.numbers) == 1:
             return (long if longer else short)[self.numbers[0] % self.cuts]

@@ -390,7 +390,12 @@ def _check_numbers(machine: Machine) -> None:
 
 
 def _check_limits(machine: Machine, key: str) -> None:
-    """Raise InputError if the sizes of the machine's attribute ``key`` do not ascend from above 0."""
+    """Raise InputError if the sizes of a machine's ranges do not ascend from above 0.
+
+    Args:
+        machine: the machine.
+        key: the attribute with the ranges, such as "pieces".
+    """
     limits = [piece.limit for piece in getattr(machine, key)]
     if not all(low < high for low, high in pairwise([0, *limits])):
         raise InputError(

@@ -279,10 +279,10 @@ _LOOKED_AT = 32
 def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize: int) -> float:
     """Return the seconds of a schedule as this package executes it.
 
-    They are the sum of its rounds, the local copies of the rank whose copies take longest, and ``call_seconds`` of the
-    machine. Copies are counted on the first :data:`_LOOKED_AT` ranks. If the machine has ``still_pieces``, rounds in
-    which ranks send only their input take ``still_seconds`` for their largest message, because its bytes have not
-    changed since an earlier call.
+    They are the sum of its rounds (:func:`price` on the machine's own levels), the local copies of the rank whose
+    copies take longest, and ``call_seconds`` of the machine. Copies are counted on the first :data:`_LOOKED_AT` ranks.
+    If the machine has ``still_pieces``, rounds in which ranks send only their input take ``still_seconds`` for their
+    largest message, because its bytes have not changed since an earlier call.
 
     Args:
         schedule: the schedule, which runs from separate input to output arrays.
@@ -312,7 +312,8 @@ def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
     """Return the elements of the largest message of each round in which ranks send only input.
 
     The bytes of these messages have not changed since an earlier call sent them. A round counts if each of the first
-    :data:`_LOOKED_AT` ranks sends at most one message in it. Further ranks are not examined.
+    :data:`_LOOKED_AT` ranks sends at most one message in it, from its input array, and one of them sends. Further ranks
+    are not examined. The numbers are in no particular order.
 
     Args:
         schedule: the schedule.
@@ -335,7 +336,7 @@ def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
 def _count_copied(schedule: Schedule, rank: int, count: int) -> tuple[int, ...]:
     """Return the elements of each local copy of a rank: packing, unpacking, and input to output.
 
-    Copies that also reduce do not count.
+    The copies are in the order in which the rank makes them. Copies that also reduce do not count.
 
     Args:
         schedule: the schedule.
