@@ -184,14 +184,16 @@ def lab(number: int) -> Lab:
 def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
     """Split a text at the headings of one level.
 
-    Headings inside code blocks do not count. Equal headings share one section.
+    Headings inside code blocks (between lines that start with three backquotes) do not count. Equal headings share one
+    section.
 
     Args:
         text: the text.
         mark: the start of a heading, such as "## ".
 
     Returns:
-        The text before the first heading, and the text below each heading by heading.
+        The text before the first heading; and a dict in the order of the text: heading without ``mark`` -> text below
+        it.
     """
     before: list[str] = []
     sections: dict[str, list[str]] = {}

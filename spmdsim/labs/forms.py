@@ -210,6 +210,9 @@ def student_files() -> dict[str, str]:
 def teacher_files(source: Path | None = None) -> dict[str, str]:
     """Return the text of each file for teachers by its path: guide, slides, solutions, nbgrader.
 
+    The paths are ``GUIDE.md``, ``guide/labN.md``, ``slides/labN.md``, ``solutions/labN.py``,
+    ``nbgrader/nbgrader_config.py`` and ``nbgrader/source/labN/labN.ipynb``. Nothing is written.
+
     Args:
         source: the source tree; None for the tree of an editable installation.
 

@@ -98,13 +98,17 @@ class OperatorRecording(Watcher):
         sharding: ShardedOp | None,
         results: Sequence[Tensor],
     ) -> None:
-        """Append one operator call to the recording, and number its results; called after each operator.
+        """Append one operator call to the recording, and number its results.
+
+        Watched operators call it after each run. Operands that no recorded step computed are appended as constants
+        first.
 
         Args:
             op: the operator.
             tensors: its operands.
-            params: its parameters.
-            sharding: the operator with strategies, or None. Only the strategies and the repeat are recorded.
+            params: its parameters by name; other values than plain data are recorded as their ``repr``.
+            sharding: the operator with strategies; None if there are none. Only the strategies and the repeat are
+                recorded.
             results: its results.
 
         Raises:

@@ -28,8 +28,11 @@ from spmdsim.labs.judging import (
 def _verify_algorithm(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
     """Verify an algorithm for each number of ranks; return its facts by number of ranks.
 
+    The facts have its rounds and bytes, and their lower bounds. It stops at the first number of ranks for which the
+    algorithm is wrong.
+
     Args:
-        answer: the student's generator function.
+        answer: the student's generator function of rank and size.
         collective: name of the collective.
         sizes: numbers of ranks.
 

@@ -32,11 +32,12 @@ RULE = Rule.parse("m k, k n -> m n", linear="each")
 def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
     """Return the state of a matrix product on each axis, or None if the operands do not fit.
 
-    Operands do not fit if the product would redistribute one of them.
+    Operands do not fit if the product would redistribute one of them. A state is "S(0)" or "S(1)" (the axis splits rows
+    or columns), "B" (equal on all ranks) or "P" (pending sum). So "S(1)" and "S(0)" on one axis give "P".
 
     Args:
         mesh: the mesh.
-        x: state of the left operand on each axis: "S(0)", "S(1)", "B" or "P".
+        x: state of the left operand on each axis.
         w: state of the right operand on each axis.
     """
     bound = bind(RULE, ((64, 64), (64, 64)))

@@ -35,9 +35,11 @@ LONG_CHAIN = 300
 def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
     """Return the least sum of seconds of a chain of operators, by the library's solver.
 
+    The sum has the seconds of one strategy per operator, and of the moves between them.
+
     Args:
         costs: seconds of each strategy of each operator.
-        moves: for two consecutive operators, seconds from each strategy of the first to each of the second.
+        moves: for two consecutive operators, a matrix: seconds from each strategy of the first to each of the second.
     """
     problem = ChoiceProblem()
     for row in costs:
