@@ -198,6 +198,8 @@ def _lookup_case(
 ) -> Case:
     """Return the case of an embedding in these layouts.
 
+    It copies rows, so the result must be equal to the reference.
+
     Args:
         label: description of the strategy.
         mesh: the mesh.
@@ -205,7 +207,8 @@ def _lookup_case(
         table: layout of the table.
         out: layout of the result.
         inputs: the data.
-        owned: True if ranks exchange the rows that they own; False if they reduce rows and zeros.
+        owned: True if ranks exchange the rows that they own; False if they reduce rows and zeros, and redistribute the
+            result to ``out``.
     """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -305,16 +308,16 @@ def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 def _linear_case(
     label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
 ) -> Case:
-    """Return the case of a Linear with bias.
+    """Return the case of a Linear with bias, ``x @ w + b``.
 
     Args:
         label: description of the strategy.
         x: layout of the input.
         w: layout of the weight.
         b: layout of the bias.
-        out: layout of the result.
+        out: layout of the result, to which it is redistributed.
         inputs: the data.
-        take: layout to which the input is redistributed first, or None.
+        take: layout to which the input is redistributed first; None to take it as it is.
     """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:

@@ -237,9 +237,11 @@ STRATEGIES: dict[str, Callable[[int], list[Any]]] = {
 
 
 def _describe_adaptation(strategies: str, ranks: int, batch: int) -> str:
-    """Return a text on how the strategies differ from the tutorial's, and which sizes split unevenly.
+    """Return a text on how the strategies differ from the tutorial's; "" if they do not.
 
-    The text is empty on the tutorial's 8 ranks if they divide the batch.
+    It also names the sizes that split unevenly. Sizes are the batch and the widths of the layers except the last; they
+    split unevenly if ``ranks`` does not divide them. The text is empty on the tutorial's 8 ranks if they divide the
+    batch.
 
     Args:
         strategies: "simple", "advanced" or "data", a key of :data:`STRATEGIES`. "data" is not compared with the
@@ -399,12 +401,13 @@ class StepwiseReference:
         return float(self.world.gather_objects(own_losses[:1] * len(self.world.ranks))[0])
 
     def measure_rounding(self) -> tuple[Measured, list[Measured]]:
-        """Return the losses of all steps and the last weights, with true values and allowed rounding.
+        """Return the losses and the last weights, with their true values and allowed rounding.
 
-        All ranks must call it.
+        All ranks must call it, because the processes exchange the results of their runs. True values are those of run
+        0, in float64; the differences of the other runs give the allowed rounding.
 
         Returns:
-            The measured losses, and one measured array per weight.
+            The measured losses, one per step so far; and one measured array per weight.
         """
         parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
         (losses, changes), *repetitions = gather_runs(self.world, parts)
