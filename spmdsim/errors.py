@@ -205,11 +205,13 @@ def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
 
 
 def right_words(word: str, names: Iterable[str], listed: str = "there are") -> str:
-    """Return the end of an error about an unknown word: the nearest right word, and the list of all.
+    """Return the end of an error about an unknown word: the nearest right word, and all words.
+
+    Without a similar word it is only the list.
 
     Args:
         word: the unknown word.
-        names: the right words. If one is similar and they are more than 16, they are not listed.
+        names: the right words. If one is similar and they are more than :data:`MOST_LISTED`, they are not listed.
         listed: text before the list.
 
     >>> right_words("linaer", ["matmul", "linear"])

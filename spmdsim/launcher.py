@@ -43,9 +43,13 @@ def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def give_job_facts(environment: MutableMapping[str, str], **facts: str | None) -> None:
-    """Add facts for started processes to the variable ``SPMDSIM_JOB`` of an environment, in place.
+    """Add facts for started processes to ``SPMDSIM_JOB`` of an environment, in place.
 
-    None removes a fact. The variable has the facts as JSON; it is removed when no fact is left.
+    The variable has the facts as a JSON object; it is removed when no fact is left. Other facts of the variable stay.
+
+    Args:
+        environment: the variables, such as a copy of ``os.environ``.
+        **facts: facts by name, of :data:`FOLDER` and the names beside it; None removes a fact.
     """
     import json
 

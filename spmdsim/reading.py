@@ -243,10 +243,14 @@ def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def _parse_expression(text: str, most: int) -> ast.expr:
-    """Return the syntax tree of one expression of at most ``most`` characters, without evaluating it.
+    """Return the syntax tree of one expression, without evaluating it.
+
+    Args:
+        text: the expression; blanks around it are ignored.
+        most: the largest number of characters.
 
     Raises:
-        ValueError: If the text is not an expression, or is too long or too deep.
+        ValueError: If the text is not an expression, is longer, or its brackets are nested more than 64 deep.
     """
     if len(text) > most:
         raise ValueError(f"it is longer than {most} characters")

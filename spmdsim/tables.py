@@ -81,9 +81,12 @@ class Table:
     def _render_columns(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
         """Yield the lines of text of some columns: heads, a dashed line, rows.
 
+        Two blanks separate columns. If the line would be too long, the widest columns are narrowed, and their cells are
+        broken between words.
+
         Args:
             columns: the texts of each column, its head first.
-            group: the numbers of the columns.
+            group: the numbers of the columns to write.
             width: the characters of a line; None for no limit.
         """
         widths = [max(map(len, columns[k])) for k in group]

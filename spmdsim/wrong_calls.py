@@ -200,14 +200,15 @@ def wrong_arguments(
     """Return the error for a call whose arguments do not fit the signature of ``target``.
 
     The first problem in this order is reported: an unknown keyword (with the nearest name), an argument given twice, a
-    missing argument, too many positional arguments. Otherwise the error has the text of ``error``.
+    missing argument, too many positional arguments. Otherwise the error has the text of ``error``. Parameters annotated
+    ``NoReturn`` do not count: they only catch arguments that :func:`refuse_arguments` refuses.
 
     Args:
         target: the function called, or the class whose ``__init__`` was called.
         args: the positional arguments; for a class or a method the first one is the instance or class.
         kwargs: the keyword arguments.
         error: the TypeError that Python raised for the call.
-        name: how the error calls the function, if not by its own name.
+        name: how the error calls the function; "" for its own name.
 
     Returns:
         The UsageTypeError, for the caller to raise.
