@@ -82,11 +82,17 @@ class Datatype(Handle):
         return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
 
     def Get_true_extent(self) -> tuple[int, int]:
-        """Return the position of the first data byte, and the extent up to the last data byte, in bytes."""
-        if self.offsets is None or not len(self.offsets):
-            return 0, int(data_byte_positions(self.dtype)[-1]) + 1 if self.elements else 0
-        low, high = int(self.offsets.min()) * self.dtype.itemsize, int(self.offsets.max())
-        return low, high * self.dtype.itemsize + int(data_byte_positions(self.dtype)[-1]) + 1 - low
+        """Return where the data of one value begins, and how far it extends.
+
+        Returns:
+            The position of the first data byte; the number of bytes from it to the last data byte, with both. Both
+            numbers are 0 for a type without elements.
+        """
+        if not self.elements:
+            return 0, 0
+        starts = self.element_offsets() * self.dtype.itemsize
+        first, last = int(starts.min()), int(starts.max() + data_byte_positions(self.dtype)[-1])
+        return first, last + 1 - first
 
     size = property(Get_size)
     lb = property(lambda self: self.Get_extent()[0])

@@ -335,14 +335,15 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     memory, *items = spec
-    if len(items) == 2 and items[1] is None:
+    if len(items) == 2 and items[1] is None:  # [data, counts, None] has no datatype
         items.pop()
-    datatype = _as_type(items.pop()) if items and (_is_type(items[-1]) or len(items) == 3) else None
+    has_datatype = bool(items) and (_is_type(items[-1]) or len(items) == 3)
+    datatype = _as_type(items.pop()) if has_datatype else None
     if len(items) > 2:
         raise ValueError(f"a message must be {form}, got {many(len(spec), 'item')}")
+    if len(items) == 1 and isinstance(items[0], pair_types) and len(items[0]) == 2:
+        items = [*items[0]]  # a pair (counts, displacements)
     counts, displacements = [*items, None, None][:2]
-    if len(items) == 1 and isinstance(counts, pair_types) and len(counts) == 2:
-        counts, displacements = counts
     return memory, counts, displacements, datatype
 
 

@@ -26,18 +26,21 @@ def check_external(datatype: Datatype, datarep: str) -> Datatype:
         MPIError: If the format has another name, or the type has parts of several types. Also for basic types that
             have another size in the format: long, unsigned long, long double and its complex type.
     """
-    dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
-    parts = [dtype] if dtype.fields is None else [field[0] for field in dtype.fields.values()]
     if datarep != "external32":
         raise MPIError("ERR_ARG", f"datarep must be 'external32', got {datarep!r}")
-    if mixed or any(field.char in _OTHER_SIZE for field in parts):
-        why = (
-            "it has parts of several types"
-            if mixed
-            else "longs have 4 bytes in this format and long doubles 16; use INT64_T"
-        )
-        raise MPIError("ERR_TYPE", f"{datatype} is not supported in the format 'external32': {why}")
+    dtype = datatype.dtype
+    # Bytes with an alignment are the parts of a struct, whose types are not known any more.
+    if dtype == BYTE_DTYPE and datatype.alignment > 1:
+        raise _unsupported(datatype, "it has parts of several types")
+    basic_types = [dtype] if dtype.fields is None else [field[0] for field in dtype.fields.values()]
+    if any(basic_type.char in _OTHER_SIZE for basic_type in basic_types):
+        raise _unsupported(datatype, "longs have 4 bytes in this format and long doubles 16; use INT64_T")
     return datatype
+
+
+def _unsupported(datatype: Datatype, reason: str) -> MPIError:
+    """Return the error for a type that cannot be packed in the format "external32"."""
+    return MPIError("ERR_TYPE", f"{datatype} is not supported in the format 'external32': {reason}")
 
 
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
@@ -61,13 +64,10 @@ def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bo
         TypeError: If ``inbuf`` or ``outbuf`` is no buffer.
     """
     source, target = _complete_values(datatype, inbuf), receive_buffer([outbuf, BYTE])
-    values = source.copy()
-    data = (
-        (_big_endian(values) if swapped else values)
-        .view(BYTE_DTYPE)
-        .reshape(-1, datatype.dtype.itemsize)[:, data_byte_positions(datatype.dtype)]
-    )
-    _section(target, position, data.size).write(data.reshape(-1))
+    values = _big_endian(source.copy()) if swapped else source.copy()
+    bytes_of_values = values.view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)
+    data = bytes_of_values[:, data_byte_positions(datatype.dtype)].reshape(-1)
+    _section(target, position, data.size).write(data)
     return position + int(data.size)
 
 
@@ -91,14 +91,13 @@ def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: 
         MPIError: If ``inbuf`` has too few bytes after ``position``, or the type is not committed.
         TypeError: If ``inbuf`` or ``outbuf`` is no buffer.
     """
-    receive_buffer([outbuf, BYTE])
+    receive_buffer([outbuf, BYTE])  # raises an error for read-only memory
     target, data_positions = _complete_values(datatype, outbuf), data_byte_positions(datatype.dtype)
     nbytes = target.elements * len(data_positions)
+    packed = _section(message_buffer([inbuf, BYTE]), position, nbytes)
     values = target.copy()
-    rows = values.view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)
-    rows[:, data_positions] = (
-        _section(message_buffer([inbuf, BYTE]), position, nbytes).read().reshape(-1, len(data_positions))
-    )
+    bytes_of_values = values.view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)
+    bytes_of_values[:, data_positions] = packed.read().reshape(-1, len(data_positions))
     target.write(_big_endian(values) if swapped else values)
     return position + nbytes
 
