@@ -79,17 +79,20 @@ def describe_operation(operation: Any) -> str:
     Args:
         operation: a message, receive, probe or collective call.
     """
-    communicator = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
+    arguments: list[str] = []
     if isinstance(operation, CollectiveCall):
-        root = f"(root={operation.root}{communicator})" if operation.root >= 0 else ""
-        return (
-            f"{operation.name}{root}" if root or not communicator else f"{operation.name}({communicator[2:]})"
-        )
-    tag = "ANY_TAG" if operation.tag == ANY_TAG else operation.tag
-    if isinstance(operation, Message):
-        return f"{operation.name}(dest={operation.dest}, tag={tag}{communicator})"
-    source = "ANY_SOURCE" if operation.source == ANY_SOURCE else operation.source
-    return f"{operation.name}(source={source}, tag={tag}{communicator})"
+        if operation.root >= 0:
+            arguments.append(f"root={operation.root}")
+    else:
+        tag = "ANY_TAG" if operation.tag == ANY_TAG else operation.tag
+        if isinstance(operation, Message):
+            peer = f"dest={operation.dest}"
+        else:
+            peer = f"source={'ANY_SOURCE' if operation.source == ANY_SOURCE else operation.source}"
+        arguments += [peer, f"tag={tag}"]
+    if operation.comm.name != "COMM_WORLD":
+        arguments.append(operation.comm.name)
+    return f"{operation.name}({', '.join(arguments)})" if arguments else str(operation.name)
 
 
 def describe_wait(task: Task, toward: int | None = None) -> Wait:
