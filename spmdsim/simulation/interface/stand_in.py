@@ -345,6 +345,20 @@ def _make_null_info() -> Info:
     return info
 
 
+def _predefined_handles() -> dict[str, Any]:
+    """Return {name: handle} of the null handles and the other handles that MPI predefines for all ranks."""
+    return {
+        "COMM_NULL": COMM_NULL,
+        "REQUEST_NULL": Request(),
+        "GROUP_EMPTY": GROUP_EMPTY,
+        "GROUP_NULL": GROUP_NULL,
+        "MESSAGE_NULL": Matched(),
+        "MESSAGE_NO_PROC": _make_no_proc(),
+        "INFO_NULL": _make_null_info(),
+        "INFO_ENV": Info(),
+    }
+
+
 #: Classes that have their own name in ``mpi4py.MPI``.
 _CLASSES = (Comm, Intracomm, Topocomm, Cartcomm, Group, Status, Request, Prequest, Op, Datatype, Info)
 
@@ -366,14 +380,7 @@ def _shared_names() -> dict[str, Any]:
         Message=Matched,
         Exception=MPIError,
         Compute_dims=Compute_dims,
-        COMM_NULL=COMM_NULL,
-        REQUEST_NULL=Request(),
-        GROUP_EMPTY=GROUP_EMPTY,
-        GROUP_NULL=GROUP_NULL,
-        MESSAGE_NULL=Matched(),
-        MESSAGE_NO_PROC=_make_no_proc(),
-        INFO_NULL=_make_null_info(),
-        INFO_ENV=Info(),
+        **_predefined_handles(),
         ERRORS_RETURN=0,
         ERRORS_ARE_FATAL=1,
         ERRORS_ABORT=2,
