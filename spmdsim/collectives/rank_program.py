@@ -202,6 +202,7 @@ class _Compiler:
             if now.count(now[0]) == home.count(home[0]) == stop - first:
                 yield first, stop
                 continue
+            # Cut the run where the array of the chunks, or of their final positions, changes.
             begin = first
             for _, members in groupby(zip(now, home)):
                 end = begin + sum(1 for _ in members)

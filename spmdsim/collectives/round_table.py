@@ -503,9 +503,9 @@ def _order_by_dependency(
     ready = deque(range(size))
     while ready:
         rank = ready.popleft()
-        number = len(result.starts[rank])
-        if number:
-            number -= 1
+        following = len(result.starts[rank])
+        if following:  # End the round that runs, or wait for a partner that has not started its round.
+            number = following - 1
             late = [(p, j) for p, j in links[rank, number] if len(result.starts[p]) <= j]
             if late:
                 waiting[late[0]].append(rank)
@@ -515,11 +515,10 @@ def _order_by_dependency(
                 clock[rank] = max(clock[rank], *began) + 1
             result.ends[rank].append(max(0, clock[rank] - 1))
             result.order.append((rank, number, False))
-            number += 1
-        if number < len(table.rounds[rank]):
+        if following < len(table.rounds[rank]):  # Start the next round, and wake the ranks that wait for it.
             result.starts[rank].append(clock[rank])
-            result.order.append((rank, number, True))
-            ready.extend(waiting.pop((rank, number), ()))
+            result.order.append((rank, following, True))
+            ready.extend(waiting.pop((rank, following), ()))
             ready.append(rank)
     result.steps = max(clock)
     stuck = {rank: awaited for awaited, ranks in waiting.items() for rank in ranks}

@@ -198,6 +198,7 @@ def _build_choice(
     Raises:
         ScheduleError: If no algorithm of this package has the library's name.
     """
+    # The library runs another algorithm than the table says, unless the condition on the rank count is true.
     replacement = instead.get(rule["use"])
     used = rule["use"] if replacement is None or evaluate(replacement["unless"], size) else replacement["use"]
     chosen = library_algorithm(library, name, used)
