@@ -130,14 +130,14 @@ def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
 
 
 def halving_range(new: int, steps: int, power: int) -> range:
-    """Return the chunks that a survivor works on after some halvings.
+    """Return the chunks that a rank works on after some halvings of :func:`halve`.
 
     There are ``power`` chunks. Halvings start at distance 1, so the lowest bit of ``new`` selects the first half.
 
     Args:
-        new: the survivor's number.
+        new: the rank's number among the ranks that take part.
         steps: the number of halvings.
-        power: the number of survivors, a power of two.
+        power: the number of ranks that take part, a power of two.
 
     >>> halving_range(1, 1, 8), halving_range(1, 2, 8)
     (range(4, 8), range(4, 6))

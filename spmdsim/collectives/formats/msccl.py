@@ -158,8 +158,8 @@ class _Gpu:
         """Add a step that waits for earlier steps of other threadblocks with which it conflicts.
 
         These are the last writes of its sources and targets, and the reads of its targets since. A step can wait for
-        one other
-        step, so a step "nop" is added for each further one.
+        one other step, so a step "nop" is added before it for each further one. Of several steps of one threadblock,
+        the last one counts.
 
         Args:
             block: the number of the threadblock.

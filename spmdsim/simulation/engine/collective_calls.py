@@ -300,7 +300,11 @@ def _all_to_all(calls: list[CollectiveCall]) -> None:
 def _accumulate_operands(calls: list[CollectiveCall]) -> Iterator[Any]:
     """Yield, for each rank, the reduction of the operands of the ranks up to and including it.
 
-    The results are in new memory: arrays for calls of buffers, objects for lower-case calls.
+    The lower ranks' operand stands on the left. The results are in new memory: arrays for calls of buffers, objects
+    for lower-case calls.
+
+    Args:
+        calls: the calls of all ranks, in rank order.
     """
     first, *others = calls
     if first.receive is None:

@@ -127,7 +127,11 @@ class Process:
             self._restore_environment()
 
     def _restore_environment(self) -> None:
-        """Restore the variables of ``os.environ``, and those that ranks set in the C environment."""
+        """Restore the variables of ``os.environ``, and those that ranks set in the C environment.
+
+        C variables that a rank added are removed; those that it changed or deleted get their values from before the
+        simulation.
+        """
         for view in self._views:
             view._data = self._environment
         for environment in self.environments:
