@@ -129,7 +129,10 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
 def _arrival_round(v: int) -> int:
     """Return the round, counted from 1, that brings the vector to ``v``; 0 for the root.
 
-    The first child gets it one round before the second.
+    It is a round of :func:`binary_tree`; the first child gets the vector one round before the second.
+
+    Args:
+        v: the rank as counted from the root.
 
     >>> [_arrival_round(v) for v in range(5)]
     [0, 1, 2, 2, 3]

@@ -88,8 +88,8 @@ def recursive_halving(rank: int, size: int) -> Rounds:
 
     Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank sends the blocks of the
     partner's half of its range, and reduces those of its own half. Block b is chunk b. If the rank count is no power
-    of two, the first ranks form
-    pairs: the even rank sends its vector to the odd one, idles, and gets its block at the end.
+    of two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at
+    the end.
     """
     fold = Fold.of(size)
 

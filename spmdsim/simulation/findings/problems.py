@@ -193,7 +193,11 @@ class Problem(ShortRepr):
         return f"{self.severity}: {self.kind.replace('_', ' ')}: {self.message}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
+        """Return the finding as JSON values.
+
+        Keys are the attributes' names. "ranks", "cycle" and "details" are lists; "places" is a list of {"rank",
+        "call", "file", "line"}.
+        """
         return {
             "kind": self.kind,
             "severity": self.severity,
