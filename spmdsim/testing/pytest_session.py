@@ -287,9 +287,10 @@ class RankSession:
         Args:
             ids: the tests of this rank.
         """
-        others = [set(text.split("\n")) for text in self.agreement.gather_texts("\n".join(ids))]
-        common = set.intersection(*others)
-        for rank, tests in enumerate(others):
+        # The text of a rank without tests is empty, which is no test.
+        tests_of_ranks = [{*text.split("\n")} - {""} for text in self.agreement.gather_texts("\n".join(ids))]
+        common = set.intersection(*tests_of_ranks)
+        for rank, tests in enumerate(tests_of_ranks):
             if tests != common:
                 return f"rank {rank} has tests that others lack, such as {min(tests - common)}"
         return "the ranks have the same tests in different orders"

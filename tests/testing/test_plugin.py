@@ -138,10 +138,10 @@ def test_nobody_waits_for_ever(tmp_path, body, expected):
         assert line in result.stderr
 
 
-def test_ranks_that_collect_different_tests(tmp_path):
+@pytest.mark.parametrize("common", ["def test_all(): pass\n", ""], ids=["a_common_test", "no_common_test"])
+def test_ranks_that_collect_different_tests(tmp_path, common):
     text = (
-        "import pytest\nfrom mpi4py import MPI\npytestmark = pytest.mark.mpi\n"
-        "def test_all(): pass\n"
+        f"import pytest\nfrom mpi4py import MPI\npytestmark = pytest.mark.mpi\n{common}"
         "if MPI.COMM_WORLD.rank == 2:\n    def test_extra(): pass\n"
     )
     result = run_ranks(tmp_path, text, "--color=no")
