@@ -384,9 +384,10 @@ class _Limits:
     def usual_errors(self, piece: _Piece) -> np.ndarray:
         """Return the largest error per element that does not stand out from those around it.
 
-        It is the larger of the rounding of the element's own value and ``OUTLIER`` times the error that nine tenths
-        of the shard's elements do not exceed. A shard of fewer than 16 elements uses the median of this error over
-        all shards.
+        It is the larger of the rounding of the element's own value and ``OUTLIER`` (64) times the error that nine
+        tenths of the shard's elements do not exceed. A shard of fewer than 16 elements uses the median of this error
+        over all shards. For 16-bit types, the rounding of terms as large as the reference's largest value is added to
+        the element's own rounding.
 
         It is infinite if errors are measured, the caller passed a tolerance or an array of magnitudes, or the type is
         exact.

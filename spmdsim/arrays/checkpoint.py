@@ -225,12 +225,13 @@ def _try_to_write_shards(
 def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
     """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
 
-    The file is ``rank-00003.safetensors`` for rank 3. It is written even if the rank is the first owner of no shard.
-    The data have reached the disk when the function returns.
+    The first owner of a shard is the first rank, in the order of the mesh, of those with this shard. The file is
+    ``rank-00003.safetensors`` for rank 3. It is written even if the rank is the first owner of no shard. The data
+    have reached the disk when the function returns.
 
     Args:
         folder: the folder of the data.
-        rank: the rank; its first owner is the lowest of the ranks with this shard.
+        rank: the rank.
         tensors: the tensors by name.
         k: the position of the rank among the process's own ranks.
 
@@ -489,11 +490,12 @@ def _create_tensor(
         name: the tensor's name.
         entry: its entry in the manifest.
         files: the folder of the data.
-        world: the world of the ranks.
+        world: the world of the ranks; it does not grow.
         layouts: layouts by name, or a function of name and shape; None or a missing name: the saved layout.
 
     Raises:
-        WorldError: If the layout has more ranks than the world.
+        WorldError: If the layout's mesh has a rank that the world lacks.
+        LayoutError: If the layout has another number of dims than the tensor.
         InputError: If a file is missing or foreign, or shards do not cover the tensor.
         OSError: If a file cannot be read.
     """

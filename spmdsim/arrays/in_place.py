@@ -54,7 +54,7 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is
     written into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history)
     stays a leaf; any other tensor takes over the gradient history of ``result``. If ``x`` is a view, all ranks of its
-    mesh must call it, because they exchange which bases are alive.
+    mesh must call it, because they exchange which bases are alive. After an error ``x`` is unchanged.
 
     Args:
         x: the tensor to change.

@@ -358,7 +358,7 @@ def uniform(
         layout: which shard each rank owns.
         world: the world of the ranks; None: the current world.
         low: the smallest number.
-        high: upper limit, excluded.
+        high: upper limit; rounding may reach it.
         dtype: a floating type.
         seed: the seed, of which 64 bits count; each seed gives different numbers.
         requires_grad: compute gradients for the tensor.

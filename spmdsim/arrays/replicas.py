@@ -90,8 +90,8 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
 def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
     """Yield name and tensor of all tensors in nested containers, in their order.
 
-    A parameter is an object whose attribute ``value`` is a tensor; a module has ``named_parameters`` or
-    ``parameters``.
+    A parameter is an object whose attribute ``value`` is a tensor; its own name comes before its tensor's. A module
+    has ``named_parameters``, whose names are used, or ``parameters``.
 
     Args:
         values: tensors, parameters, modules, mappings and iterables of these.

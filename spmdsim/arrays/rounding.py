@@ -397,7 +397,12 @@ class Verdict(ShortRepr):
 
     @property
     def details(self) -> str:
-        """The error, its place and its tolerance as text: everything but the word."""
+        """The error, its place and its tolerance as text: everything but the word.
+
+        For verdicts that are ``ok`` it is such as "max error 1.2e-07 <= 9.5e-07 (8 u(float32) …); compared on 4 ranks
+        …". For others the element and both values come first. If the verdict is about no element, the text is ``why``
+        alone.
+        """
         compared = f"; {self.compared}" if self.compared else ""
         if self.ok:
             return f"max error {self.max_error:.2g} <= {self.tolerance:.2g} ({self.why}){compared}"

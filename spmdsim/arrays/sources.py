@@ -324,7 +324,8 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     - of another source its description (attribute ``words``), and also its blocks if the tensor is replicated;
     - of a source without a description the blocks that several ranks own.
 
-    Nothing is compared if ``words`` is None, or if the process's first rank is outside of the mesh.
+    Nothing is compared if ``words`` is None, if only one rank would compare, or if the process's first rank is
+    outside of the mesh.
 
     Args:
         world: the world of the ranks; the process compares for its first rank.

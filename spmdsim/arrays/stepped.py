@@ -173,7 +173,7 @@ def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded
 
     Args:
         step: the step; ``step.ragged`` is True for lists of parts of any length.
-        dtype: the element type; values are converted to it.
+        dtype: the element type; values are converted to it, except those of a ragged step.
         world: the world.
         yielded: the value of each owned rank, or None for ranks outside of the mesh.
     """

@@ -94,8 +94,8 @@ def _make_unary_operator(name: str) -> Callable[[Any], Tensor]:
 def _make_in_place_operator(name: str) -> Binary:
     """Return a method that gives the tensor the values of the operator ``name``, such as ``+=``.
 
-    The method returns the tensor itself. Its errors are those of the operator and of `become`: for example another
-    shape or type of the result.
+    The method returns the tensor itself. Its errors are those of the operator and of `become`: for example a result
+    of another shape, or of a type that NumPy would not cast to the tensor's, such as float64 to int64.
 
     Args:
         name: a function of `spmdsim.ops`, such as "add"; errors name it.

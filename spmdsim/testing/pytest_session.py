@@ -282,7 +282,8 @@ class RankSession:
     def _describe_difference(self, ids: list[str]) -> str:
         """Return a sentence about how the tests that ranks collected differ; all ranks call it.
 
-        It names the first rank with a test that another rank lacks, and the first such test in alphabetical order.
+        It names the first rank with a test that another rank lacks, and the first such test in alphabetical order. If
+        all ranks have the same tests, it says that their order differs.
 
         Args:
             ids: the tests of this rank.

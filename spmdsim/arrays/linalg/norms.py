@@ -283,10 +283,9 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
             size.
 
     Returns:
-        The solution ``[n]`` or ``[n, k]``, the squared distances ``[k]`` (``[1]`` for a vector; empty if the rank is
-        less
-            than ``n`` or ``m <= n``), the rank as an int, which all ranks must read, and the singular values,
-            descending.
+        A named tuple: the solution ``x``, ``[n]`` or ``[n, k]``; the squared distances ``residuals``, ``[k]``, or
+        ``[1]`` for a vector; the ``rank``, an int, which all ranks must read; the singular values ``s``, descending.
+        There are no distances, shape ``(0,)``, if the rank is less than ``n``, or ``m <= n``.
 
     Raises:
         RuleError: If shapes do not fit.

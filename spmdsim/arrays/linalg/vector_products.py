@@ -51,7 +51,7 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
     Args:
         x: square matrices ``[..., n, n]``.
-        n: the exponent, an int. 0 gives identity matrices, 1 the tensor itself.
+        n: the exponent, an int. 0 gives identity matrices on every rank, 1 the tensor itself.
 
     Returns:
         Matrices in the shape of ``x``.

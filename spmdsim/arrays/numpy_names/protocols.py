@@ -256,6 +256,7 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
 
     Raises:
         UsageTypeError: If there is no such function here, it does not take an argument, or ``out`` is no tensor.
+        TypeError: If NumPy's own function does not take the arguments.
     """
     module = getattr(called, "__module__", "numpy") or "numpy"
     call = f"np{module.removeprefix('numpy')}.{called.__name__}"
@@ -357,8 +358,8 @@ def _assign_to_out(out: Any, result: Any, call: str) -> Any:
 def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: ModuleType = ops) -> Any:
     """Run the function of this package for a NumPy function.
 
-    A first argument that was passed by keyword becomes positional. If the function takes no ``dtype``, the arguments
-    are converted to it before, and the result must have it.
+    A first argument that was passed by keyword, such as ``a=`` or ``x=`` (see `_FIRST`), becomes positional. If the
+    function takes no ``dtype``, the arguments are converted to it before, and the result must have it.
 
     Args:
         name: NumPy's name.
@@ -368,7 +369,9 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
         module: the module that is searched.
 
     Raises:
-        UsageTypeError: If there is no such function, it does not take an argument, or it cannot compute in ``dtype``.
+        UsageTypeError: If there is no such function (the message names a replacement), it does not take an argument,
+            or it cannot compute in ``dtype``.
+        InputError: If tensors do not support ``dtype``.
     """
     ours = _find_ours(name, module)
     if ours is None:

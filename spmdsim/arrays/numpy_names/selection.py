@@ -29,6 +29,7 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
 
     Raises:
         UsageTypeError: If only one of ``x`` and ``y`` was passed.
+        RuleError: If shapes do not broadcast, or a condition alone has no dims.
         WorldError: If there is only a condition and the world has no data.
     """
     if (x is None) != (y is None):
@@ -259,6 +260,7 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
 
     Raises:
         UsageTypeError: If ``a`` is no tensor.
+        InputError: If a position is out of range.
         RuleError: If there are positions but no values.
     """
     _require_tensor("np.put", a)
@@ -284,7 +286,8 @@ def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
     """Return the number of the interval that contains each element, from 0 to ``len(bins)``.
 
-    With ascending bounds 0 is before the first bound, with descending ones after it.
+    Number k is between the bounds k - 1 and k: 0 is below the first of ascending bounds, and above the first of
+    descending ones.
 
     Args:
         x: the tensor.
