@@ -77,7 +77,9 @@ def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> 
 
 
 class DialectObject:
-    """Base of a dialect's classes: errors for missing attributes and wrong arguments suggest the nearest right one.
+    """Base of a dialect's classes, with errors that suggest the nearest right name.
+
+    The errors are those of missing attributes and wrong arguments.
 
     ``ORIGINAL`` is the name of the class in the other system.
     """

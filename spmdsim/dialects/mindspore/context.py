@@ -239,7 +239,10 @@ def parallel() -> Parallel | None:
 
 @contextmanager
 def use_settings(settings: Parallel) -> Iterator[None]:
-    """Run the ``with`` block, which gets None, with these settings; then those before it are in force again."""
+    """Run the ``with`` block, which gets None, with these settings.
+
+    Afterwards the settings before the block are in force again.
+    """
     entered.append(settings)
     try:
         yield

@@ -118,7 +118,7 @@ def from_numpy(array: np.ndarray) -> AnyTensor:
 
 
 class _EitherKind(type):
-    """Metaclass that makes local and global tensors instances of `Tensor`, and their methods functions of it."""
+    """Metaclass that makes local and global tensors instances of `Tensor`, and methods functions of it."""
 
     def __getattr__(cls, name: str) -> Any:
         """Return a method of global tensors as a function."""

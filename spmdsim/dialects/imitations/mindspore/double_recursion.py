@@ -74,7 +74,11 @@ class Recursion:
         for size, factor in zip(prime_factors(self.ranks), self.cuts[operator]):
             if factor is not None:
                 pieces[factor] *= size
-        return tuple(tuple(math.prod(pieces[f] for f in dim) for dim in term) for term in bound.inputs)
+
+        def count_blocks(dim: tuple[str, ...]) -> int:
+            return math.prod(pieces[factor] for factor in dim)
+
+        return tuple(tuple(map(count_blocks, term)) for term in bound.inputs)
 
 
 def _strategy_of_cuts(mesh: Mesh, cuts: tuple[str | None, ...]) -> Strategy:

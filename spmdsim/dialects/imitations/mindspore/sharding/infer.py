@@ -368,7 +368,9 @@ def _read_permutation(args: Args, ndim: int) -> tuple[int, ...]:
     """
     if "dim0" in args:
         first, second = normalise_dims((args["dim0"], args["dim1"]), ndim)
-        return tuple(second if d == first else first if d == second else d for d in range(ndim))
+        order = list(range(ndim))
+        order[first], order[second] = second, first
+        return tuple(order)
     perm = tuple(args.get("perm", args.get("dims", ())))
     if sorted(perm) != list(range(ndim)):
         raise RuleError(f"perm {perm} is not an order of the {many(ndim, 'dim')}, 0..{ndim - 1}")

@@ -148,10 +148,12 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
         layouts: the layouts.
         devices: number or list of devices, of which only the length counts; None: nothing is checked.
     """
-    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
+    if devices is None:
+        return
+    count = devices if isinstance(devices, int) else len(devices)
     for layout in layouts:
         needed = layout.mesh.size // micro_shards(layout.mesh)
-        if count not in (None, needed):
+        if count != needed:
             raise LayoutError(f"the layouts are for {many(needed, 'device')}, but there are {count}")
 
 
