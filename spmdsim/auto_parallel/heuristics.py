@@ -154,12 +154,13 @@ class _Spread:
         """Choose the candidate of an operator with the smallest costs, and the first of equal ones.
 
         The costs are those of :meth:`_price_candidate`, compared in order, given the strategies of the decided
-        neighbours. The choice goes into ``chosen``. It is cached, because repeated layers have equal candidates and
-        neighbours.
+        neighbours. The choice goes into ``chosen``. It is cached by the candidates, the layouts at the neighbours and
+        the facts of the operator's tensors, because repeated layers have these in common.
         """
         states = self._states(operator)
         links = self._list_links(operator)
-        key = (id(states), tuple((slot, layout, read) for slot, _, layout, read in links))
+        facts = self._list_cost_facts(operator)
+        key = (id(states), facts, tuple((slot, layout, read) for slot, _, layout, read in links))
         best = self._best.get(key)
         if best is None:
             scores = [
@@ -263,7 +264,7 @@ class _Spread:
             states: its candidates.
             k: the number of the candidate in ``states``.
         """
-        key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
+        key = (id(states), k, self._list_cost_facts(operator))
         total = self._own_seconds.get(key)
         if total is None:
             total = 0.0
@@ -276,6 +277,15 @@ class _Spread:
                     total += self.moves.seconds(gradient, gradient.reduced, value.shape, value.itemsize)
             self._own_seconds[key] = total
         return total
+
+    def _list_cost_facts(self, operator: Operator) -> tuple[tuple[str, int, bool], ...]:
+        """Return the facts of an operator's tensors on which its costs depend, beside its candidates.
+
+        Returns:
+            ``(kind, itemsize, needs_gradient)`` of each operand, then of each result.
+        """
+        values = [self.graph.values[index] for index in (*operator.inputs, *operator.outputs)]
+        return tuple((value.kind, value.itemsize, value.needs_gradient) for value in values)
 
     def _compare_configured(self) -> None:
         """Add a remark for each pair of configured neighbours that disagree on a layout.

@@ -290,6 +290,13 @@ def test_propagation_goes_to_producers_too() -> None:
     assert [graph.operators[i].name for i in propagation.order] == ["fc1", "loss", "relu0", "fc0"]
 
 
+@pytest.mark.parametrize("layers", [2, 3, 4])
+def test_propagation_chooses_by_the_gradients_of_the_operator_itself(layers: int) -> None:
+    """The operand of fc0 needs no gradient; that of fc2, an equal operator that is decided first, does."""
+    graph = mlp(layers, 64, 32, bias=False, activation=False).configure(fc1={"k": "b"})
+    assert str(propagate(graph, Mesh((2, 4), ("a", "b"))).strategies[0]) == "n:b"
+
+
 def test_propagation_prefers_a_reshape_without_communication() -> None:
     build = GraphBuilder("reshape")
     x = build.input("x", (8, 4, 6))
