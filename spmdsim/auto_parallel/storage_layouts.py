@@ -134,7 +134,10 @@ class StorageLayouts:
         return tuple(layouts)
 
     def _unsplit_dims(self, value: Value) -> set[int]:
-        """Return the dims of a tensor (``value``) that at least one reader needs unsplit."""
+        """Return the numbers of the dims of a tensor (``value``) that at least one reader needs unsplit.
+
+        A reader needs a dim unsplit if its rule keeps a factor of the dim whole.
+        """
         dims: set[int] = set()
         for reader, operand in self.graph.consumers[value.index]:
             bound = self.graph.operators[reader].bound

@@ -47,9 +47,11 @@ def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
 def most_received(step: Step) -> int:
     """Return the number of elements that the busiest rank receives in a step.
 
-    It is 0 for local steps; the step's own count for counted steps; for reductions
-    :func:`~spmdsim.core.step.reduction_elements` of the largest shard; for other steps the elements of a target shard
-    that its rank lacks. No step is counted rank by rank if a formula for even blocks is exact.
+    * Local steps: 0. Counted steps: their own count.
+    * Reductions: :func:`~spmdsim.core.step.reduction_elements` of the largest shard.
+    * Other collectives: the most elements of a target shard that its rank lacks. With S elements per shard and g
+      ranks in a group, they are S - S // g if all shards are even.
+    * Exchanges, and uneven shards: counted.
     """
     src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
     if collective in LOCAL_STEPS:

@@ -372,8 +372,11 @@ class ChoiceModel:
     def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
         """Add the price of reducing a parameter's gradients, alone or in a message with other gradients.
 
-        Prices are seconds times ``count * (1 - overlap)``. A state that shares a message is :data:`IMPOSSIBLE` with
-        readers whose gradient arrives in another layout.
+        All prices are seconds times ``count * (1 - overlap)``. A state of the variable pays for the shared layouts
+        that it names, unless it shares a message: then the message is priced in ``messages``. If the storage is
+        joint, readers pay together by one table. Otherwise each reader pays for its own layout, if the state does not
+        name it. A state that shares a message is :data:`IMPOSSIBLE` with readers whose gradient arrives in another
+        layout.
 
         Args:
             value: the parameter, the first of ``count`` tied ones.

@@ -99,7 +99,9 @@ def standardise_move(
 ) -> EvenMove | None:
     """Return the standard form of a redistribution, or None; equal forms have equal prices.
 
-    Axes are numbered by kind, because axes of one kind are interchangeable. Dimensions that take no part are left out.
+    Axes of equal size and link are of one kind. They are interchangeable, so they are named by their kind and a
+    number. Dimensions and axes that take no part are left out, dimensions are sorted, and a dimension has the
+    smallest size that its splits divide.
 
     Args:
         src: the layout before.
@@ -110,8 +112,8 @@ def standardise_move(
             splits no uneven dimension further.
 
     Returns:
-        The form. None for a scalar, if the form would have more than :data:`MOST_ELEMENTS` elements, or if ``sizes`` is
-        given and there is no machine, no divisible dimension or an uneven split.
+        The form. None for a scalar, if the form would have more than :data:`MOST_ELEMENTS` elements, or if ``sizes``
+        is given and there is no machine, no divisible dimension or an uneven split.
     """
     src, dst, free, divisors = _required_divisors(src, dst)
     if sizes is not None and machine is None:

@@ -125,7 +125,10 @@ def _count_choices(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
 
 
 def _common_layouts(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """Return the layouts in which gradients of several ``readers`` may arrive, in their order."""
+    """Return the layouts in which gradients of several ``readers`` may arrive, in their order.
+
+    A layout that one reader lists twice counts once for it.
+    """
     counts: dict[Layout, int] = {}
     for arriving in readers:
         for layout in dict.fromkeys(arriving):

@@ -99,6 +99,9 @@ def _message_peak(steps: tuple[Step, ...], itemsize: int) -> int:
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:
     """Return the peak memory of one step, from the actions of the runtime at each operator.
 
+    The step is the forward pass and, if the graph is for training, the backward pass and the update. Bytes are those
+    of the largest shards.
+
     Args:
         choice: the strategies and layouts.
         settings: the assumptions of the cost model.

@@ -418,12 +418,16 @@ def _feed_forward(build: _Network, x: int, p: str) -> int:
 def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
     """Add a mixture of experts on groups of tokens; return the index of its result.
 
+    A group has whole sequences. Each expert takes ``2 * group / experts`` places of each group; a gate with softmax
+    fills them. An expert is two products with a ReLU between them, eight times as wide as the operand. The result has
+    the operand's shape.
+
     Args:
         build: the network.
         x: the index of the operand, of shape (batch, sequence, width).
         p: the prefix of all names.
-        experts: the number of experts.
-        group: the number of tokens in a group; it must divide the tokens.
+        experts: the number of experts; that it divides ``2 * group`` is not checked here.
+        group: the number of tokens in a group; that it divides all tokens is not checked here.
 
     Raises:
         InputError: If a group is not made of entire sequences.

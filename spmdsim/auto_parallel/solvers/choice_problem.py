@@ -73,7 +73,8 @@ class SharedPrice(NamedTuple):
     def table(self) -> np.ndarray:
         """Return the price of every combination of states, as an array with a dimension per variable.
 
-        The dimensions are in the order of :attr:`around`. The size of the array is not limited here.
+        The dimensions are in the order of :attr:`around`. Each payer pays the price of its label and the selector's,
+        unless an earlier payer has the label. The size of the array is not limited here.
         """
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
         selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))

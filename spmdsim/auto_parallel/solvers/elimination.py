@@ -91,11 +91,12 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
     A state is left out if another state of its variable is at least as good whatever the other variables choose. Of
-    equally good states the first one stays, so at least one state always stays.
+    equally good states the first one stays, so at least one state always stays. In the first round all variables are
+    checked, in each further one those whose neighbours lost a state.
 
     Args:
         problem: the problem.
-        rounds: the largest number of rounds; in each, variables are checked whose neighbours lost a state.
+        rounds: the largest number of rounds; fewer if no state is left out any more.
         memory: also keep states that are better in bytes, so the remaining states contain the optimum for every
             limit.
     """

@@ -77,7 +77,10 @@ class TrialRecords:
         return TrialRecords(both)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the records in plain types, for a file, in the form that :meth:`parse` reads."""
+        """Return the records in plain types, for a file, in the form that :meth:`parse` reads.
+
+        It is ``{machine: {step: {"implementation": name, "microseconds": {name: number}}}}``.
+        """
         return {
             name: {
                 step: record._asdict() | {"microseconds": dict(record.microseconds)}

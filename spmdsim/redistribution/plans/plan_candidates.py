@@ -423,8 +423,9 @@ class _Finder:
     def _arrivals(self) -> list[Arrival]:
         """Layouts to which an exchange may lead, with the steps from there to the target.
 
-        They are the target and, between meshes with a machine, the target split over its replicas, followed by an
-        all_gather. The split is added to the dimension with the longest shards.
+        They are the target, without steps, and the target split further by all axes that replicate it, followed by an
+        all_gather over them. The latter is left out on one mesh, without a machine, for a scalar, and for a target
+        without replicas. The axes split the dimension with the longest shards, the first of equal ones.
         """
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]

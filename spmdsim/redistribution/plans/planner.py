@@ -127,7 +127,8 @@ class Plan(ShortRepr):
     def sent_elements(self) -> list[list[int]] | None:
         """Elements that each rank of the plan sends, one list per step; None on more than 1,024 ranks.
 
-        A list has an entry per rank of all steps' meshes, in the same order in each list.
+        A list has an entry per rank of all steps' meshes, in an order that is equal in all lists. The limit holds for
+        each mesh.
         """
         meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
         if max([mesh.size for mesh in meshes], default=0) > LISTED:
