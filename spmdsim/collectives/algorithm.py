@@ -76,7 +76,11 @@ def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, 
 
 
 def _ones_below(size: int) -> int:
-    """Count the binary ones in the numbers 0 ... size-1, without a loop over the numbers."""
+    """Count the binary ones in the numbers 0 ... size-1, without a loop over the numbers.
+
+    >>> _ones_below(4)  # 0, 1, 10, 11
+    4
+    """
     total = 0
     for bit in range(size.bit_length()):
         full, remainder = divmod(size, 2 << bit)

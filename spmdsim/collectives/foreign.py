@@ -144,7 +144,7 @@ def _pack_round(moves: Any) -> Any:
     Returns:
         A list of instructions, each packed by `_pack_move`. ``{"one": instruction}`` for a single instruction outside
         of a list, ``{"other": text}`` for what is no list, and ``{"many": count}`` for more than :data:`MOST_MOVES`
-        instructions.
+        (2**17) instructions.
     """
     if isinstance(moves, Instruction):
         return {"one": _pack_move(moves)}
@@ -163,7 +163,7 @@ def _pack_move(move: Any) -> Any:
 
     Returns:
         ``[kind, peer, chunks]``, and also ``source`` and ``left`` if the instruction has them. ``{"other": text}``
-        for what is no instruction, with at most :data:`MOST_WORDS` characters of its ``repr``.
+        for what is no instruction, with at most :data:`MOST_WORDS` (200) characters of its ``repr``.
     """
     try:
         kind, peer, chunks, source, left = move

@@ -121,7 +121,8 @@ def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:
         options: some of its options by name.
 
     Raises:
-        ScheduleError: If the algorithm has no such option, or a number is below its minimum in :data:`LEAST`.
+        ScheduleError: If the algorithm has no such option, or a number is below its minimum: 1 for "segments" and
+            "group", 2 for "radix".
     """
     defaults = dict(chosen.options)
     for name, value in options.items():

@@ -101,7 +101,8 @@ def simulate(
 def _check_counts(n: int, ranks_per_node: int | None) -> None:
     """Raise InputError if the number of ranks or the ranks of a node are out of range.
 
-    ``n`` must be 1 to :data:`MOST_RANKS`, and ``ranks_per_node`` 1 or more. None is allowed for ``ranks_per_node``.
+    ``n`` must be 1 to :data:`MOST_RANKS` (65,536), and ``ranks_per_node`` 1 or more. None is allowed for
+    ``ranks_per_node``.
     """
     if not isinstance(n, int) or n < 1:
         raise InputError(f"simulate: n must be a number of ranks of 1 or more, got {n!r}")

@@ -254,7 +254,8 @@ def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str,
         begin: the operation's position in the text.
 
     Raises:
-        InputError: If a number is above the limit in :data:`MOST`.
+        InputError: If a number is above its limit in :data:`MOST`: 2**20 for a peer, 255 for cpu and nic, 2**62 for
+            others.
     """
     digits_of = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
     digits_of |= dict(zip(*[iter(operation["rest"].split())] * 2))

@@ -268,7 +268,7 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
     The reasons are, in this order: a collective with different arguments, a rank that waits for a finished rank, a
     message with another tag or communicator, a cycle, and ranks that test forever. Waits of the first :data:`DETAILS`
-    blocked ranks are listed. The cycle is that of the reason, or else any one.
+    (64) blocked ranks are listed. The cycle is that of the reason, or else any one.
 
     Args:
         scheduler: the simulation.

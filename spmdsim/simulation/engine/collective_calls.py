@@ -154,8 +154,8 @@ class Meeting:
 
         Args:
             scheduler: the simulation.
-            shared: the `CommunicatorState`; up to :data:`HISTORY` meetings with calls from different lines are stored
-                in it.
+            shared: the `CommunicatorState`; up to :data:`HISTORY` (200) meetings with calls from different lines are
+                stored in it.
         """
         calls = self.present()
         problem = faults.find_difference(shared, self)

@@ -104,8 +104,8 @@ class Task:
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message) -> None:
         """Count a message to a mailbox that was sent since the rank last waited for another rank.
 
-        The message that reaches the limit `FLOOD` is stored, to be reported later. Counts for several mailboxes need
-        a table. Most programs send to one rank and then wait, so they never fill it.
+        The message that reaches the limit `FLOOD` (500) is stored, to be reported later. Counts for several mailboxes
+        need a table. Most programs send to one rank and then wait, so they never fill it.
 
         Args:
             box: the mailbox of the receiver.
@@ -125,16 +125,18 @@ class Task:
     def reset_counts(self) -> None:
         """Reset the counts of ``count_ahead``, because the rank waited for another rank.
 
-        A message that reached the limit `FLOOD` is reported first.
+        A message that reached the limit `FLOOD` (500) is reported first.
         """
         self.report_stored_flood()
         self.last_box, self.count = None, 0
         self.other_counts.clear()
 
     def report_stored_flood(self) -> None:
-        """Add a warning for the stored message that reached the limit `FLOOD`, if there is one, and forget it.
+        """Add a warning "run_ahead" for the stored message, if there is one, and forget it.
 
-        The warning has the number and the bytes of all messages that the rank has sent to the receiver so far.
+        It is the message that reached the limit `FLOOD`: 500 messages to one rank without waiting for any rank. The
+        warning has the number and the bytes of all messages that the rank has sent to the receiver since it last
+        waited.
         """
         message, self.flood = self.flood, None
         if message is not None:
@@ -237,8 +239,8 @@ class Scheduler:
     def close(self) -> None:
         """Raise the exit exception in ranks that have not ended, so that their ``finally`` blocks run.
 
-        Afterwards no finding is recorded. A rank that catches :data:`MOST_EXITS` exit exceptions is suspended for
-        ever.
+        Afterwards no finding is recorded. A rank that catches :data:`MOST_EXITS` (100) exit exceptions is suspended
+        for ever.
         """
         self.closing = self.uses_hub = True
         for task in self.tasks:
@@ -371,7 +373,7 @@ class Scheduler:
     def _to_hub(self, task: Task) -> None:
         """Switch to the hub, the scheduler's own loop; while the run closes, raise the exit exception.
 
-        A rank that catches `MOST_EXITS` exit exceptions is suspended for ever.
+        A rank that catches `MOST_EXITS` (100) exit exceptions is suspended for ever.
 
         Args:
             task: the running rank; its exit exceptions are counted.
