@@ -60,10 +60,10 @@ class Window:
     def reads(self, start: int, stop: int, n: int) -> range:
         """Return the elements of a dimension that positions ``start`` to ``stop - 1`` read.
 
-        The result is one range, not a set:
+        A position is an element of the result. The answer is one range, not a set:
 
         - Its step is :attr:`step`, or the negative stride if elements are read in reverse.
-        - Elements outside of the dimension are left out; they are not if the window wraps or the stride is negative.
+        - Elements outside of the dimension are left out, except if the window wraps or the stride is negative.
         - If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
         - If the window is mirrored, the range is extended to the elements that mirrored ones are copies of.
         - It is empty if there are no positions, or they read nothing.
@@ -99,7 +99,8 @@ class Window:
     def _extend_by_mirror(self, low: int, high: int, n: int) -> tuple[int, int]:
         """Return ``(low, high)``, extended to the elements whose mirror images are read.
 
-        An element outside of the dimension gets the value of an element inside, its mirror image. If all elements are
+        An element outside of the dimension gets the value of an element inside, of which it is the mirror image. With
+        5 elements and "reflect", element -1 is a copy of element 1, element 5 one of element 3. If all elements are
         inside, the range is returned unchanged.
 
         Args:
@@ -116,7 +117,8 @@ class Window:
     def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
         """Return how many elements the windows of some positions reach outside of a dimension.
 
-        Both counts are 0 for windows that wrap, and if there are no positions.
+        A position is an element of the result; its window are the elements that it reads. Both counts are 0 for
+        windows that wrap, and if there are no positions.
 
         Args:
             start: the first position.
@@ -139,8 +141,9 @@ class Window:
     def largest_read(self, n: int, parts: int) -> int:
         """Return the number of elements that the block which reads most reads, or an upper limit.
 
-        The number is exact for one or two blocks, and for windows that wrap. Otherwise only the size of the largest
-        block is used. For mirrored windows the limit ignores the mirror images.
+        The blocks are balanced blocks of positions; a position is an element of the result. The number is exact for
+        one or two blocks, and for windows that wrap. Otherwise only the size of the largest block is used. For
+        mirrored windows the limit ignores the mirror images.
 
         Args:
             n: number of elements of the dimension.
@@ -156,9 +159,9 @@ class Window:
     def positions_reading(self, start: int, stop: int) -> tuple[int, int]:
         """Return ``(first, last + 1)`` of the positions that read an element of ``start .. stop-1``.
 
-        If no position reads them, both numbers are equal. For mirrored windows the range can have more positions; with
-        ``spread``, positions between the readers may read nothing. ``wrap`` is ignored: shift ``start`` and ``stop`` by
-        the size of the dimension, and call it again.
+        A position is an element of the result. If no position reads them, both numbers are equal. For mirrored windows
+        the range can have more positions; with ``spread``, positions between the readers may read nothing. ``wrap`` is
+        ignored: shift ``start`` and ``stop`` by the size of the dimension, and call it again.
 
         Args:
             start: the first element.

@@ -219,7 +219,8 @@ class Bucket:
     def _post_first_step(self) -> Posted:
         """Start the first collective on the concatenated shards; return the object to wait for.
 
-        It does not wait. The steps are stored; `collect_results` runs the others.
+        It does not wait. A bucket needs one step, or several in which replicas divide the work; `collect_results` runs
+        the others.
         """
         joined, self._steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]
@@ -338,8 +339,8 @@ def _cut_shards(
 def _arrange_by_receiver(shard: np.ndarray, merge: Merge) -> np.ndarray:
     """Return a shard as a matrix with one row per rank that will receive the row.
 
-    A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension. Other
-    collectives give one row with all elements.
+    A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension, whose size
+    must be a multiple of n. Other collectives give one row with all elements.
 
     Args:
         shard: the shard of one rank.
@@ -356,12 +357,13 @@ def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tup
     """Return one tensor's shard of the given shape, cut out of a flat result.
 
     After an all_gather, ``flat`` has one section of equal size per gathered rank. The elements ``start:stop`` of all
-    sections are joined along the gathered dimension. For other collectives the shard is ``flat[start:stop]``.
+    sections are joined along the gathered dimension, in a new array. For other collectives the shard is
+    ``flat[start:stop]``, a view.
 
     Args:
         merge: the collective.
-        flat: the flat result of one rank.
-        start: index of the tensor's first element.
+        flat: the flat result of one rank, with the elements of all tensors.
+        start: index of the tensor's first element (in each section after an all_gather).
         stop: the index behind its last element.
         shape: the shape of the shard.
     """

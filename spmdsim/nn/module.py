@@ -460,8 +460,8 @@ class Module(Pictured):
         first path. Existing values are replaced.
 
         Args:
-            world: where the parameters live. None, or a world that plays its ranks in one process:
-                :func:`spmdsim.world` with enough ranks for all meshes of parameters.
+            world: where the parameters live. None, or a world that :func:`spmdsim.world` made in a process without a
+                launcher: this world, with enough ranks for all meshes of parameters.
             seed: seed of the random numbers; each parameter's numbers also depend on its name or key.
         """
         if world is None or is_played(world):

@@ -96,11 +96,13 @@ class SavedState:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the state that :meth:`state_dict` of an optimiser of this kind returned.
 
-        Parameters must have equal names and shapes. Tensors may be in any layout; all ranks must call it, since they are
-        redistributed. Numbers such as ``rate`` replace those of this optimiser. If anything does not fit, nothing changes.
+        Parameters must have equal names and shapes. Tensors may be in any layout; all ranks must call it, since they
+        are redistributed. Numbers such as ``rate`` replace those of this optimiser. If anything does not fit, nothing
+        changes; nor does it in a world without data.
 
         Args:
-            tensors: exactly the names that :meth:`state_dict` returns. Widths of floats may differ, kinds of numbers not.
+            tensors: exactly the names that :meth:`state_dict` returns. Widths of floats may differ, kinds of numbers
+                not.
 
         Raises:
             InputError: If a name is missing or unknown, or a shape or kind of number differs.

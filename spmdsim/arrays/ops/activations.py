@@ -248,7 +248,7 @@ _gelu_op = Op(
 def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
     """Apply the Gaussian error linear unit to every element; integers become floats.
 
-    A partial operand is reduced first.
+    Nothing is communicated, but a partial operand is reduced first.
 
     Args:
         x: the tensor.
@@ -258,7 +258,7 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
             OneFlow's quick_gelu).
 
     Returns:
-        A tensor in the shape and layout of ``x``.
+        A tensor in the shape of ``x``, split as ``x``.
 
     Raises:
         InputError: If ``approximate`` is none of these.

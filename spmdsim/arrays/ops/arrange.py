@@ -203,7 +203,8 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         axis: position of the new dimension in the result; negative ones count from the end of the result's dimensions.
 
     Returns:
-        A tensor with one more dimension, in the type to which all tensors are promoted.
+        A tensor with one more dimension, in the type to which all tensors are promoted. The new dimension is not split,
+        the others stay split.
 
     Raises:
         RuleError: If shapes differ, there are no tensors, or ``axis`` is out of range.
@@ -254,7 +255,8 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
         indexing: ``"ij"``: tensor ``i`` varies along dim ``i``; ``"xy"``: the first two dims are exchanged.
 
     Returns:
-        A list with one tensor per coordinate, each with one dimension per coordinate; [] without coordinates.
+        A list with one tensor per coordinate, each with one dimension per coordinate; [] without coordinates. Only the
+        dimension along which a tensor varies is split, as its coordinates are.
 
     Raises:
         RuleError: If ``indexing`` is another word.
@@ -329,7 +331,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
 
     Returns:
         A tensor whose sizes are those of ``x`` times the repetitions. It has more dimensions than ``x`` if there are
-        more repetitions.
+        more repetitions. Split dimensions stay split.
 
     Raises:
         RuleError: If a number is negative.

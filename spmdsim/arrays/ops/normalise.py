@@ -115,7 +115,7 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
         axis: another name of ``dim``.
 
     Returns:
-        A tensor in the shape and layout of ``x``; integers become floats.
+        A tensor in the shape of ``x``, split as ``x``, without pending reductions; integers become floats.
 
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or ``x`` is complex.
@@ -144,7 +144,7 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
         axis: another name of ``dim``.
 
     Returns:
-        A tensor in the shape and layout of ``x``; integers become floats.
+        A tensor in the shape of ``x``, split as ``x``, without pending reductions; integers become floats.
 
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or ``x`` is complex.

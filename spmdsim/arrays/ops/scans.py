@@ -366,7 +366,8 @@ def diff(
         axis: another name of ``dim``.
 
     Returns:
-        A tensor whose dimension, with both ends, is ``n`` entries shorter, but not shorter than 0.
+        A tensor whose dimension, with both ends, is ``n`` entries shorter, but not shorter than 0. Split dimensions stay
+        split.
 
     Raises:
         RuleError: If a dimension is out of range, ``n`` is negative, or sizes of the ends differ in other dimensions.

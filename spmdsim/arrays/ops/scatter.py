@@ -144,7 +144,7 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
         axis: another name of ``dim``.
 
     Returns:
-        A tensor in the shape, type and layout of ``x``.
+        A tensor in the shape and type of ``x``.
 
     Raises:
         RuleError: If a dimension is out of range, ids are no integers, values do not broadcast, or their type cannot

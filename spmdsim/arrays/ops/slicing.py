@@ -105,7 +105,8 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
         axis: another name of ``dim``.
 
     Returns:
-        ``parts`` tensors of equal shape, in order.
+        ``parts`` tensors of equal shape, in order. Split dimensions stay split, also ``dim``: each tensor has balanced
+        blocks.
 
     Raises:
         RuleError: If a dimension is out of range, or ``parts`` does not divide its size or is less than 1.
@@ -339,7 +340,7 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
         axis: another name of ``dim``.
 
     Returns:
-        A tensor in the shape of ``x``.
+        A tensor in the shape and layout of ``x``; only without ``dim`` pending reductions of a matrix are run.
 
     Raises:
         RuleError: If a dimension is out of range, or there is neither one shift per dim nor a single one of either.
@@ -406,7 +407,8 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
         axis: another name of ``dim``.
 
     Returns:
-        A tensor with the entries of all tensors, in their order. Pending sums of all tensors stay pending.
+        A tensor with the entries of all tensors, in their order. Dims that are split in the tensors stay split; pending
+        sums of all tensors stay pending.
 
     Raises:
         RuleError: If a dimension is out of range, there are no tensors, one has no dims, or other sizes differ.

@@ -87,12 +87,13 @@ class CallRecorder(recorder.Trace):
         return self.values - 1
 
     def find_number(self, arrays: Sequence[Any], what: str) -> int:
-        """Return the number of a value: of the list of a tensor's arrays, compared by identity.
+        """Return the number of a recorded value; a value is the list of a tensor's arrays.
 
-        A value gets its number when it is an argument, a parameter, a constant or a result.
+        Lists are equal if their arrays are the same objects; a view is another object. A value gets its number when it
+        is an argument, a parameter, a constant or a result.
 
         Args:
-            arrays: the value, one array per owned rank. Views of the arrays are other values.
+            arrays: the value, one array per owned rank.
             what: the operator or collective that reads the value, for the message.
 
         Raises:
@@ -108,10 +109,13 @@ class CallRecorder(recorder.Trace):
         return number
 
     def _add_leaf(self, tensor: Tensor) -> None:
-        """Add an argument or parameter to the leaves; number its value and its gradient's value.
+        """Add an argument or parameter to the leaves, which are the tensors that exist before the call.
 
-        The arrays of ``tensor`` and of its gradient are replaced by views in place, so that no other tensor has arrays
-        of equal identity.
+        Its value, and that of its gradient if it has one, get numbers. Both lists of arrays are replaced by views in
+        place, so that no other tensor has arrays of equal identity.
+
+        Args:
+            tensor: the argument, or the parameter's tensor.
 
         Raises:
             UsageTypeError: If the tensor is in another world than the leaves before.

@@ -97,9 +97,10 @@ class RecordedCall(Entry):
     def run(self, state: ReplayState) -> None:
         """Call the function with its inputs, and store its results in ``state.values``.
 
-        Results without a number are dropped. Values that no later entry reads (`released`) are set to None, so that
-        their memory is free. If ranks compare calls, the provenance number of the call is set before it. Open traces
-        attribute the call to the recorded line of the user. Errors of the function pass.
+        A value is the list of a tensor's arrays; inputs and results are numbers of values. Results without a number
+        are dropped. Values that no later call reads (`released`) are set to None, so that their memory is free. If
+        ranks compare calls, the provenance number of the call is set before it. Open traces attribute the call to the
+        recorded line of the user. Errors of the function pass.
 
         Args:
             state: the values by number, and what this replay has done so far; changed in place.
@@ -171,10 +172,10 @@ class Assignment(Entry):
         return (self.number,)
 
     def run(self, state: ReplayState) -> None:
-        """Give the parameter a new tensor with the value, and mark its update as done.
+        """Give the parameter a new tensor with the recorded value, and mark its update as done.
 
-        The new tensor has the recorded layout and dtype, and no gradient. Afterwards an error no longer restores the
-        optimiser's state of this parameter.
+        The new tensor has the recorded layout, shape and dtype, and no gradient; it requires one and is called as the
+        tensor before. Afterwards an error no longer restores the optimiser's state of this parameter.
 
         Args:
             state: the values by number; `assigned`, `updated` and released values are changed.
@@ -200,7 +201,11 @@ class OperatorStart(Entry):
     def run(self, state: ReplayState) -> None:
         """Open a new operator with the recorded name in the traces, if a trace is recorded.
 
-        Otherwise do nothing. The open operator is appended to ``state.scopes``; `OperatorEnd` closes it.
+        Otherwise do nothing. Traces list the calls inside an open operator under its name.
+
+        Args:
+            state: what this replay has done so far. The open operator is appended to its `scopes`; `OperatorEnd`
+                closes it.
         """
         if state.is_traced:
             like = self.operator

@@ -156,12 +156,13 @@ class Replay(Pictured):
         return lambda tensors: result
 
     def _release_values(self, outputs: set[int]) -> None:
-        """Set `released` of each entry: the numbers of the values that nothing reads later.
+        """Set `released` of each recorded call: the numbers of the values that no later call reads.
 
-        A value that an entry computes and nothing reads is released by this entry.
+        A replay frees these values after the call. A value that a call computes and nothing reads is released by this
+        call.
 
         Args:
-            outputs: the numbers of the values that the caller gets. No entry releases them.
+            outputs: the numbers of the values that the caller gets (results and gradients). No call releases them.
         """
         needed = {*outputs}
         for entry in reversed(self.entries):
@@ -265,9 +266,10 @@ class Replay(Pictured):
         return self._form(results)
 
     def _collect_inputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the shards of each value by its number; None for values that an entry computes.
+        """Return the shards of each value by its number; None for values that a recorded call computes.
 
-        Shards exist at the start for leaves, for gradients that the function reads, and for constants.
+        A value is the list of a tensor's shards. Shards exist at the start for leaves, for gradients that the function
+        reads, and for constants.
 
         Args:
             leaves: the arguments, then the parameters' tensors.
