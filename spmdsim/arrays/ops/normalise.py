@@ -289,7 +289,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     [[1.0, -1.0], [-1.0, 1.0]]
     """
     x, scale, shift = convert_integers_to_floats("layer_norm", x, scale, shift)
-    params = {"epsilon": epsilon, **({} if begin == -1 else {"begin": begin})}
+    params: dict[str, Any] = {"epsilon": epsilon, **({} if begin == -1 else {"begin": begin})}
     dims = tuple(range(begin % x.ndim, x.ndim)) if x.ndim else ()
     if is_whole(x, dims):
         return _layer_norm_op(x, scale, shift, **params)

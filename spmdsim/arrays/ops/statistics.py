@@ -360,7 +360,7 @@ def _count_in_bins(x: Array, edges: Array, *weights: Array, uniform: tuple[float
     """
     if uniform is None and (edges[:-1] > edges[1:]).any():
         raise RuleError(f"histogram: the edges of bins must ascend, got {edges.tolist()}")
-    bins = edges if uniform is None else len(edges) - 1
+    bins: Array | int = edges if uniform is None else len(edges) - 1
     return np.histogram(x, bins, uniform, weights=weights[0] if weights else None)[0]
 
 
