@@ -98,6 +98,21 @@ def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> lis
     return gradients
 
 
+def _name_dims(term: str, ndim: int) -> list[str]:
+    """Return the names of the ``ndim`` dims of a term: its letters, and .0, .1, ... for ``...``.
+
+    The dims of ``...`` are numbered from the last one, so that dims which broadcast have one name.
+
+    >>> _name_dims("...ij", 4)
+    ['.1', '.0', 'i', 'j']
+    """
+    dot_count = ndim - len(term.replace("...", ""))
+    names: list[str] = []
+    for letter in term.replace("...", "."):
+        names += [f".{k}" for k in range(dot_count - 1, -1, -1)] if letter == "." else [letter]
+    return names
+
+
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
     """Return an array with the dims of another term and the given shape.
 
@@ -110,19 +125,13 @@ def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
         want: the term of the result, such as "ijk".
         shape: the shape of the result.
     """
-    letters = have.replace("...", "")
-    width = len(shape) - len(want.replace("...", ""))
-    lead = array.ndim - len(letters)
-    names = [f".{k}" for k in range(lead - 1, -1, -1)] + list(letters)
-    target: list[str] = []
-    for c in want.replace("...", "."):
-        target += [f".{k}" for k in range(width - 1, -1, -1)] if c == "." else [c]
-    extra = tuple(i for i, name in enumerate(names) if name not in target)
-    array = array.sum(axis=extra) if extra else array
-    names = [name for name in names if name in target]
-    array = array.transpose([names.index(name) for name in target if name in names])
-    index = tuple(slice(None) if name in names else None for name in target)
-    array = array[index]
+    names = _name_dims(have, array.ndim)
+    wanted_names = _name_dims(want, len(shape))
+    summed_dims = tuple(d for d, name in enumerate(names) if name not in wanted_names)
+    array = array.sum(axis=summed_dims) if summed_dims else array
+    names = [name for name in names if name in wanted_names]
+    array = array.transpose([names.index(name) for name in wanted_names if name in names])
+    array = array[tuple(slice(None) if name in names else None for name in wanted_names)]
     for d, n in enumerate(shape):
         if n == 1 and array.shape[d] != 1:
             array = array.sum(axis=d, keepdims=True)
