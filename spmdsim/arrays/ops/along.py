@@ -73,9 +73,11 @@ def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[
     line = Layout(mesh, [axes])
     bounds = np.array([line.bounds((size,), member)[0] for member in members])
     rows, targets = to_rows(x, dim), to_rows(ids, dim)
+    # The owner of each target position, and the position in the flat array of the owner's rows.
     starts, lengths = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
     owner = np.searchsorted(bounds[:, 1], targets, side="right")
     offsets = (np.arange(len(rows))[:, None] * lengths[owner] + targets - starts[owner]).reshape(-1)
+    # Send positions and values in the order of their owners.
     order = np.argsort(owner, axis=None, kind="stable")
     counts = np.bincount(owner.reshape(-1), minlength=len(members))
     cuts = np.cumsum(counts)[:-1]

@@ -438,15 +438,14 @@ def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
         limits: the names of the limits: "min", "max" or "min max".
     """
     x, low, high = _split_limits(operands, limits)
-    zero = np.zeros((), dy.dtype)
-    above = False if high is None else x > high
-    above = above if low is None or high is None else above | (low > high)
-    below = np.zeros((), bool) if low is None else (x < low) & ~np.asarray(above)
-    masks = [
-        ~(np.asarray(above) | below),
-        *([] if low is None else [below]),
-        *([] if high is None else [above]),
-    ]
+    zero, nowhere = np.zeros((), dy.dtype), np.zeros((), bool)
+    is_above = nowhere if high is None else x > high
+    if low is not None and high is not None:
+        is_above = is_above | (low > high)
+    is_below = nowhere if low is None else (x < low) & ~is_above
+    masks = [~(is_above | is_below)]
+    masks += [] if low is None else [is_below]
+    masks += [] if high is None else [is_above]
     return [unbroadcast(np.where(mask, dy, zero), x.shape) for mask, x in zip(masks, operands)]
 
 

@@ -161,6 +161,7 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
     index = [*[slice(None)] * (dim % x.ndim), ids if isinstance(ids, Tensor) else np.asarray(ids)]
     if not np.ndim(ids):  # type: ignore[arg-type]
+        # An index of one number would be a basic selection, which is no lookup.
         index[-1] = as_operand(index[-1], x)
     return scatter_values(x, split_index(x, index)[2], values, "add", "scatter_add")
 
