@@ -85,8 +85,8 @@ class SharedMoves:
         Two tensors share a bucket if world, collective and dtype are equal. A tensor for which ``merging`` returns
         None is moved at once, without a bucket.
 
-        A bucket whose result has ``BUCKET_BYTES`` or more on one rank is closed: it starts if the world overlaps
-        communication with calculation, else it runs to its end. Smaller buckets wait for `finish`.
+        A bucket whose result has ``BUCKET_BYTES`` (25 MiB) or more on one rank is closed: it starts if the world
+        overlaps communication with calculation, else it runs to its end. Smaller buckets wait for `finish`.
 
         Args:
             name: key of the tensor in the result of `finish`; a name that is used again replaces the earlier tensor.

@@ -171,7 +171,7 @@ def _binary_cross_entropy_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y
     """Return two functions without arguments: the gradients for probabilities and targets.
 
     The gradient for a probability x is ``dy (x - target) / (x (1 - x))``. The denominator is at least 1e-12, as in
-    torch. The gradient for a target is ``dy (log(1 - x) - log(x))``, with logarithms of at least :data:`LEAST_LOG`.
+    torch. The gradient for a target is ``dy (log(1 - x) - log(x))``, with logarithms of at least -100.
     All arrays are one rank's shards.
 
     Args:

@@ -343,9 +343,9 @@ class Optimiser(SavedState, Pictured):
 def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
     """Yield the operands of each call of `Optimiser._block`, views of ``out`` and each array.
 
-    A block has at most :data:`CACHED` bytes over all operands. Arrays form one block if they are smaller, or if one is
-    not contiguous. A complex number is updated as two real ones, as torch does. Every view has at least one dimension,
-    because numpy's functions return scalars for arrays of shape ().
+    A block has at most :data:`CACHED` bytes (4 MiB) over all operands. Arrays form one block if they are smaller, or
+    if one is not contiguous. A complex number is updated as two real ones, as torch does. Every view has at least one
+    dimension, because numpy's functions return scalars for arrays of shape ().
 
     Args:
         out: the array for the new value.

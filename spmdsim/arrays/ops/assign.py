@@ -394,7 +394,7 @@ def change_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Te
         x: the tensor; it does not change.
         index: as in :func:`setitem`.
         value: broadcasts to the shape of ``x[index]``.
-        kind: the name of a function in :data:`FUNCTIONS`; for an index with arrays also "set".
+        kind: "add", "subtract", "multiply", "maximum" or "minimum"; for an index with arrays also "set".
         name: the call, for error messages.
 
     Raises:

@@ -28,8 +28,8 @@ def _multiply_matrices(a: Array, b: Array) -> Array:
     """Return ``a @ b`` in C order; write a large result into a reused buffer.
 
     A reused buffer spares the page faults of a fresh one, which cost up to the product's own time. A fresh array is
-    used for results of less than ``SMALLEST`` bytes, for vectors, and for operands of different types. Leading dims
-    broadcast.
+    used for results of less than ``SMALLEST`` bytes (256 KiB), for vectors, and for operands of different types.
+    Leading dims broadcast.
     """
     few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
     if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:

@@ -161,9 +161,9 @@ def conj(array: Any) -> Any:
 def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a version of a NumPy ufunc that writes large results into reused buffers.
 
-    A buffer is used if the first or the last operand has at least ``SMALLEST`` bytes, because the page faults of fresh
-    memory take longer than an addition. Small operands that broadcast to a large result get no buffer. The caller may
-    keep the result: a buffer is reused only when no array refers to it.
+    A buffer is used if the first or the last operand has at least ``SMALLEST`` bytes (256 KiB), because the page
+    faults of fresh memory take longer than an addition. Small operands that broadcast to a large result get no buffer.
+    The caller may keep the result: a buffer is reused only when no array refers to it.
 
     Args:
         function: a ufunc with one result. Another function is returned itself.
@@ -174,7 +174,7 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
     def local(*arrays: Array) -> Any:
         """Call the function; with an output buffer if the first or last array is large.
 
-        Large is at least ``SMALLEST`` bytes. ``arrays`` are the operands of the ufunc, which broadcast.
+        Large is at least ``SMALLEST`` bytes (256 KiB). ``arrays`` are the operands of the ufunc, which broadcast.
         """
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
@@ -392,8 +392,8 @@ def _adapt_derivative(derivative: Callable[..., Any]) -> tuple[Callable[..., Any
 def _multiply_slope(dy: Array, slope: Array) -> Array:
     """Return a gradient ``dy`` times a slope, as a new array.
 
-    The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes, and the slope is
-    boolean or has the gradient's element type.
+    The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes (256 KiB), and the slope
+    is boolean or has the gradient's element type.
     """
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope

@@ -52,7 +52,7 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     """Return functions that compute the gradients of ``a ** b`` by ``a`` and by ``b``.
 
     ``a ** 0`` is 1 for every ``a``, so its slope by ``a`` is 0. ``0 ** b`` is 0 for every ``b >= 0``, so its slope by
-    ``b`` is 0. The gradient by ``b`` of a negative ``a`` is nan. No warnings are given.
+    ``b`` is 0. The gradient by ``b`` of a negative real ``a`` is nan. No warnings are given.
 
     Args:
         dy: the gradient of the power.

@@ -218,7 +218,7 @@ def _compare_gradients(
     """Compare the gradients of chosen operands with finite differences; all ranks must call it.
 
     A gradient is wrong if it is further from the difference quotient than ``tolerance`` times the larger of both
-    numbers, plus :data:`OF_LARGEST` times the operand's largest number.
+    numbers, plus :data:`OF_LARGEST` (1e-8) times the operand's largest number.
 
     Args:
         name: the function, for messages.
@@ -345,9 +345,9 @@ def _estimate_slope(
 ) -> float:
     """Return the slope of the weighted sum in direction ``unit``, from central differences.
 
-    Each of :data:`STEPS` is tried with the full and half the distance, until both differences agree to 1e-5. The step
-    whose two differences agree best counts. Both are extrapolated: the result is ``fine + (fine - coarse) / 3``. It is
-    0.0 if all differences are nan.
+    Each of :data:`STEPS` (1e-3, 1e-4, 1e-5) is tried with the full and half the distance, until both differences agree
+    to 1e-5. The step whose two differences agree best counts. Both are extrapolated: the result is ``fine + (fine -
+    coarse) / 3``. It is 0.0 if all differences are nan.
 
     Args:
         function: returns a tensor or several.

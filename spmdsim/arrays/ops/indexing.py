@@ -305,7 +305,7 @@ def normalise_ids(entry: Any, n: int, dim: int) -> Any:
 
 
 def getitem(x: Tensor, index: Index) -> Tensor:
-    """Return ``x[index]`` by NumPy's rules, as a new tensor.
+    """Return ``x[index]`` by NumPy's rules; ``x`` itself if slices select all of it.
 
     Sliced dims stay split. A dim that an array looks up may stay split; then the result is partial over its axes, as
     with :func:`spmdsim.ops.gather`. The number of entries that a mask selects takes one small gather; the entries form

@@ -153,7 +153,7 @@ def _scan_block(
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
         dim: the dimension.
-        op: a key of ``_UFUNCS``: "sum", "prod", "max" or "min".
+        op: "sum", "prod", "max" or "min".
         backward: True to start at the last element; "preceding" ranks are then those behind.
     """
     function = _UFUNCS[op]
@@ -213,7 +213,7 @@ def _make_scan_rule(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
     Args:
         shape: the shape of the operand.
         dim: the dimension along which the function runs.
-        op: a key of ``_UFUNCS``.
+        op: "sum", "prod", "max" or "min".
         backward: a parameter of `_scan_block`; not used, because the rule does not depend on the direction.
     """
     return make_along_rule(shape, dim, linear="each" if op == "sum" else "none")

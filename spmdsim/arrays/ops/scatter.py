@@ -38,7 +38,8 @@ def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> R
         ids: the shape of the ids.
         values: the shape of the values; not used: the rule states it.
         dim: the dim of the positions.
-        kind: one of :data:`KINDS`; those in :data:`LINEAR` pass pending sums through.
+        kind: "set" or the name of a NumPy function, see :data:`KINDS`; "add", "subtract" and "set" pass pending sums
+            through.
     """
     names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
@@ -71,7 +72,7 @@ def _scatter(context: Context, x: Array, ids: Array, values: Array, dim: int, ki
         ids: all ids, from 0.
         values: all values, with the dims of the ids in place of ``dim``.
         dim: the dimension.
-        kind: one of :data:`KINDS`.
+        kind: "set", "add", "subtract", "multiply", "maximum" or "minimum".
 
     Raises:
         InputError: If an id is out of range.
@@ -102,7 +103,7 @@ def _scatter_vjp(
         operands: the tensor (not read), the ids and the values (of which the shape is read).
         _y: the result; not used.
         dim: the dimension.
-        kind: one of :data:`LINEAR`.
+        kind: "add", "subtract" or "set"; other kinds have no gradient.
     """
     _, ids, values = operands
     is_owned, positions = _find_owned_ids(context, ids, dim)
@@ -173,8 +174,8 @@ def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, na
         x: the tensor; it does not change.
         lookup: the lookup of the index, from :func:`split_index`.
         value: broadcasts to the shape of the looked-up entries; leading dims of size 1 are dropped.
-        kind: one of :data:`KINDS`. Values of equal positions apply one after the other in row-major order, so "set"
-            keeps the last one.
+        kind: "set", "add", "subtract", "multiply", "maximum" or "minimum". Values of equal positions apply one after
+            the other in row-major order, so "set" keeps the last one.
         name: the function, for error messages.
 
     Returns:

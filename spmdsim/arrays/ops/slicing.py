@@ -240,7 +240,7 @@ def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -
         x: the tensor.
         dim: the dimension.
         width: the counts before and after.
-        mode: a mode of ``numpy.pad`` in :data:`_REPEATING`.
+        mode: "edge", "wrap", "reflect" or "symmetric", as in ``numpy.pad``.
 
     Raises:
         RuleError: If the dim has no elements.

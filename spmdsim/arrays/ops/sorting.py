@@ -67,9 +67,9 @@ class Sampling(NamedTuple):
 def choose_sampling(size: int, ranks: int, itemsize: int) -> Sampling:
     """Return the numbers of samples and rounds with which a rank receives the fewest bytes.
 
-    Tried are 8, 16, … 1024 samples and up to 39 rounds. Counted are the samples of all rounds, ``ROUND`` bytes per
-    round, and the elements that remain inside the brackets. Of equal choices the first counts: few samples, then few
-    rounds. Results are cached.
+    Tried are 8, 16, … 1024 samples and up to 39 rounds. Counted are the samples of all rounds, ``ROUND`` (8192) bytes
+    per round, and the elements that remain inside the brackets. Of equal choices the first counts: few samples, then
+    few rounds. Results are cached.
 
     Args:
         size: length of the dimension.

@@ -41,15 +41,15 @@ PICKING = METHODS[1:4]
 def _compute_quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
     """Return quantiles along dimensions; the result's shape begins with that of ``q``.
 
-    Entries are sorted. Integers become float64, unless the method picks entries (:data:`PICKING`). A row with a nan
-    has the quantile nan.
+    Entries are sorted. Integers become float64, unless the method picks entries ("lower", "higher", "nearest").
+    A row with a nan has the quantile nan.
 
     Args:
         name: the function that the user called, for error messages.
         x: the tensor.
         q: fractions between 0 and 1, of any shape.
         dim: one dimension or several, or None for all.
-        method: one of :data:`METHODS`.
+        method: "linear", "lower", "higher", "nearest" or "midpoint".
         keepdims: keep reduced dimensions with size 1.
 
     Raises:

@@ -120,7 +120,7 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
         kind: "fft", "ifft", "rfft" or "irfft".
         n: the number of points; ``x`` is cut or padded with zeros to it.
         dim: the dimension.
-        norm: the norm of the transform, a key of :data:`OTHER_NORM`.
+        norm: "backward", "ortho" or "forward", as in NumPy.
     """
     if x.size or not n:
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
@@ -143,7 +143,7 @@ def _transform_vjp(
         kind: "fft", "ifft", "rfft" or "irfft".
         n: the number of points.
         dim: the dimension.
-        norm: the norm of the transform, a key of :data:`OTHER_NORM`.
+        norm: "backward", "ortho" or "forward", as in NumPy.
     """
     size, opposite_norm = operands[0].shape[dim], OTHER_NORM[norm]
     if not dy.size:

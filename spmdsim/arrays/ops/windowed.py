@@ -175,7 +175,7 @@ def _choose_window(n: int, k: int, mode: str) -> Window:
     Args:
         n: the size of the dim.
         k: the size of the kernel in this dim.
-        mode: one of :data:`MODES`.
+        mode: "full", "same" or "valid".
     """
     if mode == "valid":
         return Window(max(n - k + 1, 0), 0, k)
@@ -206,7 +206,7 @@ def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Arr
         context: the operator call as this rank sees it: strategy, rank, sizes.
         x: the operand's elements that this rank's windows read.
         kernel: the whole kernel.
-        mode: one of :data:`MODES`; not used: the windows follow from it.
+        mode: "full", "same" or "valid"; not used: the windows follow from it.
     """
     block, total = pad_block(x, count_margins(context), [0] * x.ndim), None
     if 0 in x.shape:

@@ -67,7 +67,7 @@ class Compiled(Pictured, Generic[P, R]):
     def _record(self, key: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> R:
         """Call and record the function; return its result, detached as after a replay.
 
-        The recording is stored under ``key`` if its world has data. At most ``MOST_PER_KEY`` recordings per key
+        The recording is stored under ``key`` if its world has data. At most ``MOST_PER_KEY`` (4) recordings per key
         remain, the latest. A function without tensors is called and not stored. Gradients that the function stores in
         an argument are in the caller's tensor afterwards, too.
 
