@@ -489,30 +489,48 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     faulthandler.register(STACK_SIGNAL, file=write_end, all_threads=True)
 
     def watch(watched: WatchedProcess) -> None:
-        """Watch the process until it ends; report its blocking line without a mark for too long."""
         os.close(write_end)
-        begin, is_waiting = time.monotonic(), False
-        used = watched.measure_processor_seconds()
-        while True:
-            marks = watched.read_marks(max(0.1, begin + seconds - time.monotonic()))
-            if marks == b"":
-                return
-            if marks is not None:
-                begin, is_waiting = time.monotonic(), marks.endswith(WAITS)
-            elif not is_waiting and time.monotonic() >= begin + seconds:
-                line = find_blocking_line(watched.request_stacks(read_end), main, others)
-                before, used = used, watched.measure_processor_seconds()
-                if line and (line != NO_LINES or before == used):
-                    name = f"rank {rank} of {size} has not ended {seconds:g} s after its program"
-                    watched.end_job(
-                        f"{name}: {line} blocks, the job ends (SPMDSIM_DEADLINE allows more)", CODE
-                    )
-                    return
-                begin = time.monotonic()  # it waits where MPI ends, or is stopped: other ranks see that
+        _watch_for_block(
+            watched,
+            seconds,
+            lambda: find_blocking_line(watched.request_stacks(read_end), main, others),
+            f"rank {rank} of {size}",
+        )
 
     with suppress(OSError):  # no memory for a process
         _marks[:] = start_beside(watch)[:1]
     os.close(read_end)
+
+
+def _watch_for_block(
+    watched: WatchedProcess, seconds: float, find_line: Callable[[], str], name: str
+) -> None:
+    """Watch a process until it ends, and end the job if it blocks; runs in the child.
+
+    See :func:`watch_shutdown` for when it blocks.
+
+    Args:
+        watched: the process.
+        seconds: how long it may write no mark. The clock stops while it waits for other ranks.
+        find_line: returns the words of :func:`find_blocking_line` for the process now.
+        name: the rank, for the message.
+    """
+    begin, is_waiting = time.monotonic(), False
+    used = watched.measure_processor_seconds()
+    while True:
+        marks = watched.read_marks(max(0.1, begin + seconds - time.monotonic()))
+        if marks == b"":
+            return
+        if marks is not None:
+            begin, is_waiting = time.monotonic(), marks.endswith(WAITS)
+        elif not is_waiting and time.monotonic() >= begin + seconds:
+            line = find_line()
+            before, used = used, watched.measure_processor_seconds()
+            if line and (line != NO_LINES or before == used):
+                problem = f"{name} has not ended {seconds:g} s after its program: {line} blocks"
+                watched.end_job(f"{problem}, the job ends (SPMDSIM_DEADLINE allows more)", CODE)
+                return
+            begin = time.monotonic()  # it waits where MPI ends, or is stopped: other ranks see that
 
 
 @contextmanager
