@@ -348,7 +348,8 @@ class World(AbstractWorld):
             dtype: the element type.
             algorithm: the emulated algorithm; None for the world's own collective.
             start: the start, as seconds of ``time.perf_counter``.
-            planned: the elements that each owned rank receives by the convention of plans.
+            planned: the elements that each owned rank receives by the convention of plans: a reduction counts as a
+                bandwidth-optimal algorithm moves it.
             moved: the bytes that were moved.
             seconds: the duration; None for the time since ``start``.
             peers: for each owned rank the elements from each other rank, if they depend on data; else None.
@@ -406,8 +407,9 @@ class World(AbstractWorld):
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Return the bytes that each owned rank received and sent in a step.
 
-        They are counted by the convention of plans. With an algorithm they are the bytes of its messages; a rank
-        outside the mesh then has none. Worlds of processes count real messages instead.
+        They are counted by the convention of plans: a reduction counts as a bandwidth-optimal algorithm moves it. With
+        an algorithm they are the bytes of its messages; a rank outside the mesh then has none. Worlds of processes
+        count real messages instead.
 
         Args:
             step: the step.

@@ -41,10 +41,11 @@ def nbytes_text(count: float) -> str:
 def events_table(trace: Trace) -> Table:
     """Return the table of a trace: for each event its axes, groups, layouts, time and bytes.
 
-    ``planned`` are the bytes of the step by the convention of plans. ``received`` and ``sent`` are the bytes that were
-    moved. Each of the three is that of the rank with most of them, among the ranks of this process. ``by`` is the MPI
-    call. Operators have no bytes. Below the events are a row of totals, a row with the bytes that algorithms of the MPI
-    library moved, if there are any, and a row with the control traffic, if there is any.
+    ``planned`` are the bytes of the step by the convention of plans: a reduction counts as a bandwidth-optimal
+    algorithm moves it. ``received`` and ``sent`` are the bytes that were moved. Each of the three is that of the rank
+    with most of them, among the ranks of this process. ``by`` is the MPI call. Operators have no bytes. Below the
+    events are a row of totals, a row with the bytes that algorithms of the MPI library moved, if there are any, and a
+    row with the control traffic, if there is any.
 
     Args:
         trace: the trace; it may be empty.
@@ -89,8 +90,8 @@ def _row(event: Event) -> tuple[str, ...]:
     """Return the texts of an event's row, in the order of :data:`HEADING`.
 
     Bytes are those of the rank with most of them; "about" says that they are expected only. Operators have their
-    strategy in the second cell and no bytes. If the library's algorithm moved other bytes than planned, they follow the
-    MPI call.
+    strategy in the second cell and no bytes. If the library's algorithm moved other bytes than the convention of plans counts, they
+    follow the MPI call.
 
     Args:
         event: the event.

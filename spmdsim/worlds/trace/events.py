@@ -106,8 +106,9 @@ class CollectiveEvent(ShortRepr):
     def due(self) -> tuple[int, ...]:
         """Bytes that each owned rank must receive if the step runs by the MPI calls in ``way``.
 
-        They are the planned bytes with two exceptions. A small reduction that MPI does not support is gathered on all
-        ranks, in one call. A result that ranks share in memory is not sent to each of them.
+        They are the planned bytes with two exceptions. A small all_reduce or scan that MPI does not support is gathered
+        on all ranks, in one call: the shard times the other ranks of the group. A result that ranks share in memory is
+        not sent: an all_reduce receives the rank's block from each other rank, an all_gather nothing.
         """
         is_all_reduce, peers = self.collective == "all_reduce", self.group_size - 1
         itemsize = element_type(self.dtype).itemsize
@@ -168,7 +169,7 @@ class OperatorEvent(ShortRepr):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Fields that are equal in all worlds. Local shapes of uneven shards differ from rank to rank."""
+        """Fields that are equal in all worlds: no times, and no local shapes, which may differ."""
         return ("operator", self.name, self.strategy, self.inputs, self.outputs)
 
 

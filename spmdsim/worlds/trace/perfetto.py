@@ -104,10 +104,13 @@ def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
     """Return the record of an event in lane 0 of a rank: name, times and facts for the viewer.
 
+    The facts in ``args`` are strategy, layouts and line for an operator; axes, group size, layouts, bytes, calls and
+    line for a collective. One that started early also has the microseconds spent on it.
+
     Args:
         event: the event of an operator or a collective.
         rank: the rank, which must be one of a collective's recorded ranks.
-        start: the start of the event in microseconds.
+        start: the start of the event in microseconds since the first event.
     """
     common = {"ph": "X", "pid": rank, "tid": 0, "ts": start, "dur": event.seconds * 1e6}
     if not isinstance(event, CollectiveEvent):
