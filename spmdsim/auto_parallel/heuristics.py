@@ -450,15 +450,14 @@ def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: M
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """Return the device matrices with the fewest axes that express all configured strategies.
 
+    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES`. The matrices of a number include those of fewer
+    axes. The first number is taken for which the operator with the most floating point operations can be split by
+    every axis of at least one matrix; else the last number, whose matrices may be none.
+
     Args:
         graph: the program.
         ranks: the number of ranks.
-        least: the smallest number of axes; the largest is :data:`POLISH_AXES`.
-
-    Returns:
-        All matrices of the smallest number of axes for which the largest operator can use every axis of at least one.
-        The largest operator has the most floating point operations. If there is no such number, the matrices of
-        :data:`POLISH_AXES` axes, possibly none. All matrices have at most the number of axes in question.
+        least: the smallest number of axes.
 
     Raises:
         RuleError: If a configured strategy does not fit its operator.

@@ -267,11 +267,12 @@ def _generic_name(answer: SearchResult, move: Move) -> str:
 def _totals_text(answer: SearchResult) -> str:
     """Return three lines on one step of ``answer``: its time, communication and peak memory.
 
-    1. The time, with the sum over all operators of each of :data:`PARTS`, and the share of gradients' reductions that
-    overlaps. 2. The bytes that the first rank receives, and the number of collectives by kind. A note says how many
-    gradients share messages; without shared messages, how many collectives remain if those of parameters are
-    combined, if that differs. 3. The peak bytes of a rank, with their parts and the operator at which the peak is
-    reached.
+    * Time: of the step, its sum over all operators for each of :data:`PARTS`, and the share of gradients' reductions
+      that overlaps.
+    * Communication: the bytes that the first rank receives, and the number of collectives by kind. A note says how
+      many gradients share messages. Without shared messages, it says how many collectives remain if those of
+      parameters are combined, if that differs.
+    * Peak memory: the bytes of a rank, with their parts, and the operator at which the peak is reached.
     """
     unit, scale = _time_unit(answer)
     costs = answer.evaluation.operators

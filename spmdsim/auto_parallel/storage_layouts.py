@@ -29,9 +29,16 @@ class StorageLayouts:
     def states(self, value: Value, price: Price) -> StorageStates:
         """Return the layouts in which a tensor may be stored, and the ways to add its gradients.
 
-        The layouts are the user's one if there is one. A parameter with one reader that may be stored apart has the
-        layouts in which it is used, and finer ones. Other tensors have all layouts, or the used ones if all are more
-        than :data:`MOST_LAYOUTS`. In a recorded program, dims that a reader needs unsplit are never split.
+        The layouts are, in this order of preference:
+
+        * the user's one, if there is one;
+        * for a parameter with one reader that may be stored apart (:meth:`stored_apart`): those in which it is used,
+          and finer ones;
+        * all layouts, if they are at most :data:`MOST_LAYOUTS`;
+        * those in which the tensor is computed or read.
+
+        In a recorded program, layouts of the last two kinds that split a dim which a reader needs unsplit are left
+        out.
 
         Args:
             value: the tensor.

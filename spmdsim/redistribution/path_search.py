@@ -168,10 +168,11 @@ class Target:
     def _reduce_scatter_steps(self, state: State) -> list[StateStep]:
         """Return reduce_scatter steps that reduce all pending axes and split by all free axes.
 
-        Free axes neither split a dimension of ``state`` nor stay pending. First they split the dimensions whose
-        target needs them next. The remaining free axes, or only the pending ones of them, then split one dimension:
-        each that they cut evenly gives a step, and each dimension does if they cut none evenly. Later steps gather
-        them.
+        Free axes neither split a dimension of ``state`` nor stay pending; the axes to reduce are among them. First
+        they split the dimensions whose target needs them next. The remaining free axes then split one dimension,
+        which gives a step for each dimension that they cut evenly, or for every dimension if they cut none evenly.
+        Steps in which only the pending ones of the remaining axes split it follow. Later steps gather what the target
+        does not need.
         """
         dims, partial = state
         free = self.movable.difference(*dims)

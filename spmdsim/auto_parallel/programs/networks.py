@@ -511,8 +511,8 @@ def build_program(name: str, **sizes: object) -> Graph:
         **sizes: arguments of its function by name; only integers are checked.
 
     Raises:
-        InputError: If the program or a size is unknown, a size is below 1 or fits no other size, or there are more
-            than :data:`MOST_LAYERS` layers.
+        InputError: If the program or a size is unknown, a size is below 1, sizes do not fit one another, or there are
+            more than :data:`MOST_LAYERS` layers.
 
     >>> print(build_program("mlp", layers=2, hidden=8))
     mlp 2 x 8: 6 operators, 4 parameters with 144 elements

@@ -206,10 +206,10 @@ def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count:
     block per member, the implementations are "swap" and "messages", else "typed", "packed" and "messages". Boxes that
     are not contiguous go through buffers; "typed" and "swap" have none.
 
-    Let g be the members, b the bytes of the largest shard of any member, and c = b copy / 1000. Copies k are (2 (g -
-    1) + 1) c / g.
+    Let g be the members and b the bytes of the largest shard of any member. Moving takes c = b copy / 1000, and
+    packing on both sides k = (2 g - 1) c / g.
 
-    * messages: c + 4 g call; before "typed" and "packed" also k + g piece, for the packing;
+    * messages: c + 4 g call, and beside "typed" and "packed" also k + g piece;
     * swap: c + call;
     * typed: c + g call + b typed / 1000;
     * packed: c + g call + k + (2 g - 1) piece.
@@ -273,18 +273,20 @@ def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> lis
 
     If the members' blocks are contiguous in the result, MPI gathers into it: "gather", or "messages". Otherwise
     blocks are gathered in a buffer and copied, in chunks of rows if rows are equal ("gather rows"), else as one
-    ("gather, unpack"); or MPI places them by derived types ("gather typed", only for rows, and "typed").
+    ("gather, unpack"); or MPI places them by derived types ("gather typed", only for rows, and "typed"). A chunk has
+    as many rows as fit into ``tuning.chunk`` bytes, at least one.
 
-    With g members, b bytes of the largest shard and c = b * copy / 1000:
+    Let g be the members, b the bytes of the largest shard, and c = b copy / 1000.
 
     * gather: c + call; messages: c + 4 g call;
     * gather, unpack: 2 c + call + g piece; gather rows: 2 c + (call + piece) per chunk;
-    * gather typed: c + b * typed / 1000 + call; typed: c + b * typed / 1000 + g call.
+    * gather typed: c + b typed / 1000 + call; typed: c + b typed / 1000 + g call.
 
     Args:
         traffic: the transfers of this rank.
         itemsize: the bytes of an element.
-        tuning: the choices for the MPI library, with the bytes of a ``chunk``.
+        tuning: the choices for the MPI library: ``call`` and ``piece`` in nanoseconds, ``copy`` and ``typed`` in
+            picoseconds per byte, ``chunk`` in bytes.
     """
     assert traffic.gathered is not None
     size, nbytes = len(traffic.members), traffic.largest * itemsize

@@ -328,7 +328,7 @@ def _check_setting(name: str, value: Any) -> Any:
     Args:
         name: a field of :class:`Tuning`.
         value: by name: "implementations" has records of trials; "first" a list of names; a table of thresholds has
-            pairs of ranks and bytes; all others have a non-negative integer.
+            pairs of ranks and bytes; all others have a non-negative integer. The order of the pairs is not checked.
 
     Raises:
         ValueError: If the value has another type or is negative.

@@ -154,7 +154,7 @@ class Dim:
             if low < high:
                 a, b = self.blocks.cells_in(low - turn * self.n, high - turn * self.n)
                 pieces.update(self.blocks.piece[a:b].tolist())
-        return [piece_ for piece_ in sorted(pieces) if self.read_slices(piece_, piece)]
+        return [source for source in sorted(pieces) if self.read_slices(source, piece)]
 
     def readers(self, piece: int) -> list[int]:
         """Return the pieces that read from this piece's block, sorted; possibly the piece itself.
@@ -255,13 +255,15 @@ def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int,
     options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
     for d, dim, _ in _changed_dims(step):
         options[d] = dim.read_slices(*ends.get(d, (0, 0)))
-    out = []
-    for chosen in product(*options):
-        size = math.prod(slice_.stop - slice_.start for _, slice_ in chosen)
+    boxes = []
+    for slice_pairs in product(*options):
+        size = math.prod(read_slice.stop - read_slice.start for _, read_slice in slice_pairs)
         if size:
-            source, target = tuple(a for a, _ in chosen), tuple(b for _, b in chosen)
-            out.append(HaloPiece(target, source, size) if step.back else HaloPiece(source, target, size))
-    return out
+            in_block, in_read = tuple(a for a, _ in slice_pairs), tuple(b for _, b in slice_pairs)
+            boxes.append(
+                HaloPiece(in_read, in_block, size) if step.back else HaloPiece(in_block, in_read, size)
+            )
+    return boxes
 
 
 @lru_cache(maxsize=8192)
