@@ -11,7 +11,7 @@ from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search import candidate_meshes
-from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Mesh
@@ -84,7 +84,7 @@ def list_pareto_solutions(
 
 def _tie_break(problem: ChoiceProblem) -> float:
     """Return a price in seconds per byte that is so small that bytes only decide between equal times."""
-    seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
+    seconds = sum(float(row[row < IMPOSSIBLE / 2].max(initial=0.0)) for row in problem.seconds)
     memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
     return 1e-6 * seconds / memory if seconds else 1e-12
 

@@ -29,6 +29,8 @@ from spmdsim.reading import read_json, readable
 FORMAT = "spmdsim strategy 1"
 #: Relative differences of times up to this one are rounding.
 ROUNDING = 1e-5
+#: Most operators of a program, and most axes of a mesh, for which the gap to the optimum is computed.
+MOST_GAP_OPERATORS, MOST_GAP_AXES = 2000, 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,14 +214,16 @@ class SearchResult(ShortRepr):
         """Largest relative distance of a heuristic's result from the optimum; None if unknown.
 
         0.02 stands for 2 %; an optimal result has 0. The optimum is the best one on :attr:`rivals` and on this mesh,
-        as far as it is proven; meshes of more than three axes do not count. The gap is unknown for programs with more
-        than 2000 operators, with a memory limit, and if the bound of one mesh cannot be computed.
+        as far as it is proven; meshes of more than :data:`MOST_GAP_AXES` (3) axes do not count. The gap is unknown
+        for programs with more than :data:`MOST_GAP_OPERATORS` (2000) operators, with a memory limit, and if the bound
+        of one mesh cannot be computed.
         """
         if self.optimal:
             return 0.0
-        if len(self.graph.operators) > 2000 or self.limit is not None:
+        if len(self.graph.operators) > MOST_GAP_OPERATORS or self.limit is not None:
             return None
-        meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
+        all_meshes = dict.fromkeys((*self.rivals, self.mesh))
+        meshes = [mesh for mesh in all_meshes if len(mesh.axes) <= MOST_GAP_AXES]
         proven = [
             bound_seconds(self.graph, mesh, self.settings, self.moves, self._models.get(mesh))
             for mesh in meshes
