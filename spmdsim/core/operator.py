@@ -265,9 +265,11 @@ def apply(
         op: the operator.
         operands: the tensors, or objects with a ``tensor``. The world of the first tensor converts other values.
         params: the parameters of the operator by name.
-        strategy: the strategy; None for the cheapest one.
+        strategy: the axes that split each factor, or a sharded operator; None for the strategy that the operands'
+            layouts fit, or else the planner's cheapest one.
 
     Raises:
+        NoTensorError: If no operand is a tensor or has one.
         SpmdError: If operands, parameters or strategy do not fit the operator; the message names the operator.
     """
     first_world = getattr(operands[0], "world", None) if operands else None
