@@ -304,14 +304,15 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
     By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum
     follows from the number of chunks in a window of these blocks. By an exclusive-or it follows from the largest number
     of chunks that a rank has among the first blocks. For blocks of other sizes it is the sum of equally many of the
-    largest chunks, which is exact for neighbouring chunks and an upper bound otherwise.
+    largest chunks, which is exact for neighbouring chunks and an upper bound otherwise. If the schedule rounds chunks
+    up (``CEILING``), each chunk has the largest size, but all together have at most the message.
 
     Args:
         schedule: the schedule.
         nbytes: message size as the collective counts it, rounded up to whole elements.
         itemsize: bytes per element.
         kind: the symmetry, ``shift`` or ``xor``.
-        chunks: the chunks of rank 0.
+        chunks: the chunks of rank 0 in a message, or in a reduction.
     """
     count, n, levels = -(-nbytes // itemsize), schedule.size, _levels(schedule)
     if schedule.rounding == CEILING:

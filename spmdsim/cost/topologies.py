@@ -81,15 +81,16 @@ class Torus(Topology):
         """
         messages, links = [], []
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
-            at, start, hops, backwards = self._legs(sources, targets, dim)
-            which: Ints = np.repeat(np.arange(len(sources)), hops)
-            ends = np.cumsum(hops)
-            step: Ints = np.arange(len(which)) - np.repeat(ends - hops, hops)
-            sign: Ints = 1 - 2 * backwards[which]
-            position = (start[which] + sign * step) % size
-            rank = at[which] + (position - start[which]) * stride
-            links.append(self._link(dim, backwards[which], rank))
-            messages.append(which)
+            first_ranks, coordinates, hops, backwards = self._legs(sources, targets, dim)
+            # One entry per hop: the number of its message, and the number of the hop within the message.
+            hop_messages: Ints = np.repeat(np.arange(len(sources)), hops)
+            hop_ends = np.cumsum(hops)
+            hop_numbers: Ints = np.arange(len(hop_messages)) - np.repeat(hop_ends - hops, hops)
+            signs: Ints = 1 - 2 * backwards[hop_messages]
+            positions = (coordinates[hop_messages] + signs * hop_numbers) % size
+            ranks = first_ranks[hop_messages] + (positions - coordinates[hop_messages]) * stride
+            links.append(self._link(dim, backwards[hop_messages], ranks))
+            messages.append(hop_messages)
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def _link(self, dim: int, backwards: Ints, rank: Ints) -> Ints:
@@ -251,27 +252,29 @@ class FatTree(Topology):
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: up on the sender's side, down on the receiver's side.
 
-        A message rises to the lowest level whose subtree contains both ends. The receiver's number chooses the port
-        upwards at each level. See :meth:`_link` for the parts of a link's number. A message from a rank to itself
-        crosses no link. The links of a message are listed level by level, not in the order of its way.
+        A message rises to the lowest level whose subtree contains both ends. At each level, the receiver's number
+        chooses the port upwards: it is divided by the product of the numbers of ports below, and taken modulo the
+        level's ports. See :meth:`_link` for the parts of a link's number. A message from a rank to itself crosses no
+        link. The links of a message are listed level by level, not in the order of its way.
 
         Args:
             sources: the sender of each message.
             targets: the receiver of each message.
         """
         messages, links = [], []
-        copy = np.zeros_like(sources)
+        switch_copies = np.zeros_like(sources)  # for each message, which copy of the switch it passes
         for level in range(len(self.down)):
             # A message uses the links above this level while both ends are in different subtrees.
-            going = sources // self.below[level] != targets // self.below[level]
-            which = np.flatnonzero(going)
-            port = targets // self.copies[level] % self.up[level]
+            is_rising = sources // self.below[level] != targets // self.below[level]
+            rising = np.flatnonzero(is_rising)
+            ports = targets // self.copies[level] % self.up[level]
             for side, ends in enumerate((sources, targets)):
-                subtree = ends[which] // self.below[level]
-                at = (subtree * self.copies[level] + copy[which]) * self.up[level] + port[which]
-                links.append(side * self.first[-1] + self.first[level] + at)
-                messages.append(which)
-            copy = copy * self.up[level] + port
+                subtrees = ends[rising] // self.below[level]
+                switches = subtrees * self.copies[level] + switch_copies[rising]
+                positions = switches * self.up[level] + ports[rising]
+                links.append(side * self.first[-1] + self.first[level] + positions)
+                messages.append(rising)
+            switch_copies = switch_copies * self.up[level] + ports
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def _link(self, link: int) -> tuple[int, int, int, int, int]:
