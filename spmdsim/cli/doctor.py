@@ -43,14 +43,14 @@ def main(args: argparse.Namespace) -> int:
 
     cleaned = [clean()] if args.clean else []
     findings = cleaned + examine(trial=not args.no_trial)
-    broken = any(f.state == "broken" for f in findings)
+    is_broken = any(f.state == "broken" for f in findings)
     if args.json:
-        emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
-        return int(broken)
+        emit_json({"ok": not is_broken, "findings": [f.to_dict() for f in findings]})
+        return int(is_broken)
     # The advice has no column: paths and commands stay in one line, to be copied.
     advice = tuple(f"{f.about}: {f.advice}" for f in findings if f.advice)
     rows = [(f.about, f.state, f.observed) for f in findings]
     table = Table(("about", "state", "found"), rows, notes=advice and ("", *advice))
     if not write_pictures(args, Figure("this machine for runs on many ranks", (table,))):
         say(table)
-    return int(broken)
+    return int(is_broken)

@@ -90,5 +90,7 @@ def build_offer(args: argparse.Namespace) -> Offer:
     }
     algorithms = tuple(find_algorithm(args.collective or "all_reduce", name) for name in args.algorithm)
     # Leave out empty choices, so that the page offers its defaults.
-    distinct = {name: tuple(dict.fromkeys(entries)) for name, entries in choices.items() if entries}
-    return Offer(ranks=tuple(rank_counts(args.ranks)), algorithms=algorithms, dtype=args.dtype, **distinct)
+    distinct_choices = {name: tuple(dict.fromkeys(entries)) for name, entries in choices.items() if entries}
+    return Offer(
+        ranks=tuple(rank_counts(args.ranks)), algorithms=algorithms, dtype=args.dtype, **distinct_choices
+    )

@@ -83,10 +83,10 @@ def copy(args: argparse.Namespace) -> int:
     source = Path(args.source) if args.source is not None else None
     files = teacher_files(source) if args.teacher else student_files()
     folder = Path(args.folder)
-    existing = [name for name in files if (folder / name).exists()]
-    if existing and not args.replace:
+    existing_names = [name for name in files if (folder / name).exists()]
+    if existing_names and not args.replace:
         raise InputError(
-            f"{folder / existing[0]} is there already, maybe with answers: take another folder, or --replace"
+            f"{folder / existing_names[0]} is there already, maybe with answers: take another folder, or --replace"
         )
     require_folder(folder)
     if is_root():
@@ -138,7 +138,7 @@ def check(args: argparse.Namespace) -> int:
         say(*hints(current.task(args.task), args.hint))
         return 0
     scores = _grade_tasks(current, args)
-    incomplete = [each for each in scores if each.points < each.most]
+    incomplete_scores = [each for each in scores if each.points < each.most]
     if args.json:
         from dataclasses import asdict
 
@@ -148,9 +148,9 @@ def check(args: argparse.Namespace) -> int:
         emit_json({"lab": current.number, "points": points, "of": most, "tasks": tasks})
     else:
         say(*report(current, scores))
-    if incomplete and args.hint:
-        say(*hints(current.task(incomplete[0].task), args.hint))
-    return int(bool(incomplete))
+    if incomplete_scores and args.hint:
+        say(*hints(current.task(incomplete_scores[0].task), args.hint))
+    return int(bool(incomplete_scores))
 
 
 def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:

@@ -113,11 +113,11 @@ def derive(args: argparse.Namespace) -> Derived:
         bound = op.bind(shapes, params)
     except TypeError as error:
         raise InputError(_wrong_arguments_text(function, len(shapes), params, error)) from None
-    written = _parse_strategy(args, shapes)
-    ranks = _select_ranks(args, bound, written)
-    strategy = op.shard(written, repeat=args.repeat or "right").strategy(bound, ranks)
+    cuts_or_layouts = _parse_strategy(args, shapes)
+    ranks = _select_ranks(args, bound, cuts_or_layouts)
+    strategy = op.shard(cuts_or_layouts, repeat=args.repeat or "right").strategy(bound, ranks)
     if args.device_matrix and not args.shard and not args.allow_uneven:
-        for i, (layout, shape) in enumerate(zip(written, shapes)):
+        for i, (layout, shape) in enumerate(zip(cuts_or_layouts, shapes)):
             check_even(layout, shape, f"operand {i}")
     results = [
         (shape, layout, _result_layout(args, layout, shape))

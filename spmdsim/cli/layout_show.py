@@ -68,17 +68,17 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         raise InputError(
             f"{many(len(ranks), 'rank')} with {many(replicas, 'replica')} each are too many to list; choose some with --rank"
         )
-    written, reduction, sized = layout.to_dict(), partial_reduction(layout), shape is not None
+    layout_dict, reduction, sized = layout.to_dict(), partial_reduction(layout), shape is not None
     facts = {
         "device_matrix": list(mesh.shape),
         "alias_name": list(mesh.axes),
-        "tensor_map": written["tensor_map"],
+        "tensor_map": layout_dict["tensor_map"],
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
         "ranks": [_rank_json(rank_shard(layout, shape, rank), sized, reduction) for rank in ranks],
     }
-    if written["interleaved_parallel"]:
+    if layout_dict["interleaved_parallel"]:
         devices = _count_devices(layout)
         facts |= {"devices": devices, "micro_shards": mesh.size // devices}
     if reduction is not None:
@@ -187,8 +187,8 @@ def _list_parameters(split: SplitLayout) -> list[Named]:
     The names are "weight" and "bias", in this order. The weight is left out if the blocks are uneven, which only an
     embedding's can be. The bias is left out if there is none.
     """
-    even = split.size[split.axis] % split.num_partitions == 0
-    parameters: list[Named] = [("weight", split.weight, split.size)] if even else []
+    is_even = split.size[split.axis] % split.num_partitions == 0
+    parameters: list[Named] = [("weight", split.weight, split.size)] if is_even else []
     if split.bias is not None:
         parameters.append(("bias", split.bias, (split.size[1],)))
     return parameters
@@ -257,15 +257,15 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
         InputError: If the JSON document would be too large.
     """
     tensors = [*derived.inputs, *derived.outputs]
-    first = tensors[0][1]
-    ranks = _selected_ranks(first, args)
+    first_layout = tensors[0][1]
+    ranks = _selected_ranks(first_layout, args)
     _write_pictures(args, tensors)
     if args.json:
         emit_json(operator_json(derived, ranks))
         return 0
-    rows, left_out = _choose_rows(first, ranks, args.all)
+    rows, left_out = _choose_rows(first_layout, ranks, args.all)
     say(f"{derived.op}: {derived.rule}")
-    say(f"device matrix {first.mesh.shape}, axes {', '.join(first.mesh.axes)}")
+    say(f"device matrix {first_layout.mesh.shape}, axes {', '.join(first_layout.mesh.axes)}")
     say(*remark)
     cells = [
         (name, str(shape), str(layout.to_dict()["tensor_map"]), layout.placement_text())
@@ -350,21 +350,21 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
             unknown.
         ranks: the ranks that get a row.
     """
-    shaped = [(name, layout, shape) for name, layout, shape in tensors if shape is not None]
-    if not shaped:
+    tensors_with_shape = [(name, layout, shape) for name, layout, shape in tensors if shape is not None]
+    if not tensors_with_shape:
         return
     columns = ["rank", "coords"]
-    for name, _, _ in shaped:
+    for name, _, _ in tensors_with_shape:
         columns += [f"{name} slice".strip(), f"{name} local shape".strip()]
-    single = len(shaped) == 1
+    is_single = len(tensors_with_shape) == 1
     rows: list[list[object]] = []
     for rank in ranks:
-        shards = [rank_shard(layout, shape, rank) for _, layout, shape in shaped]
+        shards = [rank_shard(layout, shape, rank) for _, layout, shape in tensors_with_shape]
         row: list[object] = [rank, f"({', '.join(map(str, shards[0].coords))})"]
         for shard in shards:
             row += [box_text(shard.bounds), shard.local_shape]
-        rows.append([*row, ranks_text(shards[0].replicas)] if single else row)
-    say("", Table([*columns, "replicas"] if single else columns, rows, "slices", right=(0,)))
+        rows.append([*row, ranks_text(shards[0].replicas)] if is_single else row)
+    say("", Table([*columns, "replicas"] if is_single else columns, rows, "slices", right=(0,)))
 
 
 def _show_collectives(derived: Derived) -> None:
@@ -383,8 +383,8 @@ def _show_collectives(derived: Derived) -> None:
 
 def _groups_text(groups: Sequence[Sequence[int]]) -> str:
     """Return groups of ranks as text, at most eight of them, such as "{0,1} {2,3}"."""
-    shown = [f"{{{ranks_text(group)}}}" for group in groups[:8]]
-    return " ".join([*shown, ".."] if len(groups) > 8 else shown)
+    group_texts = [f"{{{ranks_text(group)}}}" for group in groups[:8]]
+    return " ".join([*group_texts, ".."] if len(groups) > 8 else group_texts)
 
 
 def _show_pictures(layout: Layout, shape: Shape | None) -> None:

@@ -311,14 +311,14 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 
     figures = [figure(value) for value in values]
     title = title or figures[0].title
-    drawn: dict[str, str] = {}
+    text_by_path: dict[str, str] = {}
     if args.svg is not None:
-        drawn[args.svg] = (figures[0] if len(figures) == 1 else stacked(title, figures)).svg
+        text_by_path[args.svg] = (figures[0] if len(figures) == 1 else stacked(title, figures)).svg
     if args.html is not None:
-        drawn[args.html] = page(title, figures)
-    written = [path for path, text in drawn.items() if write_file(path, text)]
-    remark(*[f"wrote {path}" for path in written])
-    return bool(written)
+        text_by_path[args.html] = page(title, figures)
+    written_paths = [path for path, text in text_by_path.items() if write_file(path, text)]
+    remark(*[f"wrote {path}" for path in written_paths])
+    return bool(written_paths)
 
 
 def writable(text: str) -> str:

@@ -171,10 +171,10 @@ def _print_rank(plan: Plan, rank: int) -> None:
     """
     from spmdsim.figures.plan_figures import transfers_list
 
-    least = (
+    bound_words = (
         "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"
     )
     nbytes, bound = plan.nbytes(rank), plan.lower_bound(rank)
-    say("", f"rank {rank}: receives {many(nbytes, 'byte')}, {least} {bound:,}")
+    say("", f"rank {rank}: receives {many(nbytes, 'byte')}, {bound_words} {bound:,}")
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         say(*transfers_list(plan.src, plan.dst, plan.shape, rank))

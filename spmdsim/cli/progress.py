@@ -33,13 +33,13 @@ def progress(what: str, total: int | None = None) -> Iterator[Progress]:
     ...     step("matmul")
     ...     step()
     """
-    shown = is_root() and terminal_columns(sys.stderr) is not None
+    is_shown = is_root() and terminal_columns(sys.stderr) is not None
     finished = 0
 
     def step(label: str = "") -> None:
         nonlocal finished
         finished += 1
-        if shown:
+        if is_shown:
             count = f"{finished}" if total is None else f"{finished}/{total}"
             sys.stderr.write(f"\r\x1b[2K{what} {count} {label}")
             sys.stderr.flush()
@@ -47,6 +47,6 @@ def progress(what: str, total: int | None = None) -> Iterator[Progress]:
     try:
         yield step
     finally:
-        if shown:
+        if is_shown:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()

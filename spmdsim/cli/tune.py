@@ -146,8 +146,8 @@ def _print_choices(path: Path) -> None:
         for machine, steps in records.machines.items():
             say(f"{machine}:")
             for step, choice in steps.items():
-                fastest = sorted(choice.microseconds.items(), key=lambda item: item[1])
-                times = ", ".join(f"{name} {us:.1f}" for name, us in fastest)
+                ordered_times = sorted(choice.microseconds.items(), key=lambda item: item[1])
+                times = ", ".join(f"{name} {us:.1f}" for name, us in ordered_times)
                 say(f"  {step}: {choice.implementation} (us: {times})")
 
 

@@ -117,10 +117,10 @@ def measured_words(prediction: Prediction) -> list[str]:
         if (point.collective, point.algorithm) == (prediction.collective, "native")
         and point.group_size in ranks
     ]
-    largest = max(measured_sizes, default=0)
-    if not largest or all(point.nbytes <= largest for point in native_points):
+    largest_size = max(measured_sizes, default=0)
+    if not largest_size or all(point.nbytes <= largest_size for point in native_points):
         return []
-    return [f"native was measured up to {bytes_text(largest)}: beyond, its times are a guess"]
+    return [f"native was measured up to {bytes_text(largest_size)}: beyond, its times are a guess"]
 
 
 def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
@@ -144,7 +144,7 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
             label = f"{name} {size_words(point.nbytes)}" if has_sizes else name
             if x > 0 and seconds > 0:
                 lines.setdefault(label, []).append((float(x), seconds))
-    drawn = _choose_lines(lines, most)
+    drawn_names = _choose_lines(lines, most)
     title = f"{prediction.collective} on {prediction.machine.name}"
     title += f", {prediction.topology}" if prediction.topology else ""
     if not over_ranks:
@@ -154,9 +154,9 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
         title,
         "ranks" if over_ranks else "bytes",
         TIME,
-        tuple(Line(name, tuple(lines[name])) for name in drawn),
+        tuple(Line(name, tuple(lines[name])) for name in drawn_names),
         marks,
-        tuple(name for name in lines if name not in drawn),
+        tuple(name for name in lines if name not in drawn_names),
     )
 
 
@@ -169,11 +169,11 @@ def _choose_lines(lines: Mapping[str, Sequence[tuple[float, float]]], most: int 
         lines: the points ``(x, seconds)`` of each line, by name.
         most: largest number of names, unless more lines are fastest at some point; None for all names.
     """
-    least: dict[float, tuple[float, str]] = {}
+    least_by_x: dict[float, tuple[float, str]] = {}
     for name, points in lines.items():
         for x, y in points:
-            least[x] = min(least.get(x, (y, name)), (y, name))
-    winners = {name for _, name in least.values()}
+            least_by_x[x] = min(least_by_x.get(x, (y, name)), (y, name))
+    winners = {name for _, name in least_by_x.values()}
     order = sorted(lines, key=lambda name: (name not in winners, min(y for _, y in lines[name])))
     return order if most is None else order[: max(most, len(winners))]
 
@@ -220,14 +220,14 @@ def prediction_figure(prediction: Prediction) -> Figure:
     the first :data:`MOST_COLUMNS` points. Notes name what is not drawn, and the algorithms without a price.
     """
     plot = prediction_plot(prediction, 8)
-    drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
-    notes = [plot.undrawn_words] if drawn and plot.undrawn else []
-    shown = replace(prediction, points=prediction.points[:MOST_COLUMNS])
+    plots = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
+    notes = [plot.undrawn_words] if plots and plot.undrawn else []
+    table_prediction = replace(prediction, points=prediction.points[:MOST_COLUMNS])
     if len(prediction.points) > MOST_COLUMNS:
         notes.append(f"the table has the first {MOST_COLUMNS} of {len(prediction.points)} points")
     notes += measured_words(prediction)
     notes += [f"left out: {name}: {why}" for name, why in prediction.left_out.items()]
-    return Figure(plot.title, (*drawn, *prediction_tables(shown)), tuple(notes))
+    return Figure(plot.title, (*plots, *prediction_tables(table_prediction)), tuple(notes))
 
 
 # ---------------------------------------------------------------- topologies: ranks, switches and links
@@ -250,21 +250,21 @@ def topology_figure(topology: Topology) -> Figure:
     Links are drawn for at most :data:`MOST_RANKS` ranks, and for tori of at most three dimensions. The distance of two
     ranks is their number of links, for the first :data:`MOST_PAIRS` ranks.
     """
-    distances, most = _draw_distances(topology)
+    distances, largest_distance = _draw_distances(topology)
     rows = (
         ("ranks", f"{topology.ranks:,}"),
         ("links, each in one direction", f"{len(topology.capacity):,}"),
-        ("most links between two ranks drawn", str(most)),
+        ("most links between two ranks drawn", str(largest_distance)),
         ("bytes per second of a link", " or ".join(f"{c:.4g}" for c in np.unique(topology.capacity))),
         ("software, per message", f"{topology.alpha:.3g} s"),
         ("each link beyond the first", f"{topology.hop_seconds:.3g} s"),
     )
     places = positions(topology) if topology.ranks <= MOST_RANKS else None
-    drawn: tuple[Part, ...] = () if places is None else (_draw_network(topology, places),)
+    network_parts: tuple[Part, ...] = () if places is None else (_draw_network(topology, places),)
     note = "filled boxes are ranks, open ones switches; a line is a link in both directions"
     if places is None:
         note = f"links of at most {MOST_RANKS} ranks in at most three dims are drawn"
-    return Figure(f"topology {topology.name}", (*drawn, distances, fact_rows(rows)), (note,))
+    return Figure(f"topology {topology.name}", (*network_parts, distances, fact_rows(rows)), (note,))
 
 
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
@@ -375,7 +375,7 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
     """
     out = Canvas()
     margin, top = 30.0, 24.0
-    fastest = float(topology.capacity.max())
+    largest_capacity = float(topology.capacity.max())
     links: dict[tuple[TopologyPlace, TopologyPlace], list[int]] = {}
     for link in range(len(topology.capacity)):
         a, b = topology.ends(link)
@@ -388,7 +388,7 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
             f"{a} - {b}: {', '.join(map(topology.link_name, links_of_pair))}; {capacity:.4g} bytes/s each"
         )
         (x1, y1), (x2, y2) = places[a], places[b]
-        style = f' style="stroke:{colour};stroke-width:{1 + capacity / fastest:.1f}"'
+        style = f' style="stroke:{colour};stroke-width:{1 + capacity / largest_capacity:.1f}"'
         bend = 20.0 if isinstance(topology, Torus) and _closes_ring(topology, a, b) else 0.0
         out.line(x1 + margin, y1 + top, x2 + margin, y2 + top, "edge", style, pointer_text, bend)
     for location, (x, y) in places.items():
@@ -443,7 +443,7 @@ def _draw_distances(topology: Topology) -> tuple[Canvas, int]:
     count = min(topology.ranks, MOST_PAIRS)
     ranks = np.arange(count)
     hops = topology.hops(np.repeat(ranks, count), np.tile(ranks, count)).reshape(count, count)
-    out, most = Canvas(), max(1, int(hops.max(initial=0)))
+    out, largest_distance = Canvas(), max(1, int(hops.max(initial=0)))
     remark = f" (of the first {count})" if count < topology.ranks else ""
     out.text(0, 12, f"links between two ranks{remark}", "faint")
     for a in range(count):
@@ -453,6 +453,10 @@ def _draw_distances(topology: Topology) -> tuple[Canvas, int]:
             distance, box = int(hops[a, b]), (30.0 + b * 22, 36.0 + a * 20, 22, 20)
             pointer_text = f"rank {a} to rank {b}: {many(distance, 'link')}"
             out.cell(
-                *box, [str(distance) if distance else "·"], None, pointer_text, distance / most * DARKEST
+                *box,
+                [str(distance) if distance else "·"],
+                None,
+                pointer_text,
+                distance / largest_distance * DARKEST,
             )
-    return out, most
+    return out, largest_distance

@@ -76,11 +76,11 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
     op = getattr(operator, "_op", operator)
     facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
     rule = facts.pop("rule", None)
-    drawn = () if rule is None or callable(rule) else (_draw_terms(rule),)
+    term_parts = () if rule is None or callable(rule) else (_draw_terms(rule),)
     rows = [(key, shorten_value(value)) for key, value in facts.items() if key != "name"]
     about = (operator.__doc__ or "").strip().partition("\n")[0].replace("``", "")
-    title = f"operator {operator.name}" + (f": {rule}" if drawn else "")
-    return Figure(title, (*drawn, *([fact_rows(rows)] if rows else ())), (about,))
+    title = f"operator {operator.name}" + (f": {rule}" if term_parts else "")
+    return Figure(title, (*term_parts, *([fact_rows(rows)] if rows else ())), (about,))
 
 
 def bound_figure(bound: BoundRule) -> Figure:
@@ -134,11 +134,11 @@ def world_figure(world: Any) -> Figure:
         "MPIWorld": "a process per rank, real collectives",
     }
     name, owned = type(world).__name__, world.ranks
-    shown = f"{len(owned):,}: {', '.join(map(str, owned[:8]))}{', ...' if len(owned) > 8 else ''}"
+    ranks_text = f"{len(owned):,}: {', '.join(map(str, owned[:8]))}{', ...' if len(owned) > 8 else ''}"
     machine = getattr(world, "machine", None)
     rows = (
         ("ranks", f"{world.size:,}"),
-        ("ranks of this process", shown),
+        ("ranks of this process", ranks_text),
         ("holds data", "yes" if world.has_data else "no"),
         ("machine that chooses", getattr(machine, "name", None) or "bytes alone"),
     )
@@ -180,11 +180,11 @@ def verdict_figure(verdict: Verdict) -> Figure:
     canvas.cell(0, 0, width, 30, [words], 2 if good else 6, verdict.details)
     if verdict.tolerance > 0 and verdict.max_error < float("inf"):
         ratio = verdict.max_error / verdict.tolerance
-        length, most = 320.0, max(1.25, ratio * 1.1)
+        length, scale_end = 320.0, max(1.25, ratio * 1.1)
         canvas.text(0, 58, f"error {verdict.max_error:.2g} of {verdict.tolerance:.2g} allowed")
         canvas.cell(0, 66, length, 18, [], None)
-        canvas.bar(0, 66, length * min(ratio / most, 1), 18, "#009e73" if good else "#d55e00", "error")
-        allowed = length / most
+        canvas.bar(0, 66, length * min(ratio / scale_end, 1), 18, "#009e73" if good else "#d55e00", "error")
+        allowed = length / scale_end
         canvas.line(allowed, 60, allowed, 90, "edge")
         canvas.text(max(allowed, width_of("allowed") / 2), 104, "allowed", "faint", "middle")
     facts = (("rank", str(verdict.rank)), ("element", str(verdict.index)))

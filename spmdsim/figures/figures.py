@@ -273,8 +273,8 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
 
         return frontier_figure(values)
     figures = [figure(value) for value in values[:MOST_FIGURES]]
-    more = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
-    return stacked(f"{many(len(values), 'value')}", figures, more)
+    notes = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
+    return stacked(f"{many(len(values), 'value')}", figures, notes)
 
 
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
@@ -376,15 +376,15 @@ def side_by_side(drawings: Sequence[tuple[str, Canvas]], most: float = 880, gap:
         most: largest width of a row, in pixels; a wider drawing has a row of its own.
         gap: distance between drawings, in pixels.
     """
-    canvas, x, y, deepest = Canvas(), 0.0, 0.0, 0.0
+    canvas, x, y, row_height = Canvas(), 0.0, 0.0, 0.0
     for words, drawing in drawings:
         width = max(drawing.width, width_of(words))
         if x and x + width > most:
-            x, y, deepest = 0.0, y + deepest + gap, 0.0
+            x, y, row_height = 0.0, y + row_height + gap, 0.0
         if words:
             canvas.text(x, y + 12, words, "faint")
         top = y + (ROW if words else 0)
         canvas.parts.append(f'<g transform="translate({x:.0f} {top:.0f})">{"".join(drawing.parts)}</g>')
         canvas.reach(x + width, top + drawing.height)
-        x, deepest = x + width + gap, max(deepest, top + drawing.height - y)
+        x, row_height = x + width + gap, max(row_height, top + drawing.height - y)
     return canvas

@@ -169,21 +169,21 @@ def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, p
     mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
     reduction = None if plain else partial_reduction(layout)
     rank_word = "rank " if _fits_rank_word(panel) else ""
-    longest = [f"{rank_word}{max(mesh.ranks or [mesh.size - 1])}", f"#{layout.shard_count}"]
-    longest += [] if reduction is None else [reduction.label(mesh.rank_at(mesh.size - 1))]
-    wide = max(*map(width_of, longest), width_of(f"{column}=00") - 6) + 14
-    high = 24 if plain else HIGH if reduction is None else HIGH + 14
+    cell_texts = [f"{rank_word}{max(mesh.ranks or [mesh.size - 1])}", f"#{layout.shard_count}"]
+    cell_texts += [] if reduction is None else [reduction.label(mesh.rank_at(mesh.size - 1))]
+    cell_width = max(*map(width_of, cell_texts), width_of(f"{column}=00") - 6) + 14
+    cell_height = 24 if plain else HIGH if reduction is None else HIGH + 14
     margin = width_of(f"{row}=000") if row else 0
     for k, words in enumerate(panel.heads):
-        out.text(margin + k * wide + wide / 2, 12, words, "faint", "middle")
+        out.text(margin + k * cell_width + cell_width / 2, 12, words, "faint", "middle")
     for j, (label, ranks) in enumerate(panel.rows):
-        y = 18 + j * high
+        y = 18 + j * cell_height
         if row:
-            out.text(0, y + high / 2 + 4, label, "faint")
+            out.text(0, y + cell_height / 2 + 4, label, "faint")
         for k, rank in enumerate(ranks):
-            x = margin + k * wide
+            x = margin + k * cell_width
             if rank is None:
-                out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
+                out.text(x + cell_width / 2, y + cell_height / 2 + 4, GAP, "faint", "middle")
                 continue
             coords = " ".join(f"{axis}={index}" for axis, index in zip(mesh.axes, mesh.coords(rank)))
             lines, pointer_text, fill = [f"{rank_word}{rank}"], f"rank {rank} at {coords}", None
@@ -193,7 +193,7 @@ def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, p
                 lines += [] if reduction is None else [reduction.label(rank)]
                 pointer_text += f": {_owned_text(layout, shape, rank)}"
                 fill = _fill(layout, shard)
-            out.cell(x, y, wide, high, lines, fill, pointer_text, hatched=reduction is not None)
+            out.cell(x, y, cell_width, cell_height, lines, fill, pointer_text, hatched=reduction is not None)
     return out
 
 
@@ -220,8 +220,10 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
     counts = [layout.cuts[dim] for dim in others]
     drawings: list[tuple[str, Canvas]] = []
     if len(shape) == 3 and max(layout.cuts) <= MOST_BLOCKS:
-        uneven = any(is_uneven(layout, shape, dim) for dim in range(3))
-        words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not scaled" if uneven else "")
+        has_uneven_blocks = any(is_uneven(layout, shape, dim) for dim in range(3))
+        words = "dim 0 goes back, dim 1 down, dim 2 to the right" + (
+            "; not scaled" if has_uneven_blocks else ""
+        )
         drawings.append((words, _draw_block(layout, shape)))
     for number in choose_indices(math.prod(counts), MOST_PANELS):
         if number is None:

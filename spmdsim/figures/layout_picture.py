@@ -124,14 +124,14 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
     """
     mesh, (*_, column) = layout.mesh, grid_axes(layout.mesh)
     reduction = None if plain else partial_reduction(layout)
-    head, longest = "rank:shard", f"{max(mesh.ranks or [mesh.size])}:{layout.shard_count}"
+    head, longest_text = "rank:shard", f"{max(mesh.ranks or [mesh.size])}:{layout.shard_count}"
     if reduction is not None:
         head += "+addend" if reduction.op == "sum" else f" {reduction.op}"
-        longest += f"{_sign(reduction)}{reduction.count}"
-    cell = max(len(longest), len(f"{column}=00"))
-    most = max(3, min(MOST_COLUMNS, (width - len(head)) // (cell + 2)))
+        longest_text += f"{_sign(reduction)}{reduction.count}"
+    cell = max(len(longest_text), len(f"{column}=00"))
+    most_columns = max(3, min(MOST_COLUMNS, (width - len(head)) // (cell + 2)))
     lines: list[tuple[GridCell, ...]] = []
-    for i, panel in enumerate(rank_panels(mesh, most)):
+    for i, panel in enumerate(rank_panels(mesh, most_columns)):
         if panel is None:
             lines += [(), (GridCell(GAP),)]
             continue

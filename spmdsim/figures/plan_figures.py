@@ -362,8 +362,8 @@ def _draw_matrix(step: Step, itemsize: int) -> Canvas:
         return out
     ranks, receivers = _all_ranks(step.src, step.dst), step.dst.mesh.rank_list
     counts = {(peer, rank): count * itemsize for rank in receivers for peer, count in pairs(step, rank)}
-    most = max(counts.values(), default=1)
-    width = max(width_of(f"{most:,}") + 8, 26)
+    largest_count = max(counts.values(), default=1)
+    width = max(width_of(f"{largest_count:,}") + 8, 26)
     for k, rank in enumerate(ranks):
         out.text(34 + k * width + width / 2, 12, str(rank), "faint", "middle")
         out.text(28, 18 + k * 20 + 14, str(rank), "faint", "end")

@@ -114,8 +114,8 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     """
     low_x, high_x, low_y, high_y = plot.ranges()
     padding_x, padding_y = max(0.03 * (high_x - low_x), 0.01), max(0.05 * (high_y - low_y), 0.01)
-    longest = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
-    left, right, top, bottom = 66, int(longest) + 56, 30, 44
+    name_width = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
+    left, right, top, bottom = 66, int(name_width) + 56, 30, 44
     frame = _Frame(
         left,
         top,

@@ -385,16 +385,18 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
     """
     from spmdsim.collectives import make_schedule
 
-    declared = plain_facts(algorithm)
+    field_values = plain_facts(algorithm)
     if algorithm.formula:
         formula = plain_facts(algorithm.formula).items()
-        declared["formula"] = ", ".join(f"{key} {value}" for key, value in formula if value)
-    table = fact_rows((key, shorten_value(value)) for key, value in declared.items() if value)
+        field_values["formula"] = ", ".join(f"{key} {value}" for key, value in formula if value)
+    table = fact_rows((key, shorten_value(value)) for key, value in field_values.items() if value)
     try:
-        drawn = schedule_figure(make_schedule(algorithm, 4))
+        schedule_picture = schedule_figure(make_schedule(algorithm, 4))
     except SpmdError:
         return Figure(f"algorithm {algorithm.name}", (table,))
-    return Figure(f"algorithm {algorithm.name}, on four ranks", (*drawn.parts, table), drawn.notes)
+    return Figure(
+        f"algorithm {algorithm.name}, on four ranks", (*schedule_picture.parts, table), schedule_picture.notes
+    )
 
 
 def counts_figure(facts: Facts, why: str = "") -> Figure:
@@ -437,8 +439,8 @@ def space_time(story: History) -> Canvas:
     """
     out, cells = Canvas(), _drawn_chunks(story)
     size, steps = story.schedule.size, len(story.steps)
-    wide = 20 if len(cells) <= 8 else 9
-    boxes = max(wide * len(cells) + 10, 24)
+    box_width = 20 if len(cells) <= 8 else 9
+    boxes = max(box_width * len(cells) + 10, 24)
     column = boxes + 110
     for step in range(steps):
         out.text(MARGIN + step * column + boxes + 55, 14, f"round {step}", "faint", "middle")
@@ -456,7 +458,7 @@ def space_time(story: History) -> Canvas:
     for index in range(len(story.states)):
         for rank in range(size):
             _draw_state(
-                out, story, cells, index, rank, MARGIN + index * column + 4, TOP + rank * ROW - 9, wide
+                out, story, cells, index, rank, MARGIN + index * column + 4, TOP + rank * ROW - 9, box_width
             )
     out.reach(end + 8, TOP + size * ROW - 16)
     return out
@@ -532,7 +534,7 @@ def _draw_label(
 
 
 def _draw_state(
-    out: Canvas, story: History, cells: list[int], index: int, rank: int, x: float, y: float, wide: float
+    out: Canvas, story: History, cells: list[int], index: int, rank: int, x: float, y: float, box_width: float
 ) -> None:
     """Draw the chunks of one rank in one state as a row of boxes.
 
@@ -547,35 +549,41 @@ def _draw_state(
         rank: the rank.
         x: left edge of the first box, in pixels.
         y: upper edge; boxes are 18 pixels high.
-        wide: width of a box; boxes of 20 pixels and more have the number of the chunk.
+        box_width: width of a box; boxes of 20 pixels and more have the number of the chunk.
     """
     state, size = story.states[index], story.schedule.size
     for k, cell in enumerate(cells):
-        left, value = x + wide * k, state.holds[rank].get(cell)
+        left, value = x + box_width * k, state.holds[rank].get(cell)
         pointer_text = f"rank {rank}, chunk {cell}: nothing"
         is_new = cell in state.new[rank]
         letters = "var(--faint)"
         out.parts.append(
-            f'<rect class="open" x="{number(left)}" y="{number(y)}" width="{wide - 1:.0f}" height="18"/>'
+            f'<rect class="open" x="{number(left)}" y="{number(y)}" width="{box_width - 1:.0f}" height="18"/>'
         )
         if value is not None:
             fraction = len(story.contributors(value)) / size if story.schedule.collective.reduces else 1.0
-            high = max(3.0, 18 * fraction)
-            out.bar(left, y + 18 - high, wide - 1, high, fill_of(cell)[0])
+            fill_height = max(3.0, 18 * fraction)
+            out.bar(left, y + 18 - fill_height, box_width - 1, fill_height, fill_of(cell)[0])
             pointer_text = f"rank {rank}, chunk {cell}: {value_words(story, value)}"
             letters = fill_of(cell)[1] if fraction > 0.7 else "var(--ink)"
         edge = f'class="edge" stroke-width="{2 if is_new else 0.5}"'
         out.parts.append(
-            f'<rect {edge} x="{number(left)}" y="{number(y)}" width="{wide - 1:.0f}" height="18"><title>{pointer_text}</title></rect>'
+            f'<rect {edge} x="{number(left)}" y="{number(y)}" width="{box_width - 1:.0f}" height="18"><title>{pointer_text}</title></rect>'
         )
-        if wide >= 20 and letters == "var(--ink)":  # the box is only partly filled: give the letters a rim
+        # The number in a box that is only partly filled has a rim.
+        if box_width >= 20 and letters == "var(--ink)":
             out.parts.append(
-                f'<text x="{number(left + (wide - 1) / 2)}" y="{number(y + 13)}" text-anchor="middle" '
+                f'<text x="{number(left + (box_width - 1) / 2)}" y="{number(y + 13)}" text-anchor="middle" '
                 f'style="paint-order:stroke;stroke:var(--ground);stroke-width:3px">{cell}</text>'
             )
-        elif wide >= 20:
+        elif box_width >= 20:
             out.text(
-                left + (wide - 1) / 2, y + 13, str(cell), anchor="middle", colour=letters, title=pointer_text
+                left + (box_width - 1) / 2,
+                y + 13,
+                str(cell),
+                anchor="middle",
+                colour=letters,
+                title=pointer_text,
             )
 
 
@@ -620,15 +628,17 @@ def _draw_tables(story: History) -> Canvas:
             [value_words(story, values[cell]) if cell in values else "·" for cell in story.cells]
             for values in state.holds
         ]
-        wide = max(28.0, max(width_of(text) for row in words for text in row) + 8)
+        cell_width = max(28.0, max(width_of(text) for row in words for text in row) + 8)
         for k, cell in enumerate(story.cells):
             name = str(cell) if cell < count else f"s{cell // count}"
-            table.text(30 + k * wide + wide / 2, 12, name, "faint", "middle")
+            table.text(30 + k * cell_width + cell_width / 2, 12, name, "faint", "middle")
         for rank, row in enumerate(words):
             table.text(24, 18 + rank * 20 + 14, str(rank), "faint", "end")
             for k, (cell, text) in enumerate(zip(story.cells, row)):
                 index_of = cell if cell in state.new[rank] else None
                 pointer_text = f"rank {rank}, chunk {cell}: {text}"
-                table.cell(30 + k * wide, 18 + rank * 20, wide, 20, [text], index_of, pointer_text)
+                table.cell(
+                    30 + k * cell_width, 18 + rank * 20, cell_width, 20, [text], index_of, pointer_text
+                )
         drawings.append(("at the start: rank by chunk" if index == 0 else f"after round {index - 1}", table))
     return side_by_side(drawings)

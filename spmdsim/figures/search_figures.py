@@ -80,7 +80,7 @@ def _draw_operators(answer: SearchResult) -> Canvas:
     cells = max(width_of(str(row["name"])) for row in rows) + 12
     results = cells + len(heads) * cell_width + 12
     times = results + max(width_of(str(row["output"]) or "-") for row in rows) + 14
-    longest = max(float(row["seconds"]) for row in rows) or 1.0
+    longest_seconds = max(float(row["seconds"]) for row in rows) or 1.0
     out = Canvas()
     for k, head in enumerate(heads.values()):
         out.text(cells + k * cell_width + cell_width / 2, 14, head, "faint", "middle")
@@ -97,7 +97,7 @@ def _draw_operators(answer: SearchResult) -> Canvas:
             else:
                 out.cell(left, y, width, 20, [factor], None, f"{axis} splits {factor} of {name}", SPLIT)
         out.text(results, y + 15, str(row["output"]) or "-")
-        _draw_times(out, row, times, y, 240 / longest)
+        _draw_times(out, row, times, y, 240 / longest_seconds)
     y = 22.0 + len(rows) * 22 + 12
     if len(facts) > len(rows):
         out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
@@ -227,12 +227,15 @@ def why_figure(answer: WhyNot) -> Figure:
     out = Canvas()
     choices = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
     margin = max(width_of(name) for name, _ in choices) + 12
-    longest = max(choice.seconds for _, choice in choices) or 1.0
+    longest_seconds = max(choice.seconds for _, choice in choices) or 1.0
     for line, (name, choice) in enumerate(choices):
         out.text(0, 15 + 26 * line, name)
-        out.bar(margin, 26 * line, 400 * choice.seconds / longest, 20, fill_of(line)[0], name)
+        out.bar(margin, 26 * line, 400 * choice.seconds / longest_seconds, 20, fill_of(line)[0], name)
         out.text(
-            margin + 406 * choice.seconds / longest + 6, 15 + 26 * line, seconds_text(choice.seconds), "faint"
+            margin + 406 * choice.seconds / longest_seconds + 6,
+            15 + 26 * line,
+            seconds_text(choice.seconds),
+            "faint",
         )
     table = why_table(answer)
     tables = (table,) if table.rows else ()

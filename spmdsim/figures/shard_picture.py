@@ -79,14 +79,14 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
         shape: its global shape; only its length counts.
     """
     split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
-    drawn = split[-2:]
+    dims_to_draw = split[-2:]
     for dim in reversed(range(len(shape))):
-        if len(drawn) < 2 and dim not in drawn:
-            drawn = sorted([*drawn, dim])
-    others = [dim for dim in split if dim not in drawn]
-    if len(drawn) == 1:
-        return None, drawn[0], others
-    return (drawn[0], drawn[1], others) if drawn else (None, None, others)
+        if len(dims_to_draw) < 2 and dim not in dims_to_draw:
+            dims_to_draw = sorted([*dims_to_draw, dim])
+    others = [dim for dim in split if dim not in dims_to_draw]
+    if len(dims_to_draw) == 1:
+        return None, dims_to_draw[0], others
+    return (dims_to_draw[0], dims_to_draw[1], others) if dims_to_draw else (None, None, others)
 
 
 def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
@@ -104,13 +104,15 @@ def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
     'rows: dim 0, columns: dim 2; not drawn: dims 1, 3, which are whole'
     """
     dims = {"rows": row, "columns": column}
-    drawn = ", ".join(f"{name}: dim {dim}" for name, dim in dims.items() if dim is not None) or "a scalar"
+    drawn_text = (
+        ", ".join(f"{name}: dim {dim}" for name, dim in dims.items() if dim is not None) or "a scalar"
+    )
     unsplit = [str(dim) for dim, parts in enumerate(layout.cuts) if parts == 1 and dim not in (row, column)]
     if not unsplit:
-        return drawn
+        return drawn_text
     if len(unsplit) == 1:
-        return f"{drawn}; not drawn: dim {unsplit[0]}, which is whole"
-    return f"{drawn}; not drawn: dims {', '.join(unsplit)}, which are whole"
+        return f"{drawn_text}; not drawn: dim {unsplit[0]}, which is whole"
+    return f"{drawn_text}; not drawn: dims {', '.join(unsplit)}, which are whole"
 
 
 def is_uneven(layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
@@ -169,16 +171,18 @@ def _panel_lines(
     """
     rows = choose_indices(1 if row is None else layout.cuts[row], MOST_BLOCKS)
     margin = max(4, len(str(max(shape, default=0))) + 2)
-    for most in range(MOST_BLOCKS, 2, -1):
-        columns = choose_indices(1 if column is None else layout.cuts[column], most)
+    for most_columns in range(MOST_BLOCKS, 2, -1):
+        columns = choose_indices(1 if column is None else layout.cuts[column], most_columns)
         content = {
             (r, c): owners_text(layout, {**chosen, row: r, column: c})
             for r, c in itertools.product(rows, columns)
             if r is not None and c is not None
         }
         starts = [_cut_text(layout, shape, column, c, k) for k, c in enumerate(columns)]
-        inner = max(len(text) for texts, _ in content.values() for text in texts) + 2
-        widths = [max(len(GAP) + 2 if c is None else inner, len(s) + 1) for c, s in zip(columns, starts)]
+        inner_width = max(len(text) for texts, _ in content.values() for text in texts) + 2
+        widths = [
+            max(len(GAP) + 2 if c is None else inner_width, len(s) + 1) for c, s in zip(columns, starts)
+        ]
         if margin + 2 + sum(widths) + len(widths) < width:
             break
     return _table_lines(

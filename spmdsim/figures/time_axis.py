@@ -47,13 +47,13 @@ class TimeAxis:
         longest = seconds / len(gaps) if idle > seconds > 0 else idle
         self.cuts = [(start, end) for start, end in gaps if end - start > longest]
         cut = min(CUT, MOST_OF_CUTS * length / max(len(self.cuts), 1))
-        drawn = self.last - self.first - sum(end - start for start, end in self.cuts)
-        self._scale = (length - cut * len(self.cuts)) / max(drawn, 1e-30)
+        drawn_seconds = self.last - self.first - sum(end - start for start, end in self.cuts)
+        self._scale = (length - cut * len(self.cuts)) / max(drawn_seconds, 1e-30)
         edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
         self._knots: list[tuple[float, float]] = [(self.first, 0.0)]
         for number, (start, end) in enumerate(pairwise(edges)):
-            wide = cut if number % 2 else (end - start) * self._scale
-            self._knots.append((end, self._knots[-1][1] + wide))
+            span_width = cut if number % 2 else (end - start) * self._scale
+            self._knots.append((end, self._knots[-1][1] + span_width))
 
     def place(self, second: float) -> float:
         """Return the pixel of a second; the first event starts at pixel 0.
@@ -79,9 +79,9 @@ class TimeAxis:
         >>> TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0).ticks()
         [(0.0, 0.0, 0.0), (100.0, 0.0, 130.0), (100.0, 1.0, 230.0)]
         """
-        drawn = self.last - self.first - self.idle
-        rounds = round_numbers(0, drawn)
-        step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn
+        drawn_seconds = self.last - self.first - self.idle
+        rounds = round_numbers(0, drawn_seconds)
+        step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn_seconds
         edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
         marks: list[tuple[float, float, float]] = []
         for start, end in zip(edges[::2], edges[1::2]):

@@ -100,10 +100,14 @@ def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
         low: the y-coordinate of the lower end of the lines in pixels.
     """
     label = ""
-    for first, further, position in axis.ticks():
+    for first_second, further_seconds, position in axis.ticks():
         x, last_label = margin + position, label
         out.line(x, 16, x, low)
-        label = f"+{seconds_text(further)}" if first and further else seconds_text(first or further)
+        label = (
+            f"+{seconds_text(further_seconds)}"
+            if first_second and further_seconds
+            else seconds_text(first_second or further_seconds)
+        )
         if label != last_label:
             out.text(x, 12, label, "faint", "middle" if position else "start")
 
@@ -230,8 +234,8 @@ def trace_figure(trace: Trace) -> Figure:
     if len(owners) > 1:
         ranks_words = f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
     counts = ", ".join(f"{count} {name}" for name, count in trace.counts().items()) or "no collective"
-    largest = f"{bytes_text(trace.nbytes())} received by the rank that receives most"
-    notes = [f"{counts}; {largest}", f"measured on {ranks_words}"]
+    largest_text = f"{bytes_text(trace.nbytes())} received by the rank that receives most"
+    notes = [f"{counts}; {largest_text}", f"measured on {ranks_words}"]
     if len(trace) > MOST_BARS:
         notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
     title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"
@@ -254,9 +258,9 @@ def losses_figure(losses: Sequence[float]) -> Figure:
     """
     points = tuple((float(step), loss) for step, loss in enumerate(losses, 1) if loss > 0)
     plot = Plot("loss", "step", "loss", (Line("loss", points),))
-    drawn = (plot_canvas(plot, 560, 300),) if points else ()
+    plots = (plot_canvas(plot, 560, 300),) if points else ()
     notes = (f"loss {losses[0]:.6g} at first, {losses[-1]:.6g} at last",) if losses else ()
-    return Figure(many(len(losses), "step"), drawn, notes)
+    return Figure(many(len(losses), "step"), plots, notes)
 
 
 def report_figure(report: Report) -> Figure:

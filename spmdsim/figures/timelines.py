@@ -83,9 +83,9 @@ def _build_trees(trace: Trace) -> list[tuple[Any, list[Any]]]:
     during which it started. An early collective (one that runs while operators compute) also has a :class:`_Waiting` at
     its end. Trees and children are in the order of their starts.
     """
-    early = [event for event in trace.collectives if event.exposed is not None]
+    early_events = [event for event in trace.collectives if event.exposed is not None]
     intervals: list[Any] = [*trace.spans, *trace.collectives]
-    intervals += [_Waiting(event, event.start + event.seconds) for event in early]
+    intervals += [_Waiting(event, event.start + event.seconds) for event in early_events]
     # If two events start together, the longer one is the parent.
     intervals.sort(key=lambda event: (event.start, -event.seconds))
     roots: list[tuple[Any, list[Any]]] = []
@@ -121,21 +121,21 @@ def _place_slices(
         slices: the list to extend.
         under_way: the ends of early collectives that are not awaited yet, by id of the event. It is changed.
     """
-    for event, inner in nodes:
+    for event, children in nodes:
         position = len(slices)
         if isinstance(event, _Waiting):
             end = max(at, under_way.pop(id(event.event), at))
         elif isinstance(event, CollectiveEvent):
-            early = event.exposed is not None
-            begin = max(at, *under_way.values()) if early and under_way else at
+            is_early = event.exposed is not None
+            begin = max(at, *under_way.values()) if is_early and under_way else at
             end = begin + price_step(event.step, element_type(event.dtype).itemsize, machine)[1]
             times = begin, end - begin, event.seconds
-            slices.append(PredictedSlice(event.collective, "collective", *times, depth, early))
-            if early:
+            slices.append(PredictedSlice(event.collective, "collective", *times, depth, is_early))
+            if is_early:
                 under_way[id(event)], end = end, at
         else:
-            end = _place_slices(inner, machine, at, depth + 1, slices, under_way)
-            end += _compute_seconds(event, inner, machine)
+            end = _place_slices(children, machine, at, depth + 1, slices, under_way)
+            end += _compute_seconds(event, children, machine)
             slices.insert(
                 position, PredictedSlice(event.name, "operator", at, end - at, event.seconds, depth)
             )
@@ -185,16 +185,16 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
     slices = predicted_slices(traces[0], machine) if traces else []
     predicted_events = list(_predicted_events(slices, ranks[-1] + 1, f"predicted on {machine.name}"))
     events += [*predicted_events, *lane_names(predicted_events)]
-    measured = [each.measured for each in slices if not each.depth and not each.early]
+    measured_seconds = [each.measured for each in slices if not each.depth and not each.early]
     if traces:
-        measured += [collective.exposed or 0.0 for collective in traces[0].collectives]
+        measured_seconds += [collective.exposed or 0.0 for collective in traces[0].collectives]
     document.setdefault("otherData", {}).update(
         {
             "machine": machine.name,
             "certainty": machine.certainty,
             "measured in": world,
             "predicted seconds": max((each.start + each.seconds for each in slices), default=0.0),
-            "measured seconds": sum(measured),
+            "measured seconds": sum(measured_seconds),
         }
     )
     return document
@@ -389,25 +389,27 @@ def _round_slices(
     start, messages = 0.0, 0
     every_rank = zip_longest(*(schedule.rounds(rank) for rank in range(schedule.size)), fillvalue=nothing)
     for number, (round_price, moves_of) in enumerate(zip(prices, every_rank)):
-        moved = start + round_price.seconds - machine.reduce_seconds(round_price.reduced)
+        transfer_end = start + round_price.seconds - machine.reduce_seconds(round_price.reduced)
         numbers: dict[tuple[int, int], list[int]] = {}
         for rank, moves in enumerate(moves_of):
             for move in moves:
                 if move.kind == "send":
                     numbers.setdefault((rank, move.peer), []).append(messages)
                     size = _move_bytes(move, sizes)
-                    yield Slice(rank, SENDS, f"to {move.peer}", start, moved, size, messages, number)
+                    yield Slice(rank, SENDS, f"to {move.peer}", start, transfer_end, size, messages, number)
                     messages += 1
         for rank, moves in enumerate(moves_of):
-            reduced, begin = 0, moved
+            reduced_bytes, begin = 0, transfer_end
             for move in moves:
                 size = _move_bytes(move, sizes)
                 if move.receives:
                     message = numbers[move.peer, rank].pop(0)
-                    yield Slice(rank, RECEIVES, f"from {move.peer}", start, moved, size, message, number)
+                    yield Slice(
+                        rank, RECEIVES, f"from {move.peer}", start, transfer_end, size, message, number
+                    )
                 if move.kind in ("reduce", "combine") and round_price.reduced:
-                    reduced += size
-                    end = moved + machine.reduce_seconds(reduced)
+                    reduced_bytes += size
+                    end = transfer_end + machine.reduce_seconds(reduced_bytes)
                     yield Slice(rank, REDUCES, "reduce", begin, end, size, -1, number)
                     begin = end
         start += round_price.seconds

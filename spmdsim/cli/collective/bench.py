@@ -174,16 +174,16 @@ def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str,
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
 
-    requested = names_in(args.algorithms)
-    options = checked_options(args, name, requested)
+    requested_names = names_in(args.algorithms)
+    options = checked_options(args, name, requested_names)
     schedules: dict[str, Schedule | None] = {}
-    for label in requested or ["native", *(entry.name for entry in algorithms(name))]:
+    for label in requested_names or ["native", *(entry.name for entry in algorithms(name))]:
         if label == "native":
             schedules[label] = None
             continue
         chosen = algorithm(name, label)
         own_options = {key: option for key, option in options.items() if key in dict(chosen.options)}
-        if requested or chosen.fits(size, own_options):
+        if requested_names or chosen.fits(size, own_options):
             schedules[label] = make_schedule(chosen, size, **own_options)
     return schedules
 
@@ -469,11 +469,11 @@ def format_footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
         errors = [abs(row.error) for row in rows if row.algorithm == label and row.error is not None]
         if errors:
             yield f"# prediction error of {label}: {median(errors):.0%} in the median, {max(errors):.0%} at most"
-    judged = [row for row in rows if row.outside is not None]
-    if judged:
-        outside = sum(bool(row.outside) for row in judged)
-        yield f"# {outside} of {len(judged)} times lie outside of their prediction's interval"
-        if outside and note:
+    rows_with_interval = [row for row in rows if row.outside is not None]
+    if rows_with_interval:
+        outside_count = sum(bool(row.outside) for row in rows_with_interval)
+        yield f"# {outside_count} of {len(rows_with_interval)} times lie outside of their prediction's interval"
+        if outside_count and note:
             yield "# that says nothing against the predictions: they are for cores that nobody else uses"
 
 

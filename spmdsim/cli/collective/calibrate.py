@@ -89,13 +89,13 @@ def main(args: argparse.Namespace) -> int:
     if note:
         notes["note"] = note
     machine_text = machine_to_json(calibration.machine, notes)
-    saved = args.output and write_file(args.output, machine_text)
+    is_saved = args.output and write_file(args.output, machine_text)
     write_pictures(args, calibration.machine)
     if args.json:
         emit_json(json.loads(machine_text))
     else:
         _print_calibration(calibration, inner_fit)
-        if saved:
+        if is_saved:
             say(f"wrote {args.output}")
     if note:
         remark(note)
@@ -137,10 +137,10 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
 
     comm = pace.comm
     near, far, per_node = samples.find_pairs(comm)
-    outer = far or near
-    if outer is None:
+    pair = far or near
+    if pair is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
-    rounds = samples.round_samples(pace, outer, largest)
+    rounds = samples.round_samples(pace, pair, largest)
     calibration = fitting.calibrate(
         "this machine",
         rounds.fresh,
@@ -158,9 +158,9 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
     machine = replace(calibration.machine, call_seconds=calls, rates=tuple(rates))
     if far is None or near is None:
         return replace(calibration, machine=machine), None
-    inside = fitting.fit_pieces(fitting.lower_envelope(samples.round_samples(pace, near, largest).fresh))
-    link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
-    return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
+    inner_fit = fitting.fit_pieces(fitting.lower_envelope(samples.round_samples(pace, near, largest).fresh))
+    link = Link(inner_fit.pieces[0].alpha, inner_fit.pieces[-1].beta)
+    return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inner_fit
 
 
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:

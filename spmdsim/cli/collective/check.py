@@ -136,7 +136,7 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
     roots = [args.root or 0]
     if args.root is None and chosen.collective.rooted and chosen.takes_root:
         roots = list(range(size))
-    first: dict[str, Any] | None = None
+    first_facts: dict[str, Any] | None = None
     for root in roots:
         try:
             schedule = make_schedule(chosen, size, root)
@@ -146,10 +146,10 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
         findings = [str(f) for f in verdict.findings if not f.warning]
         if findings:
             return uncounted_facts(chosen, size, root, findings, chunks=schedule.chunk_count)
-        if first is None:
-            first = {**facts_of(schedule, verdict).to_dict(), "ok": True}
-    assert first is not None  # roots is never empty
-    return first
+        if first_facts is None:
+            first_facts = {**facts_of(schedule, verdict).to_dict(), "ok": True}
+    assert first_facts is not None  # roots is never empty
+    return first_facts
 
 
 def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
@@ -170,10 +170,10 @@ def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argpars
     verdicts = Figure(f"{args.algorithm} as {chosen.collective.name}", (_make_table(results, args.all),))
     result = next((r for r in results if not r["ok"]), results[0])
     try:
-        drawn = figure(make_schedule(chosen, result["ranks"], result.get("root", args.root or 0)))
+        messages_figure = figure(make_schedule(chosen, result["ranks"], result.get("root", args.root or 0)))
     except ScheduleError:  # There is no schedule to draw; the table has the reason.
         return verdicts
-    return stacked(verdicts.title, [Figure("verdicts", verdicts.parts), drawn])
+    return stacked(verdicts.title, [Figure("verdicts", verdicts.parts), messages_figure])
 
 
 def _make_table(results: list[dict[str, Any]], all_findings: bool) -> Table:
@@ -200,10 +200,14 @@ def _make_table(results: list[dict[str, Any]], all_findings: bool) -> Table:
             )
             rows.append((ranks, "; ".join(["correct", *findings]), *counts, f"{result['score']:.1f}"))
             continue
-        shown = findings if all_findings else findings[:1]
+        listed_findings = findings if all_findings else findings[:1]
         root = f"root {result['root']}: " if result.get("root") else ""
-        more = f" (and {len(findings) - len(shown)} more)" if len(findings) > len(shown) else ""
-        rows.append((ranks, f"wrong: {root}{shown[0]}{more}", "", "", "", "", "0"))
-        rows += [("", finding, "", "", "", "", "") for finding in shown[1:]]
+        more_text = (
+            f" (and {len(findings) - len(listed_findings)} more)"
+            if len(findings) > len(listed_findings)
+            else ""
+        )
+        rows.append((ranks, f"wrong: {root}{listed_findings[0]}{more_text}", "", "", "", "", "0"))
+        rows += [("", finding, "", "", "", "", "") for finding in listed_findings[1:]]
     heads = ("ranks", "verdict", "rounds", "bound", "critical bytes", "bound", "score")
     return Table(heads, rows, right=(0, 2, 3, 4, 5, 6))

@@ -152,17 +152,19 @@ def _detect_algorithm(name: str, library: str, comm: Any, nbytes: int, dtype_nam
     case = fit_case(name, comm, nbytes, np.dtype(dtype_name))
     # The last rank of a scan has the sum of all inputs; in other collectives rank 0 has it.
     judge = case.size - 1 if name == "scan" else 0
-    remaining = list_candidates(name, case.size)
-    identical = True
+    candidates = list_candidates(name, case.size)
+    are_identical = True
     for draw in range(max(1, ENOUGH // case.count)):
         vectors = [draw_wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]
         result = np.zeros(case.output_count, case.dtype)
         bind_native_call(case, comm, result, vectors[case.rank])()
-        identical &= len(set(comm.allgather(crc32(result.tobytes())))) == 1
+        are_identical &= len(set(comm.allgather(crc32(result.tobytes())))) == 1
         if case.rank == judge:
-            remaining = matching_schedules(result, vectors, remaining, rank=judge)
-    names = comm.bcast(format_names(remaining) if case.rank == judge else (), judge)
-    return _judge_table_choice(name, library, case.size, case.nbytes, case.dtype.itemsize, names, identical)
+            candidates = matching_schedules(result, vectors, candidates, rank=judge)
+    names = comm.bcast(format_names(candidates) if case.rank == judge else (), judge)
+    return _judge_table_choice(
+        name, library, case.size, case.nbytes, case.dtype.itemsize, names, are_identical
+    )
 
 
 def _judge_table_choice(

@@ -339,8 +339,8 @@ def measure_call(
         start_of_call = time.perf_counter()
         call()
     if warmup and most < inf:
-        slowest = max(comm.allgather(time.perf_counter() - start_of_call))
-        iterations = calls_within(most, slowest, iterations)
+        slowest_call_seconds = max(comm.allgather(time.perf_counter() - start_of_call))
+        iterations = calls_within(most, slowest_call_seconds, iterations)
     batches = min(batches, iterations)
     means = []
     for batch in range(batches):

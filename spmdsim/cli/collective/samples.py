@@ -173,17 +173,17 @@ def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSampl
     local_seconds = dict(local_times(comm, largest, "reduce"))
     pair_comm = comm.Split(0 if comm.Get_rank() in pair else 1, comm.Get_rank())
     sizes = sample_sizes(largest)
-    least = dict.fromkeys(sizes, (inf, inf, inf))
+    least_seconds = dict.fromkeys(sizes, (inf, inf, inf))
     for nbytes in pace.passes("rounds of two ranks", sizes):
         seconds = (0.0, 0.0, 0.0)
         comm.Barrier()
         if comm.Get_rank() in pair:
             seconds = _round_seconds(pair_comm, nbytes // 4)
-        slowest = map(max, zip(*comm.allgather(seconds)))
-        least[nbytes] = tuple(map(min, least[nbytes], slowest))
+        slowest_rank_seconds = map(max, zip(*comm.allgather(seconds)))
+        least_seconds[nbytes] = tuple(map(min, least_seconds[nbytes], slowest_rank_seconds))
     pair_comm.Free()
     samples = RoundSamples([], [], [])
-    for nbytes, (sending, reducing, both) in least.items():
+    for nbytes, (sending, reducing, both) in least_seconds.items():
         samples.still.append((nbytes, sending))
         samples.fresh.append((nbytes, max(both - reducing, sending)))
         if nbytes:
@@ -292,15 +292,15 @@ def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
     """
     repeats, calls = loops(nbytes)
     call()  # warms caches and connections up
-    best, end = inf, time.perf_counter() + MOST_SECONDS
+    least_seconds, end = inf, time.perf_counter() + MOST_SECONDS
     for _ in range(repeats):
-        if best < inf and time.perf_counter() > end:
+        if least_seconds < inf and time.perf_counter() > end:
             break
         start = time.perf_counter()
         for _ in range(calls):
             call()
-        best = min(best, (time.perf_counter() - start) / calls)
-    return max(best, 1e-9)
+        least_seconds = min(least_seconds, (time.perf_counter() - start) / calls)
+    return max(least_seconds, 1e-9)
 
 
 def native_table(pace: Pace, largest: int) -> list[Measurement]:
@@ -317,14 +317,17 @@ def native_table(pace: Pace, largest: int) -> list[Measurement]:
         One measurement per collective and size; its time is the least of all passes. The list is equal on all ranks.
     """
     # Small sizes may round to the same case; the table keeps one row per size.
-    least: dict[tuple[str, int], float] = {}
+    least_seconds: dict[tuple[str, int], float] = {}
     sizes = [8 << k for k in range(max(largest // 8, 1).bit_length()) if 8 << k <= largest]
     for name, nbytes in pace.passes("the library's own calls", list(product(NATIVE, sizes))):
         case = fit_case(name, pace.comm, nbytes, np.dtype(np.float32))
         seconds = _native_seconds(case, pace.comm)
-        least[name, case.nbytes] = min(seconds, least.get((name, case.nbytes), inf))
+        least_seconds[name, case.nbytes] = min(seconds, least_seconds.get((name, case.nbytes), inf))
     ranks = pace.comm.Get_size()
-    return [Measurement(name, "native", ranks, nbytes, best) for (name, nbytes), best in least.items()]
+    return [
+        Measurement(name, "native", ranks, nbytes, call_time)
+        for (name, nbytes), call_time in least_seconds.items()
+    ]
 
 
 def _native_seconds(case: MeasuredCase, comm: Any) -> float:

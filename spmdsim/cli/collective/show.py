@@ -80,10 +80,10 @@ def show(args: argparse.Namespace) -> int:
     if not wants_pictures(args) and not args.json and set(args.only) == {"counts"}:
         return _print_counts_only(schedule, args)
     story = unroll(schedule)
-    drawn = write_pictures(args, story)
+    has_picture = write_pictures(args, story)
     if args.json:
         emit_json(_schedule_facts(story, args))
-    elif not drawn or args.only:
+    elif not has_picture or args.only:
         _print(args, *_format_sections(story, args))
     return 1 if story.findings else 0
 
@@ -354,16 +354,16 @@ def list_algorithms(args: argparse.Namespace) -> int:
     from spmdsim.collectives import algorithms
     from spmdsim.figures.figures import Figure
 
-    chosen = algorithms(args.collective)
+    entries = algorithms(args.collective)
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
     rows: dict[str, list[tuple[str, ...]]] = {}
-    for entry in chosen:
+    for entry in entries:
         rows.setdefault(entry.collective.name, []).append(_format_row(entry))
     tables = tuple(Table(columns, table_rows, name) for name, table_rows in rows.items())
-    drawn = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
+    has_picture = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
     if args.json:
-        emit_json([_algorithm_facts(entry) for entry in chosen])
-    elif not drawn:
+        emit_json([_algorithm_facts(entry) for entry in entries])
+    elif not has_picture:
         for table in tables:
             say(table, "")
         say(*LEGEND)
@@ -475,8 +475,8 @@ def diff(args: argparse.Namespace) -> int:
         emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
         return 0
     titles = [s.algorithm.name for s in schedules]
-    first, second = map(_comparison_cells, facts)
-    rows = [(label, cell, second[label]) for label, cell in first.items()]
+    first_cells, second_cells = map(_comparison_cells, facts)
+    rows = [(label, cell, second_cells[label]) for label, cell in first_cells.items()]
     title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
     say(Table(("", *titles), rows, title), "")
     if differs is None:

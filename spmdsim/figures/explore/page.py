@@ -66,14 +66,14 @@ def page(offer: Offer | None = None) -> str:
     """
     with collector_paused():
         answers = json.dumps(page_data(offer or Offer()), separators=(",", ":"), ensure_ascii=False).encode()
-    packed = base64.b64encode(gzip.compress(answers, 9, mtime=0)).decode("ascii")
+    packed_data = base64.b64encode(gzip.compress(answers, 9, mtime=0)).decode("ascii")
     script = "\n".join(_wrap_module(_read_front(f"{name}.js")) for name in SCRIPTS).strip("\n")
-    hashed = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode("ascii")
+    hash_text = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode("ascii")
     parts = {
-        "script_hash": hashed,
+        "script_hash": hash_text,
         "version": __version__,
         "style": _read_front("style.css").strip(),
-        "data": packed,
+        "data": packed_data,
         "script": script,
     }
     text = re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], _read_front("page.html"))

@@ -33,9 +33,9 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
     Returns:
         The dicts of :func:`search_facts`, program by program.
     """
-    chosen = [size for size in RANKS if size in ranks]
+    sizes = [size for size in RANKS if size in ranks]
     return [
-        search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen
+        search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in sizes
     ]
 
 
@@ -156,15 +156,15 @@ def _changed_operators(answer: WhyNot) -> list[list[Any]]:
         list of the additional seconds for each of :data:`KINDS`.
     """
     rows = []
-    best, second = answer.best, answer.other
-    for operator, old, new in zip(
-        best.graph.operators, best.evaluation.operators, second.evaluation.operators
+    best_result, other_result = answer.best, answer.other
+    for operator, best_cost, other_cost in zip(
+        best_result.graph.operators, best_result.evaluation.operators, other_result.evaluation.operators
     ):
         before, after = (
             strategy_words(operator.bound, result.choice.strategies[operator.index])
-            for result in (best, second)
+            for result in (best_result, other_result)
         )
-        more = [getattr(new, kind) - getattr(old, kind) for kind in KINDS]
-        if before != after or any(abs(seconds) > 1e-12 * best.seconds for seconds in more):
-            rows.append([operator.name, before, after, more])
+        added_seconds = [getattr(other_cost, kind) - getattr(best_cost, kind) for kind in KINDS]
+        if before != after or any(abs(seconds) > 1e-12 * best_result.seconds for seconds in added_seconds):
+            rows.append([operator.name, before, after, added_seconds])
     return rows
