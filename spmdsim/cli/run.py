@@ -487,9 +487,9 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
 def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
     """Return the cells of one row per operator and mesh, by the head of the column.
 
-    A row has the number of cases, the names of their collectives in alphabetical order, the most bytes that a rank
-    received in a case, and the first verdict that does not hold ("ok" if all hold). Rows are in the order of the first
-    cases of ``outcomes``.
+    A row has "operator", "mesh", the number of "cases", the names of their "collectives" in alphabetical order or
+    "none", "most received (B)" and "verdict". The bytes are the most that a rank received in a case. The verdict is the
+    first one that does not hold ("ok" if all hold). Rows are in the order of the first cases of ``outcomes``.
     """
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -513,8 +513,10 @@ def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
 def _row_cells(outcome: Outcome) -> dict[str, str]:
     """Return the cells of a case by the heads of all columns.
 
-    Bytes are those of the busiest rank, and local shapes those of rank 0. The predicted bytes are "equal" if each rank
-    received as many as predicted. The time is that of the slowest rank.
+    Heads are "operator", "mesh", "strategy", "layouts", "local shapes", "collectives", "sent (B)", "received (B)",
+    "predicted (B)", "ms", "max error" and "verdict". Bytes are those of the busiest rank, and local shapes those of
+    rank 0. The predicted bytes are "equal" if each rank received as many as predicted. The time is that of the slowest
+    rank.
 
     Args:
         outcome: the case with its result.

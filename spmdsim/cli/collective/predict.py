@@ -90,8 +90,8 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 def main(args: argparse.Namespace) -> int:
     """Predict and print times of all requested algorithms, rank counts and sizes; return 0.
 
-    With ``--links``, print loads of links instead, for the largest rank count and size. Pictures and the timeline of
-    ``--trace`` are written in addition.
+    With ``--links``, print loads of links instead, for the last rank count and the largest size. Pictures and the
+    timeline of ``--trace`` are written in addition.
 
     Args:
         args: the command's arguments.
