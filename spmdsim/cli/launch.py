@@ -114,8 +114,8 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
     """Check the options; set ``args.n``, and ``args.blocks`` for programs of other launchers.
 
     ``args.n`` is set from ``-n``, ``--nproc_per_node``, or :func:`default_ranks`. In lock step the default is 1,
-    because the program's own world states the number of ranks; options of other launchers are not checked then.
-    ``args.blocks`` is set to True with ``--nproc_per_node``.
+    because the program's own world states the number of ranks. ``args.blocks`` is set to True with
+    ``--nproc_per_node``.
 
     Args:
         args: the command's arguments; changed in place.
@@ -130,14 +130,15 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
             node; or if the number of ranks comes after the script.
     """
     nproc = args.nproc_per_node
+    variables: dict[str, str] = {}
     if args.world == "lockstep":
         refuse_options(args, "--hosts --hostfile", "--world mpi: in lock step, one process plays all ranks")
     if args.n is None and nproc is None:
         _refuse_rank_count_after_script(args)
         if args.world == "lockstep":  # the program's own world states the number of ranks
-            args.n = 1
-            return {RANKS.name: os.environ.get(RANKS.name, "")}
-        args.n = default_ranks(args)
+            args.n, variables = 1, {RANKS.name: os.environ.get(RANKS.name, "")}
+        else:
+            args.n = default_ranks(args)
     if None not in (args.n, nproc) and args.n != nproc:
         raise InputError(f"-n {args.n} and --nproc_per_node {nproc} say different numbers of ranks")
     if args.nnodes != "1" or args.node_rank != "0":
@@ -152,7 +153,7 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
         refuse_options(
             args, "--master_addr --master_port", "--nproc_per_node, for programs of other launchers"
         )
-        return {}
+        return variables
     args.n, args.blocks = nproc, True
     return {"WORLD_SIZE": str(nproc), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
 

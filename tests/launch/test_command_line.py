@@ -204,6 +204,8 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
         (["--nproc_per_node", "4", "--no_python"], "each rank runs Python here"),
         (["--nproc_per_node", "4", "--redirect_stdout_and_stderr"], "only available when 'logdir' is set"),
         (["--nproc_per_node", "0"], "cannot start 0 ranks"),
+        (["--world", "lockstep", "--nnodes", "2"], "one command starts the ranks of all hosts"),
+        (["--world", "lockstep", "--master_port", "1234"], "--master_port goes with --nproc_per_node"),
     ],
 )
 def test_words_of_other_launchers_that_are_refused(words, said, capsys):
