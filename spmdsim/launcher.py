@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from typing import TextIO
 
 #: The variable in which a process of a job passes facts to the processes that it starts, as JSON. Users do not set it.
 JOB_VARIABLE = "SPMDSIM_JOB"
-#: Names of the facts: the starter's folder and its process number; the folder of the ranks' logs; the file to which
-#: ranks print in blocks; the process number of the MPI launcher, which a rank's supervisor passes to the rank.
-FOLDER, STARTER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "logs", "blocks", "launcher"
+#: Names of the facts: the starter's folder and its process number; where it receives notes of other hosts; the folder of
+#: the ranks' logs; the file to which ranks print in blocks; the process number of the MPI launcher, which a rank's
+#: supervisor passes to the rank.
+FOLDER, STARTER, SERVER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "server", "logs", "blocks", "launcher"
 
 
 def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -135,6 +137,18 @@ def this_rank() -> int:
     """Return the rank of this process; 0 outside of a launcher."""
     job = detect()
     return 0 if job is None else job.rank
+
+
+def find_host_name() -> str:
+    """Return the name of this host if the job has ranks on other hosts, too; an empty text if not."""
+    job = detect()
+    return platform.node() if job is not None and job.local_size < job.size else ""
+
+
+def describe_host() -> str:
+    """Return words such as " on node3" if the job has ranks on several hosts; an empty text if not."""
+    name = find_host_name()
+    return f" on {name}" if name else ""
 
 
 def is_root() -> bool:

@@ -25,7 +25,16 @@ from typing import TYPE_CHECKING
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launch.logs import print_in_blocks, redirect_output
 from spmdsim.launch.mpi import check_launcher, prepare
-from spmdsim.launcher import LAUNCHER, STARTER, Launched, detect, give_job_facts, read_job_facts
+from spmdsim.launcher import (
+    LAUNCHER,
+    STARTER,
+    Launched,
+    describe_host,
+    detect,
+    give_job_facts,
+    read_job_facts,
+)
+from spmdsim.reading import require_file
 from spmdsim.settings import RECORD
 from spmdsim.shutdown import exit_notes
 from spmdsim.shutdown.exit_notes import describe_death, note_left, to_shell_code
@@ -144,6 +153,7 @@ def start_supervisor(job: Launched | None) -> None:
     if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
         # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    exit_notes.prepare_host_folder()
     folder = exit_notes.find_job_folder()
     if job is None or folder is None or LAUNCHER in read_job_facts() or not can_watch_processes():
         return
@@ -170,6 +180,8 @@ def start_supervisor(job: Launched | None) -> None:
         sys.stderr.flush()
     finally:
         handle.send_signal(signal.SIGKILL)
+        if exit_notes.is_on_other_host(folder):
+            exit_notes.remove_host_folder(folder, job)
         exit_now(code)
 
 
@@ -186,6 +198,8 @@ class _Supervisor:
     def __init__(self, child: ProcessHandle, job: Launched, folder: Path) -> None:
         self.child, self.job, self.folder = child, job, folder
         self.was_asked = False
+        # Another host than the starter's has only the notes of its own ranks.
+        self._seen_ranks = job.local_size if exit_notes.is_on_other_host(folder) else job.size
 
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
         """Wait for the end of the rank, and return its exit code as a shell states it.
@@ -255,10 +269,10 @@ class _Supervisor:
             if code == 0 and exit_notes.has_left_before_mpi(self.folder, rank):
                 self._wait_for_others()
             return
-        exit_notes.note_failure(to_shell_code(code), describe_death(code))
+        exit_notes.note_failure(to_shell_code(code), describe_death(code) + describe_host())
         end = time.monotonic() + ENDED_SECONDS
         # After os._exit(0) on all ranks the job has ended well. After one on some ranks the others wait for these.
-        while code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
+        while code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:
@@ -271,9 +285,9 @@ class _Supervisor:
         End the job if they start MPI. They would wait in MPI's start for this rank. The launcher must not see its end:
         some launchers do not name the rank then, others let the ranks wait without end.
         """
-        while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
+        while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
             if waiting_ranks := exit_notes.list_ranks_starting_mpi(self.folder):
-                exit_notes.note_failure(CODE, describe_early_exit(waiting_ranks))
+                exit_notes.note_failure(CODE, describe_early_exit(waiting_ranks) + describe_host())
                 exit_notes.note_end()
                 time.sleep(ENDED_SECONDS)
                 return
@@ -309,6 +323,9 @@ def run_script(argv: list[str]) -> None:
     """Run a script or a module with its arguments as the main program.
 
     ``argv`` is ``script.py args…`` or ``-m module args…``.
+
+    Raises:
+        InputError: If this host has no such script or module. The error names the host if there are several.
     """
     if argv[:1] == ["-m"]:
         sys.argv = argv[1:]
@@ -317,6 +334,10 @@ def run_script(argv: list[str]) -> None:
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
     sys.argv = argv
+    try:
+        require_file(argv[0], "script")
+    except InputError as error:
+        raise InputError(f"{error.message}{describe_host()}") from None
     sys.path.insert(0, str(Path(argv[0]).resolve().parent))
     runpy.run_path(argv[0], run_name="__main__")
 
@@ -336,7 +357,7 @@ def require_module(name: str) -> None:
             raise  # The packages exist, but one of them imports a module that does not.
         spec = None
     if spec is None:
-        raise InputError(f"there is no module {name}")
+        raise InputError(f"there is no module {name}{describe_host()}")
 
 
 def main() -> int:

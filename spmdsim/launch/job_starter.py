@@ -10,8 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -44,6 +44,7 @@ from spmdsim.shutdown.exit_notes import (
     write_note,
 )
 from spmdsim.shutdown.hooks import set_hooks
+from spmdsim.shutdown.note_server import NoteServer
 from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, remove_segments, remove_session, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
@@ -113,12 +114,35 @@ def start(
         last_calls = LastCallFiles(environment, folder)
         command = [*list_launcher_words(launcher, n, hosts, environment), *argv]
         ranks = 1 if lockstep else n
-        code = run_launcher(
-            launcher, command, environment, echoed, partial(find_remaining_seconds, folder, ranks), last_calls
-        )
+        has_other_hosts = launcher is not None and bool(hosts or read_task_count(os.environ))
+        with receive_notes(folder, environment) if has_other_hosts else nullcontext():
+            code = run_launcher(
+                launcher,
+                command,
+                environment,
+                echoed,
+                partial(find_remaining_seconds, folder, ranks),
+                last_calls,
+            )
         last_calls.remove_partial_files()
         remove_leftovers(read_begin(folder), 0.0 if code == 0 else GRACE_SECONDS)
         return report_end(code, ranks, folder, launcher, logs, last_calls)
+
+
+@contextmanager
+def receive_notes(folder: Path, environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Write the notes of ranks on other hosts into the job's folder, during the block.
+
+    Args:
+        folder: the folder of the notes.
+        environment: the environment of the ranks, to which the address for notes is added.
+    """
+    server = NoteServer(lambda note, text: write_note(folder / note, text, keep_first=True))
+    give_job_facts(environment, server=server.address.to_text())
+    try:
+        yield
+    finally:
+        server.close()
 
 
 def make_environment(launcher: Launcher | None, n: int, hosts: Sequence[Host] = ()) -> dict[str, str]:

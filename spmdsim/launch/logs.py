@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from spmdsim.errors import InputError
-from spmdsim.launcher import BLOCKS, LOGS, give_job_facts, has_log, read_job_facts
+from spmdsim.launcher import BLOCKS, LOGS, describe_host, give_job_facts, has_log, read_job_facts
 
 #: Lines of a failed rank's log that are shown.
 TAIL_LINES = 20
@@ -49,7 +49,9 @@ def _open_log(folder: str, rank: int) -> TextIO:
     try:
         return path.open("w")
     except OSError as error:
-        raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
+        raise InputError(
+            f"--log-dir: rank {rank} cannot write its log {path}{describe_host()}: {error.strerror}"
+        ) from None
 
 
 def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:
@@ -191,9 +193,11 @@ def echo_file(path: Path, stop: threading.Event) -> None:
 def format_log_tail(log_dir: Path, rank: int, code: int) -> str:
     """Return a line that names the failed rank, and the last :data:`TAIL_LINES` lines of its log.
 
-    A missing log counts as empty.
+    The text is empty if the rank has no log here.
     """
     path = find_log(log_dir, rank)
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    if not path.is_file():
+        return ""
+    lines = path.read_text(errors="replace").splitlines()
     shown = [f"  | {line}" for line in lines[-TAIL_LINES:]] or ["  | (empty)"]
     return "\n".join([f"rank {rank} failed with exit code {code}; end of {path}:", *shown, ""])

@@ -1,11 +1,13 @@
 """Notes that ranks and their starter write into the job's folder: who has started, who has ended and why.
 
-A rank's supervisor writes notes for a rank that cannot. Only a starter on this machine has such a folder.
+A rank's supervisor writes notes for a rank that cannot. Ranks on another host than the starter have a folder of their host, and
+send their notes to the starter, too; see :mod:`spmdsim.shutdown.note_server`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from spmdsim.launcher import FOLDER, read_job_facts, this_rank
+from spmdsim.launcher import FOLDER, SERVER, Launched, read_job_facts, this_rank
+from spmdsim.shutdown.processes import read_status
 
 #: The name of the note that a rank ends the job now.
 ENDING = "ending"
@@ -29,12 +32,79 @@ STARTED = "start-"
 STARTING_MPI = "starting_mpi-"
 #: The name of the starter's note that is as old as the job.
 BEGUN = "begun"
+#: The begin of the name of the note that a rank's supervisor ends.
+GONE = "gone-"
+#: The name of the note that a folder is on another host than the starter: notes must be sent.
+SENT = "sent"
 
 
 def find_job_folder() -> Path | None:
-    """Return the folder of the notes, or None without a starter on this machine."""
+    """Return the folder of the notes, or None without a starter that can read them."""
     folder = read_job_facts().get(FOLDER)
     return Path(folder) if folder and os.path.isdir(folder) else None
+
+
+def prepare_host_folder() -> None:
+    """Make the folder of this host's notes if the starter is on another host and receives notes.
+
+    Remove those of earlier jobs, whose supervisors were killed before they could.
+    """
+    facts = read_job_facts()
+    folder = facts.get(FOLDER)
+    if folder and SERVER in facts and not os.path.isdir(folder):
+        with suppress(OSError):
+            os.makedirs(folder, 0o700, exist_ok=True)
+            note_begin(Path(folder))
+            (Path(folder) / SENT).touch()
+            for other_folder in Path(folder).parent.glob("spmdsim-*"):
+                if is_on_other_host(other_folder) and not _has_supervisors(other_folder):
+                    shutil.rmtree(other_folder, ignore_errors=True)
+
+
+def _has_supervisors(folder: Path) -> bool:
+    """Return True if a supervisor runs that has a note in this folder, or if none has written one yet."""
+    processes = [note.read_text() for note in folder.glob(f"{STARTED}*")]
+    return not processes or any(read_status(int(process)) is not None for process in processes if process)
+
+
+def remove_host_folder(folder: Path, job: Launched) -> None:
+    """Remove the notes of this host after the supervisor of its last rank has ended.
+
+    Args:
+        folder: the folder of this host's notes.
+        job: the job of the rank whose supervisor calls this before it ends.
+    """
+    (folder / f"{GONE}{job.rank}").touch()
+    if len(list(folder.glob(f"{GONE}*"))) >= job.local_size:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_on_other_host(folder: Path) -> bool:
+    """Return True if a folder of notes is not on the starter's host.
+
+    It then has only the notes of this host's ranks.
+    """
+    return (folder / SENT).exists()
+
+
+def _add_note(folder: Path, name: str, text: str = "", keep_first: bool = False) -> bool:
+    """Write a note of this rank into the folder, and send it to a starter on another host.
+
+    Args:
+        folder: the folder of this host.
+        name: the name of the note.
+        text: its text.
+        keep_first: keep an older note of this name.
+
+    Returns:
+        False if the starter will not read it.
+    """
+    is_written = write_note(folder / name, text, keep_first)
+    if not is_on_other_host(folder):
+        return is_written
+    from spmdsim.shutdown.note_server import parse_address, send_note
+
+    return send_note(parse_address(read_job_facts()[SERVER]), name, text)
 
 
 def note_begin(folder: Path) -> None:
@@ -58,8 +128,8 @@ def note_failure(code: int, cause: str = "") -> bool:
         False if no starter will read it: there is no folder of notes, or the note cannot be written.
     """
     folder = find_job_folder()
-    return folder is not None and write_note(
-        folder / f"rank_{this_rank()}", f"{code}\n{cause}", keep_first=True
+    return folder is not None and _add_note(
+        folder, f"rank_{this_rank()}", f"{code}\n{cause}", keep_first=True
     )
 
 
@@ -90,8 +160,8 @@ def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
 
 
 def note_start(folder: Path, rank: int) -> None:
-    """Note, as a rank's supervisor, that the rank has started."""
-    (folder / f"{STARTED}{rank}").touch()
+    """Note, as a rank's supervisor, that the rank has started, with the number of this process."""
+    _add_note(folder, f"{STARTED}{rank}", str(os.getpid()))
 
 
 def find_unfinished_ranks(folder: Path) -> list[int]:
@@ -107,7 +177,7 @@ def note_left(code: int) -> None:
     """Write a note that this rank's program has ended with an exit code. MPI may still run."""
     folder = find_job_folder()
     if folder is not None:
-        write_note(folder / f"left_{this_rank()}", f"{code}{'' if has_started_mpi() else BEFORE}")
+        _add_note(folder, f"left_{this_rank()}", f"{code}{'' if has_started_mpi() else BEFORE}")
 
 
 def has_started_mpi() -> bool:
@@ -173,7 +243,7 @@ def note_recording() -> None:
     """Write a note that this rank logs its calls, and writes them when it receives the signal."""
     folder = find_job_folder()
     if folder is not None:
-        Path(folder, RECORDING).touch()
+        _add_note(folder, RECORDING)
 
 
 def read_request() -> str | None:
@@ -192,7 +262,7 @@ def note_end() -> None:
     """Write a note that this rank ends the job now."""
     folder = find_job_folder()
     if folder is not None:
-        Path(folder, ENDING).touch()
+        _add_note(folder, ENDING)
 
 
 class Failure(NamedTuple):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from spmdsim.errors import DisagreementError, SpmdError
-from spmdsim.launcher import detect, has_log, is_root
+from spmdsim.launcher import detect, find_host_name, has_log, is_root
 from spmdsim.shutdown.exit_notes import (
     find_job_folder,
     has_left,
@@ -250,7 +250,8 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         if not is_quiet:
             write(text)
         return code
-    _stop_with_others(comm, Reason(text, isinstance(error, DisagreementError)), code, is_quiet)
+    reason = Reason(text, isinstance(error, DisagreementError), find_host_name())
+    _stop_with_others(comm, reason, code, is_quiet)
     return 0 if is_noted else code  # the starter reads the note; the launcher would only print more lines
 
 
@@ -292,10 +293,12 @@ class Reason(NamedTuple):
     Attributes:
         text: the reason in words.
         of_others: True if the text is only about a difference between other ranks.
+        host: the name of the rank's host; empty if all ranks are on one host.
     """
 
     text: str
     of_others: bool
+    host: str = ""
 
 
 def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
@@ -379,15 +382,17 @@ def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     one of the reports, that of the most ranks: they are equal, but a later rank may have seen less.
 
     Args:
-        reasons: why each rank stops, by rank; at least one.
+        reasons: why each rank stops, by rank; at least one. Its hosts are printed if the job has several.
         size: the number of ranks of the job.
     """
-    ranks_and_reasons = sides(sorted(reasons.items()))
+    ranks_and_reasons = sides((rank, reason._replace(host="")) for rank, reason in sorted(reasons.items()))
     causes = sorted((ranks, reason.text) for ranks, reason in ranks_and_reasons if not reason.of_others)
     if not causes:
         write(ranks_and_reasons[0][1].text)
     for ranks, text in causes:
-        head = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
+        hosts = sorted({reasons[rank].host for rank in ranks} - {""})
+        where = f" on {', '.join(hosts)}" if hosts else ""
+        head = f"{name_ranks(ranks)} of {size}{where} stopped, the job ends:\n" if len(ranks) < size else ""
         write(f"{head}{text}")
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +14,9 @@ from hypothesis import strategies as st
 from spmdsim.cli.main import main
 from spmdsim.launch.hosts import Host, parse_hosts, read_hostfile, spread_ranks
 from spmdsim.launch.mpi import Launcher
+from spmdsim.launcher import give_job_facts
+from spmdsim.shutdown.note_server import NoteServer, parse_address, send_note
+from spmdsim.shutdown.processes import can_watch_processes
 
 HOSTS = [Host("a", 2), Host("b", 1)]
 
@@ -75,3 +83,57 @@ def test_each_launcher_gets_hosts_and_variables_in_its_words():
     )
     assert mpich.make_command(3, False, hosts, names)[3:] == ["-hosts", "a:2,b:1"]
     assert slurm.make_command(3, False, hosts, names)[3:] == ["--mpi=pmix", "--nodes=2", "--nodelist=a,b"]
+
+
+# -- notes of ranks on other hosts -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server that writes notes into a folder, as the starter of a job does."""
+    server = NoteServer(lambda name, text: (tmp_path / name).write_text(text))
+    yield server
+    server.close()
+
+
+def test_notes_reach_the_starter_and_nothing_else_does(server, tmp_path):
+    address = parse_address(server.address.to_text())
+    assert address == server.address
+    assert send_note(address, "rank_5", "137\nwas killed")
+    assert (tmp_path / "rank_5").read_text() == "137\nwas killed"
+    assert not send_note(address._replace(secret="0" * 32), "rank_6", "")
+    assert not send_note(address, "../rank_6", "") and not send_note(address, "rank_6.txt", "")
+    server.close()
+    assert not send_note(address, "rank_6", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["rank_5"]
+
+
+@pytest.mark.skipif(not can_watch_processes(), reason="no supervisor on this system")
+@pytest.mark.parametrize(
+    "end, notes",
+    [
+        ("os.kill(os.getpid(), 9)", {"start-1": "", "rank_1": "137\nwas killed by signal 9", "ending": ""}),
+        ("sys.exit(0)", {"start-1": "", "left_1": "0 before MPI"}),
+    ],
+)
+def test_a_rank_without_its_starter_on_the_host_sends_its_notes(server, tmp_path, end, notes):
+    script = tmp_path / "program.py"
+    script.write_text(f"import os, sys\n{end}\n")
+    folder = tmp_path / "of the other host" / "spmdsim-1"
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}
+    environment |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    give_job_facts(environment, folder=str(folder), server=server.address.to_text(), starter="1")
+    rank = subprocess.run(
+        [sys.executable, "-m", "spmdsim.launch.bootstrap", str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    written = {
+        path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file() and path != script
+    }
+    assert written.keys() == notes.keys(), rank.stderr
+    assert all(written[name].startswith(text) for name, text in notes.items())
+    host = f" on {platform.node()}"  # the job has ranks elsewhere
+    assert written.get("rank_1", host).endswith(host)
+    assert not folder.exists()

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spmdsim.shutdown.note_server import find_own_addresses
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.process_state import ENDED, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard, locate, split_at_ring_end
@@ -52,7 +53,7 @@ class Courier:
 
     def __init__(self) -> None:
         self._listens = socket.create_server(("", 0))
-        self.address = Address(_hosts(), self._listens.getsockname()[1], secrets.token_bytes(16))
+        self.address = Address(find_own_addresses(), self._listens.getsockname()[1], secrets.token_bytes(16))
         self._nodes: Sequence[OtherNode] = ()
 
     def follow(self, nodes: Sequence[OtherNode]) -> frozenset[int]:
@@ -293,18 +294,3 @@ def _receive(connection: socket.socket, size: int) -> bytes:
             raise EOFError("the connection was closed")
         data += received
     return bytes(data)
-
-
-def _hosts() -> tuple[str, ...]:
-    """Return the IPv4 addresses of this machine; the likeliest for other machines comes first.
-
-    The first is the address of the interface towards 10.255.255.255; nothing is sent to find it. Those of the host's
-    name follow. Loopback addresses are left out; without others, return ("127.0.0.1",).
-    """
-    hosts: dict[str, None] = {}
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("10.255.255.255", 1))  # sends nothing: which interface would it be?
-        hosts[probe.getsockname()[0]] = None
-    with suppress(OSError):
-        hosts |= dict.fromkeys(socket.gethostbyname_ex(socket.gethostname())[2])
-    return tuple(host for host in hosts if not host.startswith("127.")) or ("127.0.0.1",)
