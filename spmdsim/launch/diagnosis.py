@@ -18,8 +18,8 @@ from spmdsim.errors import InputError, SpmdError, many
 from spmdsim.launch.mpi import (
     YIELD_VARIABLE,
     check_size,
-    count_blas_threads,
     count_cores,
+    count_own_blas_threads,
     find_package_version,
     prepare,
 )
@@ -162,7 +162,7 @@ def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
             continue
         threads = int(info["num_threads"])
         text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {many(threads, 'thread')}"
-        fitting = count_blas_threads(job.local_size, count_cores()) if job else count_cores()
+        fitting = count_own_blas_threads(job) if job else count_cores()
         if job and threads > fitting:
             advice = f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
             yield Diagnosis("BLAS", "warning", text, advice)

@@ -318,6 +318,15 @@ def count_blas_threads(local_size: int, available: int) -> int:
     return max(1, available // max(1, local_size))
 
 
+def count_own_blas_threads(job: Launched) -> int:
+    """Return the number of BLAS threads for this rank.
+
+    It is the rank's share of the cores of all ranks on this machine, at most the number that it is bound to.
+    Two ranks that are bound to two of four cores each get two threads, as two ranks without a binding do.
+    """
+    return min(count_cores(), count_blas_threads(job.local_size, count_cores(for_all_ranks=True)))
+
+
 def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
     """Return environment variables that make the MPI library faster on this machine.
 
@@ -327,7 +336,7 @@ def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
 
     Args:
         job: the job, as the launcher describes it.
-        available: the number of cores of this machine.
+        available: the number of cores that the ranks on this machine share.
     """
     if job.launcher != "Open MPI":
         return {}
@@ -355,10 +364,9 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
     job = detect(environ)
     if job is None:
         return None
-    available = count_cores()
-    settings = choose_mpi_settings(job, available)
+    settings = choose_mpi_settings(job, count_cores(for_all_ranks=True))
     if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
-        settings |= dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(job.local_size, available)))
+        settings |= dict.fromkeys(THREAD_VARIABLES, str(count_own_blas_threads(job)))
     settings["MPI4PY_CHECK_MPIEXEC"] = "0"  # each rank would print a warning; check_launcher() raises instead
     for name, value in settings.items():
         environ.setdefault(name, value)

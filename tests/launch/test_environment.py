@@ -52,7 +52,7 @@ def test_launchers_are_recognised(variables, expected):
 
 
 def test_threads_fill_the_cores_once(monkeypatch):
-    monkeypatch.setattr(mpi, "count_cores", lambda: 8)
+    monkeypatch.setattr(mpi, "count_cores", lambda for_all_ranks=False: 8)
     ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     environ = dict(ranks)
     prepare(environ)
@@ -66,8 +66,22 @@ def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
     monkeypatch.setattr(mpi, "Path", lambda path: Path("/nowhere"))  # no container's share of time
     monkeypatch.delenv("SPMDSIM_JOB", raising=False)
     assert (mpi.count_cores(), mpi.count_cores(for_all_ranks=True)) == (1, 2)
+    job = Launched("Open MPI", 0, 2, 2)
+    assert mpi.YIELD_VARIABLE not in prepare_environment(job)  # each has its own core
     monkeypatch.setenv("SPMDSIM_JOB", '{"launcher": "41"}')
     assert mpi.count_cores(for_all_ranks=True) == 4
+    assert prepare_environment(job)["OMP_NUM_THREADS"] == "1"
+    allowed[0] = {0, 1}
+    assert prepare_environment(job)["OMP_NUM_THREADS"] == "2"
+    assert mpi.YIELD_VARIABLE in prepare_environment(Launched("Open MPI", 0, 5, 5))
+
+
+def prepare_environment(job: Launched) -> dict[str, str]:
+    """Return what ``prepare`` sets for a rank of Open MPI."""
+    environ = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": str(job.size)}
+    environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(job.local_size)
+    prepare(environ)
+    return environ
 
 
 def test_the_users_own_settings_stay():
