@@ -7,6 +7,7 @@ all its arrays have, in every world.
 from __future__ import annotations
 
 import itertools
+import operator
 import warnings
 from typing import Any
 
@@ -138,6 +139,25 @@ def test_numbers_out_of_a_types_range_are_one_line(world):
             InputError, match=r"^a number beside \w+ must have at most 1024 bits, got an int of 1329 bits"
         ):
             Tensor.from_global(np.arange(4, dtype=dtype), MESH("a"), world) * 10**400
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_compare_with_ints_beyond_all_floats(sign):
+    numbers, huge = np.arange(4), sign * 10**400
+    x = Tensor.from_global(numbers, MESH("a"), WORLDS[0])
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+        assert compare(x, huge).full().tolist() == compare(numbers, huge).tolist()
+        assert compare(huge, x).full().tolist() == compare(huge, numbers).tolist()
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=["lock step", "shapes only"])
+def test_quotients_with_ints_beyond_all_floats_are_one_line(world):
+    x = Tensor.from_global(np.arange(4), MESH("a"), world)
+    for call in (lambda: x / 10**400, lambda: -(10**400) / x):
+        with pytest.raises(
+            InputError, match=r"^a number beside int64 must have at most 1024 bits, got an int of 1329 bits$"
+        ):
+            call()
 
 
 def test_integers_to_negative_powers_are_one_line():

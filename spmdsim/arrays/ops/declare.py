@@ -21,7 +21,7 @@ from spmdsim.arrays.operands import Operand, operands
 from spmdsim.arrays.ops.operators import OperatorFunction, P, operator
 from spmdsim.core import Rule
 from spmdsim.core.operator import apply
-from spmdsim.errors import RuleError
+from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promote_types
 from spmdsim.worlds.convert_operands import constant
 from spmdsim.worlds.pool import SMALLEST, empty
@@ -283,22 +283,32 @@ def declare_binary(
 
 
 def _convert_int_out_of_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
-    """Return ``value``, or a float instead of an int that is out of range for an integer type.
+    """Return ``value``, or a float instead of an int that is out of range for ``dtype``.
 
-    A quotient of integers is a float anyway. A comparison with an int out of range equals that with an infinity of its
-    sign. Values of other classes than int are returned unchanged.
+    An int out of range compares like the infinity of its sign. A quotient of integers is a float anyway, so a division
+    gets the nearest float. Bools, NumPy scalars and values of other classes than int are returned unchanged.
 
     Args:
         value: the operand that is no tensor.
         dtype: the integer type of the tensor beside it.
-        compares: True to return an infinity, False to convert the int to the nearest float.
+        compares: True to return an infinity, False to return the nearest float.
+
+    Raises:
+        InputError: If ``compares`` is False and the int is too large for a float (about 1.8e308).
     """
     if type(value) is not int:
         return value
     limits = np.iinfo(dtype)
     if limits.min <= value <= limits.max:
         return value
-    return math.copysign(math.inf, value) if compares else float(value)
+    if compares:
+        return math.inf if value > 0 else -math.inf
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(
+            f"a number beside {dtype.name} must have at most 1024 bits, got an int of {value.bit_length()} bits"
+        ) from None
 
 
 def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
