@@ -125,6 +125,14 @@ def test_bits_tell_the_algorithm() -> None:
     assert [(s.algorithm.name, s.rounding) for s in schedules] == [("ring", "ceiling")]
 
 
+def test_only_algorithms_with_several_chunks_are_candidates_with_two_roundings() -> None:
+    candidates = list_candidates("all_reduce", 4)
+    assert {s.chunk_count > 1 for s in candidates} == {False, True}
+    for name in {s.algorithm.name for s in candidates}:
+        roundings = [(s.rounding, s.chunk_count > 1) for s in candidates if s.algorithm.name == name]
+        assert len(roundings) == len({*roundings}) == 1 + roundings[0][1], name
+
+
 def test_bits_are_compared_not_values() -> None:
     assert not same_bits(np.array([0.0]), np.array([-0.0]))
     assert same_bits(np.array([np.nan]), np.array([np.nan]))

@@ -271,6 +271,24 @@ def test_the_plain_planner_takes_the_fewest_bytes():
         assert all((step.op is None) == ("reduce" not in step.collective) for step in route.steps)
 
 
+def test_the_plain_planner_places_axes_only_where_the_target_has_them():
+    """An axis does not pass through another dim, and none is added after axes that have to leave."""
+    from spmdsim.core import Mesh
+    from spmdsim.core.step import shortest_route
+
+    mesh = Mesh((4, 2, 2), ("x", "y", "z"))
+    for src, dst, collectives in (
+        (mesh(("x", "y"), None), mesh("y", None), ["all_gather", "slice"]),
+        (
+            mesh("x", "y", partial="z"),
+            mesh(("y", "z"), None),
+            ["all_reduce", "all_gather", "all_to_all", "slice"],
+        ),
+    ):
+        route = shortest_route(src, dst, (16, 16), 8, lambda step, itemsize: step.nbytes(0, itemsize))
+        assert [step.collective for step in route.steps] == collectives, (src, dst)
+
+
 def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
     """Against all layouts on the way, improved until nothing changes, for prices that many paths share."""
     from spmdsim.core import Mesh

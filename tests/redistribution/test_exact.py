@@ -149,6 +149,13 @@ def test_a_shared_box_is_cut_only_where_an_owner_has_enough() -> None:
     ]
 
 
+def test_many_replicas_keep_their_own_boxes_without_a_warning() -> None:
+    mesh = Mesh((2048,), ("a",))
+    with np.errstate(divide="raise"):
+        for list_transfers in (receives, sends):
+            assert [*list_transfers(mesh(None), mesh("a"), (4096,), 5)] == [(5, ((10, 12),))]
+
+
 def test_transfers_of_many_ranks_are_made_when_asked_for() -> None:
     mesh = Mesh((64, 32), ("a", "b"))
     src, dst, shape = mesh(("a", "b"), None), mesh("b", "a"), (4099, 100)
