@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.sources import check_layout
 from spmdsim.core import Layout
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import LayoutError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.layers import Linear, remove_axis
@@ -32,7 +34,7 @@ class RotaryEmbedding(Module):
             half a head apart (0 and ``size / 2``), as in GPT-NeoX and in Llama of Hugging Face.
 
     Raises:
-        LayoutError: If the size is odd, or the last dimension of the numbers has another size.
+        LayoutError: If the size is odd, the base is not positive, or the last dimension of the numbers has another size.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, nn
     >>> x = Tensor.ones((1, 2, 1, 2), layout=Mesh((2,), ("tp",))(None, "tp", None, None), world=LockStep(2))
@@ -43,6 +45,10 @@ class RotaryEmbedding(Module):
     def __init__(self, size: int, base: float = 10_000.0, *, interleaved: bool = False) -> None:
         if not isinstance(size, int) or size < 2 or size % 2:
             raise LayoutError(f"RotaryEmbedding: size must be an even number of 2 or more, got {size!r}")
+        if not isinstance(base, (int, float)) or not base > 0:
+            raise LayoutError(
+                f"RotaryEmbedding: base must be a positive number, got {base!r}; pass, for example, 10_000.0"
+            )
         self.size, self.base, self.interleaved = size, base, interleaved
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
@@ -59,7 +65,8 @@ class RotaryEmbedding(Module):
         """
         if x.ndim != 4 or x.shape[-1] != self.size:
             raise LayoutError(
-                f"RotaryEmbedding: x must be [batch, sequence, heads, {self.size}], got shape {x.shape}"
+                f"RotaryEmbedding: x must have shape [batch, sequence, heads, {self.size}], got {x.shape}; pass "
+                f"queries or keys of heads of size {self.size}"
             )
         half = self.size // 2
         first, second = (x[..., 0::2], x[..., 1::2]) if self.interleaved else (x[..., :half], x[..., half:])
@@ -112,6 +119,7 @@ class Attention(Module):
 
     Raises:
         LayoutError: If `heads` does not divide the width, or is no multiple of the axis' size or of `kv_heads`.
+        UsageTypeError: If one of these numbers is not an integer.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -135,15 +143,20 @@ class Attention(Module):
         bias: bool = True,
         dtype: DTypeLike = np.float32,
     ) -> None:
+        check_layout(stream)
         parts = stream.mesh.axis_size(axis) if axis else 1
-        if width % heads or heads % parts:
+        width, heads, groups = as_integers(
+            (width, heads, heads if kv_heads is None else kv_heads), "Attention: width, heads and kv_heads"
+        )
+        if heads < 1 or width < 1 or width % heads or heads % parts:
             raise LayoutError(
-                f"attention of width {width} with {many(heads, 'head')} over {many(parts, 'rank')}: heads must divide the width "
-                "and the ranks the heads"
+                f"Attention: heads must divide width {width} and be a multiple of the {many(parts, 'rank')} along axis "
+                f"{axis!r}, got {heads}; pass another number of heads or another width"
             )
-        groups = heads if kv_heads is None else kv_heads
         if groups < 1 or heads % groups:
-            raise LayoutError(f"Attention: kv_heads must divide the {many(heads, 'head')}, got {groups}")
+            raise LayoutError(
+                f"Attention: kv_heads must divide the {many(heads, 'head')}, got {groups}; pass a divisor, such as 1"
+            )
         mesh, gathered, size = stream.mesh, remove_axis(stream, axis), width // heads
         column = partial(Linear, width, bias=bias, input=gathered, dtype=dtype)
         self.q = column(width, mesh(None, axis))

@@ -20,7 +20,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.core.tape import accumulate_grad, add_gradients, pull_back, reduce_gradients
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.redistribution.plans.merge import (
     BUCKET_BYTES,
@@ -394,7 +394,8 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
 
     Raises:
         LayoutError: If the loss does not have one element.
-        UsageTypeError: If no tensor that the loss depends on needs a gradient, or an earlier pass released the graph.
+        UsageTypeError: If the loss is not a tensor, or no tensor that it depends on needs a gradient, or an earlier pass
+            released the graph.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -402,10 +403,12 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     >>> weight.grad.full().tolist()
     [6.0, 8.0]
     """
-    if loss.size != 1:
-        raise LayoutError(
-            f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first"
+    if not isinstance(loss, Tensor):
+        raise UsageTypeError(
+            f"backward: loss must be a tensor, got a {type(loss).__name__}; pass the result of a loss, such as mse_loss(x, y)"
         )
+    if loss.size != 1:
+        raise LayoutError(f"backward: loss must have one element, got shape {loss.shape}; sum it first")
     moves = SharedMoves("gradients")
 
     leaves = []
@@ -438,8 +441,8 @@ def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], gradien
     for parameter, value, gradient in zip(trained, values, gradients):
         if gradient.shape != value.shape:
             raise LayoutError(
-                f"the gradient of parameter {parameter.name or parameter.shape} has shape {gradient.shape}, but its value "
-                f"has {value.shape}"
+                f"the gradient of parameter {parameter.name or parameter.shape} must have the shape of its value, "
+                f"{value.shape}, got {gradient.shape}; set .grad to a tensor of that shape"
             )
 
 

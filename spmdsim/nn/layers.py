@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.sources import check_layout
 from spmdsim.core import Layout
 from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zeros
 
@@ -203,6 +204,7 @@ class MLP(Module):
         function: Callable[[Tensor], Tensor] = ops.gelu,
         dtype: DTypeLike = np.float32,
     ) -> None:
+        check_layout(stream)
         mesh = stream.mesh
         self.up = Linear(width, hidden, mesh(None, axis), input=remove_axis(stream, axis), dtype=dtype)
         self.down = Linear(hidden, width, mesh(axis, None), bias=mesh(None), output=stream, dtype=dtype)
@@ -235,6 +237,7 @@ class SwiGLU(Module):
     def __init__(
         self, width: int, hidden: int, stream: Layout, axis: str | None, *, dtype: DTypeLike = np.float32
     ) -> None:
+        check_layout(stream)
         mesh, self.gathered = stream.mesh, remove_axis(stream, axis)
         self.gate = Linear(width, hidden, mesh(None, axis), bias=False, dtype=dtype)
         self.up = Linear(width, hidden, mesh(None, axis), bias=False, dtype=dtype)

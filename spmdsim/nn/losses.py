@@ -33,7 +33,7 @@ LEAST_LOG = -100.0
 def check_reduction(reduction: str) -> None:
     """Raise InputError if ``reduction`` is not in :data:`REDUCTIONS`."""
     if reduction not in REDUCTIONS:
-        raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+        raise InputError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
 
 
 def reduce_losses(losses: Tensor, reduction: str = "mean") -> Tensor:
@@ -58,7 +58,8 @@ def _require_real(loss: str, **operands: object) -> None:
         dtype = getattr(operand, "dtype", None) or np.asarray(operand).dtype
         if dtype.kind == "c":
             raise InputError(
-                f"{loss}: {name} must be real, got {dtype}; add the losses of ops.real and ops.imag up, or take l1_loss"
+                f"{loss}: {name} must be real, got {dtype}; add the losses of ops.real and ops.imag, or call "
+                "l1_loss"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from spmdsim.arrays.sources import check_layout
 from spmdsim.core import Layout
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.pictured import Pictured
+from spmdsim.reading import one_line
 from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
@@ -103,6 +105,18 @@ def _fan_in(shape: tuple[int, ...]) -> int:
     return max(1, shape[0]) if shape else 1
 
 
+def _require_scale(argument: str, scale: object) -> None:
+    """Raise InputError unless the scale of an initialiser is None or a finite number of 0 or more.
+
+    ``argument`` names the initialiser and its argument in the message.
+    """
+    if scale is None or (isinstance(scale, (int, float, np.number)) and 0 <= scale < math.inf):
+        return
+    raise InputError(
+        f"{argument} must be a number of 0 or more, got {scale!r}; pass, for example, 0.02, or None"
+    )
+
+
 @explained
 @dataclass(frozen=True)
 class Normal(Pictured):
@@ -116,6 +130,9 @@ class Normal(Pictured):
     """
 
     std: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_scale("Normal: std", self.std)
 
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
         """Return the block at an index."""
@@ -138,6 +155,9 @@ class Uniform(Pictured):
 
     bound: float | None = None
 
+    def __post_init__(self) -> None:
+        _require_scale("Uniform: bound", self.bound)
+
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
         """Return the block at an index."""
         bound = _fan_in(shape) ** -0.5 if self.bound is None else self.bound
@@ -156,6 +176,10 @@ class Parameter(Pictured):
         layout: layout of the tensor.
         initialiser: returns the initial values block by block; default :class:`Normal`.
         dtype: element type.
+
+    Raises:
+        InputError: If a size is negative.
+        UsageTypeError: If a size is not an integer, or the initialiser is not a function.
 
     Attributes:
         name: its path in the model, set by :meth:`Module.materialise`.
@@ -179,8 +203,17 @@ class Parameter(Pictured):
         check_layout(layout)
         self.shape, self.layout = as_integers(shape, "the sizes of a parameter"), layout
         layout.check_shape(self.shape)
+        if min(self.shape, default=0) < 0:
+            raise InputError(
+                f"Parameter: shape must have sizes of 0 or more, got {self.shape}; pass, for example, (4, 2)"
+            )
         self.dtype = number_type(dtype, "a parameter has")
-        self.initialiser: Initialiser = initialiser or Normal()
+        if initialiser is not None and not callable(initialiser):
+            raise UsageTypeError(
+                f"Parameter: initialiser must be a function of (index, shape, dtype, seed), got "
+                f"{one_line(repr(initialiser))}; pass, for example, nn.zeros or nn.Normal(0.02)"
+            )
+        self.initialiser: Initialiser = Normal() if initialiser is None else initialiser
         self.name = self.key = ""
         self.tensor = None
 
@@ -260,7 +293,9 @@ class Parameter(Pictured):
             world: where the tensor lives; None: :func:`spmdsim.world`.
             seed: seed of all parameters; the parameter's seed also depends on its name, or on its key if it has one.
         """
-        key = (seed << 32) ^ zlib.crc32((self.key or self.name).encode())
+        if not isinstance(seed, (int, np.integer)):
+            raise UsageTypeError(f"materialise: seed must be an integer, got {seed!r}; pass, for example, 0")
+        key = (int(seed) << 32) ^ zlib.crc32((self.key or self.name).encode())
         words = str(self.initialiser) if isinstance(self.initialiser, Values) else f"seed {seed}"
         self.tensor = Tensor.from_global(
             Described(lambda index: self.initialiser(index, self.shape, self.dtype, key), words),
@@ -336,7 +371,10 @@ def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parame
     if isinstance(trained, Module):
         return trained.parameters()
     if not isinstance(trained, Iterable) or isinstance(trained, (Tensor, str)):
-        raise UsageTypeError(f"what is trained is a module or a list of parameters, but got {trained!r}")
+        raise UsageTypeError(
+            f"parameters must be a module or a list of parameters and tensors, got {one_line(repr(trained))}; pass a "
+            "list, such as model.parameters()"
+        )
     return [_convert_to_parameter(item) for item in trained]
 
 
@@ -352,12 +390,15 @@ def _convert_to_parameter(item: Any) -> Parameter:
     if isinstance(item, Parameter):
         return item
     if not isinstance(item, Tensor):
-        raise UsageTypeError(f"what is trained is a parameter or a tensor, but got {type(item).__name__}")
+        raise UsageTypeError(
+            f"parameters must have parameters and tensors only, got a {type(item).__name__}; pass a list, such as "
+            "model.parameters()"
+        )
     if not item.requires_grad or item.node is not None:
         state = "was computed from others" if item.requires_grad else "wants none"
         raise UsageTypeError(
-            f"what is trained has a gradient of its own, but the tensor {item.name or item.shape} {state}; make it "
-            "with requires_grad=True"
+            "tensors in parameters must require a gradient and must not be computed from others, but the tensor "
+            f"{item.name or item.shape} {state}; make it with requires_grad=True"
         )
     return TrainedTensor(item)
 
@@ -383,7 +424,9 @@ class Module(Pictured):
 
         def forward(self, *inputs: object, **options: object) -> object:
             """Compute the result. Subclasses define it; here it raises UsageTypeError."""
-            raise UsageTypeError(f"{type(self).__name__} defines no forward()")
+            raise UsageTypeError(
+                f"{type(self).__name__} must define forward(); it has no forward() of its own, so it cannot be called"
+            )
 
     def __call__(self: HasForward[P, R], *inputs: P.args, **options: P.kwargs) -> R:
         """Run :meth:`forward`."""
@@ -491,19 +534,30 @@ class ModuleList(Module):
     attribute = "steps"
 
     def __init__(self, modules: Iterable[Callable[..., Tensor]] = ()) -> None:
-        setattr(self, self.attribute, list(modules))
+        setattr(self, self.attribute, [])
+        self.extend(modules)
 
     def _modules(self) -> list[Callable[..., Tensor]]:
         return cast("list[Callable[..., Tensor]]", getattr(self, self.attribute))
 
     def append(self, module: Callable[..., Tensor]) -> ModuleList:
-        """Append a module; return the list."""
+        """Append a module; return the list. Raises UsageTypeError if it cannot be called."""
+        if not callable(module):
+            raise UsageTypeError(
+                f"{type(self).__name__}: modules must be modules or functions of a tensor, got {one_line(repr(module))}; "
+                "pass, for example, spmdsim.relu"
+            )
         self._modules().append(module)
         return self
 
     def extend(self, modules: Iterable[Callable[..., Tensor]]) -> ModuleList:
-        """Append several modules; return the list."""
-        self._modules().extend(modules)
+        """Append several modules; return the list. Raises UsageTypeError if one cannot be called."""
+        if not isinstance(modules, Iterable):
+            raise UsageTypeError(
+                f"{type(self).__name__}: modules must be a list of modules, got {one_line(repr(modules))}; pass [module]"
+            )
+        for module in modules:
+            self.append(module)
         return self
 
     def __iter__(self) -> Iterator[Callable[..., Tensor]]:

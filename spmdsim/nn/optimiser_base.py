@@ -16,7 +16,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.core import Layout
 from spmdsim.core.elements import in_type
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.gradients import SharedMoves, check_shapes
 from spmdsim.nn.module import Module, Parameter, parameters_of
@@ -101,7 +101,7 @@ class Optimiser(SavedState, Pictured):
 
     Raises:
         InputError: If the rate or another number is out of range.
-        UsageTypeError: If an item of `parameters` cannot be trained.
+        UsageTypeError: If an item of `parameters` cannot be trained, or `state_layout` is not a function.
 
     >>> from spmdsim import nn
     >>> issubclass(nn.Adam, nn.Optimiser)
@@ -122,8 +122,12 @@ class Optimiser(SavedState, Pictured):
         rate: float,
         state_layout: StateLayout | None = None,
     ) -> None:
-        if not isinstance(rate, (int, float, np.number)) or not 0 <= rate < math.inf:
-            raise InputError(f"a learning rate is a number from 0 on, not {rate}")
+        self._require_numbers(rate=rate)
+        if state_layout is not None and not callable(state_layout):
+            raise UsageTypeError(
+                f"{type(self).__name__}: state_layout must be a function of a parameter, got {state_layout!r}; pass, for "
+                "example, nn.sharded_over('dp')"
+            )
         self.parameters = parameters_of(parameters)
         self.rate = rate
         self.state_layout = state_layout or _return_own_layout
@@ -220,6 +224,14 @@ class Optimiser(SavedState, Pictured):
                     if old_entry is not None:
                         by_parameter[id(trained[number])] = old_entry
             raise
+
+    def _require_numbers(self, **numbers: object) -> None:
+        """Raise InputError if one of the named numbers is not a finite number of 0 or more."""
+        for name, number in numbers.items():
+            if not isinstance(number, (int, float, np.number)) or not 0 <= number < math.inf:
+                raise InputError(
+                    f"{type(self).__name__}: {name} must be a number of 0 or more, got {number!r}; pass, for example, 0.01"
+                )
 
     def zero_grad(self) -> None:
         """Remove all gradients."""
@@ -337,7 +349,9 @@ class Optimiser(SavedState, Pictured):
         Raises:
             TypeError: Here, because the base class has no formula.
         """
-        raise TypeError(f"{type(self).__name__} defines no new_value()")
+        raise TypeError(
+            f"{type(self).__name__} must define new_value(), which computes the updated parameters"
+        )
 
 
 def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:

@@ -30,6 +30,9 @@ class SGD(Optimiser):
         dampening: the velocity adds ``(1 - dampening) * gradient`` from the second step on.
         nesterov: True to use ``gradient + momentum * velocity`` as velocity (Sutskever et al., 2013).
 
+    Raises:
+        InputError: If a number is negative or not a number.
+
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
     >>> nn.backward((weight * weight).sum())
@@ -50,6 +53,7 @@ class SGD(Optimiser):
         nesterov: bool = False,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
+        self._require_numbers(momentum=momentum, weight_decay=weight_decay, dampening=dampening)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.dampening, self.nesterov = dampening, nesterov
 
@@ -100,7 +104,7 @@ class Adam(Optimiser):
         epsilon_hat: True to add epsilon to the root of the second moment before its bias correction.
 
     Raises:
-        InputError: If there are not two betas, or a beta is negative, or 1 or more.
+        InputError: If there are not two betas, a beta is 1 or more, or a number is negative or not a number.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -129,9 +133,15 @@ class Adam(Optimiser):
     ) -> None:
         super().__init__(parameters, rate, state_layout)
         if not isinstance(betas, Iterable) or len(tuple(betas)) != 2:
-            raise InputError(f"Adam has two betas, such as (0.9, 0.999), not {betas}")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
+            raise InputError(
+                f"Adam: betas must be two numbers, got {betas!r}; pass a pair, such as (0.9, 0.999)"
+            )
+        if not all(isinstance(beta, (int, float, np.number)) and 0 <= beta < 1 for beta in betas):
+            raise InputError(
+                f"Adam: betas must be numbers of at least 0 and less than 1, got {betas!r}; pass, for example, (0.9, "
+                "0.999)"
+            )
+        self._require_numbers(epsilon=epsilon, weight_decay=weight_decay)
         self.betas, self.epsilon = betas, epsilon
         self.weight_decay, self.decoupled = weight_decay, decoupled
         self.amsgrad, self.bias_correction, self.epsilon_hat = amsgrad, bias_correction, epsilon_hat

@@ -106,7 +106,7 @@ class SavedState:
 
         Raises:
             InputError: If a name is missing or unknown, or a shape or kind of number differs.
-            UsageTypeError: If a value is not a tensor.
+            UsageTypeError: If ``tensors`` is not a mapping, or a value is not a tensor.
             WorldError: If a tensor is in another world, or a parameter has no values yet.
 
         >>> from spmdsim import Mesh, Tensor, nn
@@ -181,14 +181,23 @@ def _convert_number(world: World, number: np.generic) -> Tensor:
 
 
 def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) -> None:
-    """Raise InputError unless both mappings have equal names.
+    """Raise an error unless ``tensors`` is a mapping with the expected names.
 
     The message names the first missing name, else the first unknown one, and the nearest right name.
 
     Args:
         expected: the names of the optimiser's own state.
         tensors: the names to be loaded.
+
+    Raises:
+        UsageTypeError: If ``tensors`` is not a mapping.
+        InputError: If a name is missing or unknown.
     """
+    if not isinstance(tensors, Mapping):
+        raise UsageTypeError(
+            f"load_state_dict: tensors must be a dict of tensors by name, got a {type(tensors).__name__}; pass what "
+            "state_dict() returned"
+        )
     for name in expected:
         if name not in tensors:
             near = nearest(name, [extra for extra in tensors if extra not in expected])
@@ -224,15 +233,20 @@ def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
             bool.
     """
     if not isinstance(tensor, Tensor):
-        raise UsageTypeError(f"load_state_dict: {name!r} must be a tensor, got a {type(tensor).__name__}")
+        raise UsageTypeError(
+            f"load_state_dict: {name!r} must be a tensor, got a {type(tensor).__name__}; pass what state_dict() "
+            "returned"
+        )
     if tensor.world is not like.world:
         raise WorldError(
-            f"load_state_dict: {name!r} must be in the parameters' world {like.world}, got one of {tensor.world}"
+            f"load_state_dict: {name!r} must be in the parameters' world {like.world}, got one of {tensor.world}; "
+            "load the tensor in that world"
         )
     kinds = [dtype.kind if not is_float(dtype) else "f" for dtype in (tensor.dtype, like.dtype)]
     if tensor.shape != like.shape or kinds[0] != kinds[1]:
         raise InputError(
-            f"load_state_dict: {name!r} must be {like.dtype} of shape {like.shape}, got {tensor!r}"
+            f"load_state_dict: {name!r} must be {like.dtype} of shape {like.shape}, got {tensor!r}; pass the "
+            "state of an optimiser of the same parameters"
         )
     moved = tensor.detach().to(like.layout)
     if moved.dtype == like.dtype:

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.sources import check_layout
 from spmdsim.core import Layout
+from spmdsim.core.notation.layouts import is_integer
+from spmdsim.errors import LayoutError, many
 from spmdsim.nn.attention import Attention
 from spmdsim.nn.layers import MLP, Embedding, LayerNorm, Linear, remove_axis
 from spmdsim.nn.module import Module, Normal, Parameter
@@ -51,6 +54,7 @@ class TransformerBlock(Module):
         causal: bool = True,
         dtype: DTypeLike = np.float32,
     ) -> None:
+        check_layout(stream)
         vector = stream.mesh(None)
         self.norm1 = LayerNorm(width, vector, dtype=dtype)
         self.attention = Attention(width, heads, stream, axis, causal=causal, dtype=dtype)
@@ -100,7 +104,12 @@ class GPT(Module):
         rows: str = "all",
         dtype: DTypeLike = np.float32,
     ) -> None:
+        check_layout(stream)
         mesh = stream.mesh
+        if not is_integer(blocks) or blocks < 0:
+            raise LayoutError(
+                f"GPT: blocks must be an integer of 0 or more, got {blocks!r}; pass, for example, 2"
+            )
         self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, rows=rows, dtype=dtype)
         positions = Layout(mesh, (stream.dims[1], None))
         self.positions = Parameter((length, width), positions, Normal(0.02), dtype)
@@ -118,10 +127,18 @@ class GPT(Module):
 
         Args:
             ids: numbers of tokens ``[batch, sequence]``. The sequence has at most ``length`` tokens (see the class).
+
+        Raises:
+            LayoutError: If a sequence has more tokens.
         """
         length = ids.shape[1]
         positions = self.positions.value
-        if length != positions.shape[0]:
+        if length > positions.shape[0]:
+            raise LayoutError(
+                f"GPT: ids must have at most {many(positions.shape[0], 'token')} per sequence, got shape {ids.shape}; pass "
+                "shorter sequences, or create the model with a larger length"
+            )
+        if length < positions.shape[0]:
             positions = ops.slice_(positions, (0, 0), (length, positions.shape[1]))
         x = ops.add(self.tokens(ids), positions)
         for block in self.blocks:

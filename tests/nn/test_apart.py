@@ -252,7 +252,7 @@ def test_heads_and_sizes_that_do_not_fit():
         (lambda: nn.Attention(16, 4, STREAM, "tp", kv_heads=0), "kv_heads must divide the 4 heads, got 0"),
         (
             lambda: nn.RotaryEmbedding(6)(Tensor.from_global(ROTATED[..., :4], MESH("dp", None, None, None), LockStep(4))),
-            r"x must be \[batch, sequence, heads, 6\], got shape \(2, 3, 2, 4\)",
+            r"x must have shape \[batch, sequence, heads, 6\], got \(2, 3, 2, 4\)",
         ),
     ):  # fmt: skip
         with pytest.raises(LayoutError, match=text):
@@ -287,8 +287,12 @@ def test_losses_by_hand(loss, by_hand):
         == loss(left, right, "mean").item()
         == pytest.approx(expected.mean(), rel=1e-13)
     )
-    with pytest.raises(InputError, match=r"^reduction is one of mean, sum, none, not 'max'$"):
+    with pytest.raises(InputError, match=r"^reduction must be one of mean, sum, none, got 'max'$"):
         loss(left, right, "max")
+
+
+def small_gpt() -> nn.GPT:
+    return nn.GPT(8, 4, 2, 1, 4, MESH(None, None, None), None).materialise(LockStep(4))
 
 
 @pytest.mark.parametrize(
@@ -300,8 +304,29 @@ def test_losses_by_hand(loss, by_hand):
         (lambda: nn.LayerNorm("4", MESH(None)), UsageTypeError, "the sizes of a parameter are integers, but got ('4',)"),
         (lambda: nn.Parameter(3, MESH(None)), UsageTypeError, "the sizes of a parameter are integers, but got 3"),
         (lambda: nn.Linear(6, 4, MESH(None, None), dtype="flot32"), InputError, "no element type is called 'flot32'; did you mean 'float32'?"),
-        (lambda: nn.Adam([], betas=0.9), InputError, "Adam has two betas, such as (0.9, 0.999), not 0.9"),
-        (lambda: nn.Adam([], betas=(0.9,)), InputError, "Adam has two betas, such as (0.9, 0.999), not (0.9,)"),
+        (lambda: nn.Adam([], betas=0.9), InputError, "Adam: betas must be two numbers, got 0.9; pass a pair"),
+        (lambda: nn.Adam([], betas=(0.9,)), InputError, "Adam: betas must be two numbers, got (0.9,); pass a pair"),
+        (lambda: nn.Adam([], betas=("0.9", 0.9)), InputError, "Adam: betas must be numbers of at least 0"),
+        (lambda: nn.Adam([], epsilon=None), InputError, "Adam: epsilon must be a number of 0 or more, got None"),
+        (lambda: nn.SGD([], momentum="0.9"), InputError, "SGD: momentum must be a number of 0 or more, got '0.9'"),
+        (lambda: nn.SGD([], weight_decay=-1), InputError, "SGD: weight_decay must be a number of 0 or more, got -1"),
+        (lambda: nn.SGD([], state_layout="dp"), UsageTypeError, "SGD: state_layout must be a function of a parameter, got 'dp'"),
+        (lambda: nn.SGD([]).load_state_dict(None), UsageTypeError, "load_state_dict: tensors must be a dict"),
+        (lambda: nn.backward(None), UsageTypeError, "backward: loss must be a tensor, got a NoneType"),
+        (lambda: nn.Linear(-1, 4, MESH(None, None)), InputError, "Parameter: shape must have sizes of 0 or more, got (-1, 4)"),
+        (lambda: nn.Parameter((4,), MESH(None), np.ones(4)), UsageTypeError, "Parameter: initialiser must be a function"),
+        (lambda: nn.Parameter((4,), MESH(None)).materialise(LockStep(4), None), UsageTypeError, "seed must be an integer, got None"),
+        (lambda: nn.Normal("1"), InputError, "Normal: std must be a number of 0 or more, got '1'"),
+        (lambda: nn.Uniform(-1), InputError, "Uniform: bound must be a number of 0 or more, got -1"),
+        (lambda: nn.Attention(8, 0, MESH(None, None, None), None), LayoutError, "Attention: heads must divide width 8"),
+        (lambda: nn.Attention(8, None, MESH(None, None, None), None), UsageTypeError, "Attention: width, heads and kv_heads"),
+        (lambda: nn.Attention(8, 2, None, None), UsageTypeError, "a tensor has a layout, such as"),
+        (lambda: nn.RotaryEmbedding(2, None), LayoutError, "RotaryEmbedding: base must be a positive number, got None"),
+        (lambda: nn.MLP(8, 8, None, "tp"), UsageTypeError, "a tensor has a layout, such as"),
+        (lambda: nn.Sequential(nn.zeros, 3), UsageTypeError, "Sequential: modules must be modules or functions of a tensor, got 3"),
+        (lambda: nn.ModuleList(3), UsageTypeError, "ModuleList: modules must be a list of modules, got 3"),
+        (lambda: nn.GPT(8, 4, 2, None, 4, MESH(None, None, None), None), LayoutError, "GPT: blocks must be an integer of 0 or more, got None"),
+        (lambda: small_gpt()(np.zeros((1, 5), int)), LayoutError, "GPT: ids must have at most 4 tokens per sequence, got shape (1, 5)"),
     ],
 )  # fmt: skip
 def test_what_layers_and_optimisers_refuse(wrong, error, said):
@@ -415,9 +440,9 @@ def test_where_the_parameters_of_a_network_live(sequence, tied):
             layout,
             np.float32,
         ), name
-    with pytest.raises(LayoutError, match="width 8 with 3 heads over 2 ranks"):
+    with pytest.raises(LayoutError, match=r"heads must divide width 8 .* 2 ranks along axis 'tp', got 3"):
         nn.Attention(8, 3, STREAM, "tp")
-    with pytest.raises(LayoutError, match="width 8 with 1 head over 2 ranks"):
+    with pytest.raises(LayoutError, match=r"heads must divide width 8 .* 2 ranks along axis 'tp', got 1"):
         nn.Attention(8, 1, STREAM, "tp")
 
 
@@ -532,7 +557,7 @@ def test_what_layers_and_optimisers_are_given_is_what_they_take():
     tied = nn.Sequential(layer, layer)
     assert [name.split(".")[-1] for name, _ in tied.named_parameters()] == ["weight", "bias"]
     for trained in (layer.weight.value, "layer", 3):
-        with pytest.raises(UsageTypeError, match="what is trained is a module or a list"):
+        with pytest.raises(UsageTypeError, match="parameters must be a module or a list"):
             nn.SGD(trained, 0.1)
     assert nn.clip(layer, 1.0) == 0.0  # nothing has a gradient
     before = layer.bias.value.full()

@@ -190,7 +190,7 @@ def test_an_update_depends_on_all_numbers_of_an_optimiser():
     # the count, no amsgrad, no epsilon hat; decoupled, with a correction
     assert sorted(adam.numbers()) == [0, False, False, 0.25, 0.5, 0.75, True, True, 2.0, 3.0]
     for betas in ((-0.5, 0.9), (0.9, 1.0)):
-        with pytest.raises(InputError, match="betas are at least 0 and less than 1"):
+        with pytest.raises(InputError, match="betas must be numbers of at least 0 and less than 1"):
             Adam([weight], 0.25, betas=betas)
 
 

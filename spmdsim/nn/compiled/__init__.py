@@ -25,6 +25,7 @@ from spmdsim.errors import UsageTypeError
 from spmdsim.nn.compiled.call_recorder import CallRecorder
 from spmdsim.nn.compiled.replay import Replay, is_sequence, rebuild
 from spmdsim.pictured import Pictured
+from spmdsim.reading import one_line
 from spmdsim.redistribution.guard import guards
 from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.recorder import programs
@@ -96,7 +97,8 @@ class Compiled(Pictured, Generic[P, R]):
                     tensor.grad = substitutes[id(tensor)].grad
         if recorded.failure:
             recorded.refuse(
-                f"it goes on after an error of {recorded.failure}, which other values may not raise; catch the error outside"
+                f"it catches an error of {recorded.failure}, which other values may not raise; catch the error "
+                "outside of the function"
             )
         if recorded.world is not None and recorded.world.has_data:
             program = Replay(recorded, result)
@@ -134,7 +136,8 @@ def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
     if isinstance(value, Tensor):
         if value.node is not None:
             raise UsageTypeError(
-                f"{name} is compiled, and gradients end where it begins: give it the .detach() of {value!r}"
+                f"{name}: arguments of a compiled function must be tensors that were not computed with gradients, "
+                f"got {value!r}; pass its .detach()"
             )
         tensors.append(value)
         return value.meta, value.requires_grad, value.world
@@ -168,15 +171,15 @@ def _make_value_key(value: Any, name: str) -> Any:
         return type(value), repr(value)
     if isinstance(getattr(value, "__dict__", {}).get("value"), Tensor):  # A tensor of OneFlow, for example.
         raise UsageTypeError(
-            f"{name} is compiled, and takes tensors of spmdsim, but got a {type(value).__name__}; give it its .value, and "
-            "call the operators of spmdsim.ops"
+            f"{name}: arguments of a compiled function must be tensors of spmdsim, got a {type(value).__name__}; "
+            "pass its .value, and call the operators of spmdsim.ops"
         )
     try:
         hash(value)
     except TypeError:
         kind = "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise UsageTypeError(
-            f"{name} is compiled, and takes tensors and values that can be hashed, but got {kind}; "
+            f"{name}: arguments of a compiled function must be tensors or values that can be hashed, got {kind}; "
             "make a tensor of it with Tensor.from_global"
         ) from None
     # Add the text, because equal values may behave differently, such as range(1, 1) and range(5, 5).
@@ -270,5 +273,8 @@ def compile(function: Callable[P, R]) -> Compiled[P, R]:
         <compiled step: 1 program>
     """
     if not callable(function):
-        raise UsageTypeError(f"compile() takes a function of tensors, but got {function!r}")
+        raise UsageTypeError(
+            f"compile: function must be a function of tensors, got {one_line(repr(function))}; pass a function, or "
+            "call compile as a decorator"
+        )
     return Compiled(function)

@@ -103,8 +103,8 @@ class CallRecorder(recorder.Trace):
         number = self._numbers.get(tuple(map(id, arrays)))
         if number is None:
             self.refuse(
-                f"{what} reads a tensor that is neither an argument nor a parameter nor computed from those; give it "
-                "as an argument"
+                f"{what} reads a tensor that is neither an argument nor a parameter nor computed from those; pass "
+                "the tensor as an argument"
             )
         return number
 
@@ -121,7 +121,10 @@ class CallRecorder(recorder.Trace):
             UsageTypeError: If the tensor is in another world than the leaves before.
         """
         if self.world not in (None, tensor.world):
-            self.refuse(f"its tensors live in two worlds, {self.world} and {tensor.world}")
+            self.refuse(
+                f"its tensors must be in one world, got {self.world} and {tensor.world}; create all of them in one "
+                "world"
+            )
         self.world = tensor.world
         gradient = tensor.grad
         self.leaves.append(tensor)
@@ -217,7 +220,9 @@ class CallRecorder(recorder.Trace):
         if isinstance(run.args[0], Recipe):
             op = run.args[0].op
             if op.varying:
-                self.refuse(f"{op.name} takes another {op.varying[0]} in every call; call it outside")
+                self.refuse(
+                    f"{op.name} takes another {op.varying[0]} in every call; call it outside, and pass its result"
+                )
             return str(op.name)
         if owner is not None:
             kind = type(owner)
@@ -225,7 +230,9 @@ class CallRecorder(recorder.Trace):
                 kind.step is not Optimiser.step
                 or kind._compute_updated_value is not Optimiser._compute_updated_value
             ):
-                self.refuse(f"{kind.__name__} decides in every step what to do; call step() outside")
+                self.refuse(
+                    f"{kind.__name__} has its own step(), which may differ between calls; call step() outside of the function"
+                )
             self.optimisers[id(owner)] = owner
             return kind.__name__
         return "a sum"
@@ -275,7 +282,8 @@ class CallRecorder(recorder.Trace):
             words = source.words or ""
         if source is not None and (not words or "seed" in words):
             self.refuse(
-                "it makes a tensor of data or random numbers; make it outside and give it as an argument"
+                "it creates a tensor of data or random numbers; create the tensor outside, and pass it as an "
+                "argument"
             )
         self.words.append(words)
         self.constants[self._number_value(tensor.stored_shards)] = tensor.stored_shards
@@ -284,14 +292,15 @@ class CallRecorder(recorder.Trace):
         """Raise UsageTypeError, because the function reads a tensor's values."""
         if not self._is_ignored:
             self.refuse(
-                "it looks at a tensor's values, which are others in every call; return the tensor instead"
+                "it reads a tensor's values, which differ between calls; return the tensor, and read it outside"
             )
 
     def changed(self, tensor: Tensor, what: str) -> None:
         """Raise UsageTypeError if the operation `what` changes a leaf in place."""
         if any(tensor is leaf for leaf in self.leaves):
             self.refuse(
-                f"{what} in place changes a tensor that was there before; compute a new one and return it"
+                f"{what} changes a tensor in place that existed before the call; compute a new tensor and return "
+                "it"
             )
 
     def record_parameter(self, parameter: Any) -> None:
@@ -312,7 +321,9 @@ class CallRecorder(recorder.Trace):
         if self._is_ignored:
             return
         if all(parameter is not leaf for leaf in self.parameters):
-            self.refuse("it assigns a parameter without having read it")
+            self.refuse(
+                "it assigns a parameter that it has not read; read the parameter's value before, or assign it outside"
+            )
         number = self.find_number(parameter.tensor.stored_shards, "an optimiser")
         self.assigned_to.setdefault(id(parameter), parameter)
         position = [*self.assigned_to].index(id(parameter))

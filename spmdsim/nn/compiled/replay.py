@@ -112,7 +112,10 @@ class Replay(Pictured):
                 gradients.append((position, None, 0))
                 continue
             if leaf.grad.sums is not None:
-                recorded.refuse("it adds gradients of 16-bit floats up over several calls")
+                recorded.refuse(
+                    "it adds up gradients of 16-bit floats over several calls; call zero_grad() in the function, or "
+                    "run it without compile"
+                )
             gradients.append(
                 (position, leaf.grad.meta, recorded.find_number(leaf.grad.stored_shards, "a gradient"))
             )
@@ -135,8 +138,8 @@ class Replay(Pictured):
         if isinstance(result, Tensor):
             if any(isinstance(node, OpNode) and not node.spent for node in collect_nodes(result.node)):
                 recorded.refuse(
-                    "gradients could flow through the tensor that it returns; call backward() inside, or return "
-                    "its .detach()"
+                    "it returns a tensor through which gradients could still flow; call backward() in the "
+                    "function, or return the tensor's .detach()"
                 )
             position = len(self.results)
             self.results.append(
