@@ -449,7 +449,8 @@ _Entry = tuple[tuple[int, ...], np.dtype, int, int]
 def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
     """Return shape, element type, first byte and end byte of an array.
 
-    The bytes count from the start of the data, which is after the header.
+    The bytes count from the start of the data, which is after the header. The end is not compared with the size of the
+    file.
 
     Args:
         name: the array's name, for error messages.
@@ -457,15 +458,14 @@ def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
         path: the file, for error messages.
 
     Raises:
-        InputError: If the number of bytes does not fit shape and type, the type is unknown, or the entry has values
-            of other kinds.
-        KeyError, TypeError: If a value is missing or no list; :func:`open_array` and :func:`open_arrays` convert
-            them.
+        InputError: If the number of bytes does not fit shape and type, the type is unknown, or the entry has values of
+            other kinds.
+        KeyError, TypeError: If a value is missing or no list; :func:`open_array` and :func:`open_arrays` convert them.
     """
     shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
     dtype = safetensors_dtype(entry["dtype"], path)
     require_numbers(path, shape, dtype)
-    has_two_offsets = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)
+    has_two_offsets = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)  # No bools.
     fits_shape = has_two_offsets and offsets[1] - offsets[0] == math.prod(shape) * dtype.itemsize
     if not fits_shape or not isinstance(entry["shape"], list):
         raise InputError(

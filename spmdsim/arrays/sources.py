@@ -21,7 +21,7 @@ from spmdsim.sides import in_words, number_of, sides
 from spmdsim.worlds.base import follow_watched
 from spmdsim.worlds.checksums import checksum, sample_checksum
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.several_worlds import with_room
+from spmdsim.worlds.several_worlds import move_to_larger_world
 from spmdsim.worlds.trace import recorder
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def redistribute_reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
     """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
-    tensor = with_room(tensor, layout.mesh)
+    tensor = move_to_larger_world(tensor, layout.mesh)
     world, meta = tensor.world, tensor.meta
     machine = world.machine  # type: ignore[attr-defined]
     route = plan(meta.layout, layout, meta.shape, meta.dtype, machine, to_shape=tuple(shape))

@@ -135,22 +135,25 @@ def bound_seconds(
 ) -> float | None:
     """Return a lower bound on the seconds of every choice on a mesh, by elimination.
 
-    If the graph has more than :data:`TIE_ABOVE` operators, only choices with equal strategies for repeated layers
-    count.
+    With ``settings.tie``, or above :data:`TIE_ABOVE` (400) operators, only choices with equal strategies for repeated
+    layers count. Messages that gradients share are priced with an allowance, so that the bound holds.
 
     Args:
         graph: the program.
         mesh: the mesh that it runs on.
         settings: the assumptions of the cost model.
         moves: prices that earlier calls computed; None: none yet.
-        choices: an earlier choice model of this mesh; used if its settings are those of this search.
+        choices: an earlier choice model of this mesh; used only if its settings equal those of this search.
 
     Returns:
-        The seconds, or None if the tables of the elimination are too large, or nothing is proven.
+        The seconds. None if the tables of the elimination are too large, if the model leaves out choices, or if the
+        allowance for shared messages is not smaller than the seconds.
     """
     settings = replace(settings, tie=settings.tie or len(graph.operators) > TIE_ABOVE)
-    usable = choices is not None and choices.settings == settings
-    model = choices if choices is not None and usable else ChoiceModel(graph, mesh, settings, moves=moves)
+    if choices is not None and choices.settings == settings:
+        model = choices
+    else:
+        model = ChoiceModel(graph, mesh, settings, moves=moves)
     solution = _eliminate(model)
     return None if solution is None else model.least(solution)
 

@@ -283,8 +283,13 @@ def _lookup_reference(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarra
 def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
     """Yield cases of column- and row-parallel Linear, and of a chain of both.
 
-    Both have a bias, and cases with and without ``gather_out``. The last axis splits the weights, the other axes the
-    batch. One row-parallel case has no bias and stays partial. Complex data have no chain, because they have no ReLU.
+    The last axis splits the weights, the other axes the batch. The cases are:
+
+    * column-parallel with bias, with and without ``gather_out``;
+    * row-parallel with bias and ``gather_out``, for an input that is split already and for one that is split first;
+    * row-parallel without bias and without ``gather_out``; the result stays partial;
+    * column-parallel Linear with bias, ReLU, and row-parallel Linear without bias. Complex data have no such chain,
+      because they have no ReLU.
 
     Args:
         mesh: the mesh.

@@ -267,8 +267,8 @@ class Runner:
     def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
         """Record a tensor as a place for a fault; return it, with the fault if it is hit.
 
-        All ranks must call it, because the place that is hit gathers the shards. Ids and biases (fewer than 2 dims) are
-        no places. Without an injection nothing is recorded.
+        Without an injection, and for ids and biases (fewer than 2 dims), return ``tensor`` itself and record nothing.
+        Else all ranks must call it, and the result is a new tensor without gradient, also at a place that is not hit.
 
         Args:
             site: "operand" or "result".
@@ -325,13 +325,17 @@ class Runner:
     def _edit_shard(
         self, rank: int, ranks: tuple[int, int], everybody: Sequence[Any], dtype: np.dtype
     ) -> Any:
-        """Return the array of a rank, edited if the fault hits it.
+        """Return the array of a rank, edited if the fault hits the rank.
+
+        The injection must be set. A rank that is hit gets ``fault.edit(its own array, the other rank's array, dtype)``.
+        Any other rank gets its array of ``everybody`` itself, without a copy.
 
         Args:
             rank: the rank.
-            ranks: the rank that is hit, and the other rank, which is hit, too, by a fault of both.
+            ranks: the rank that is hit, and the other rank. If the fault's ``both`` is True, the other rank is hit,
+                too, with the roles swapped.
             everybody: the arrays of all ranks, by rank.
-            dtype: element type.
+            dtype: the element type.
         """
         assert self.injection is not None
         hit_rank, other_rank = ranks

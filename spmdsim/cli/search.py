@@ -301,19 +301,26 @@ def _print_result(
 
 
 def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
-    """Return the result, the answers to ``--why`` and the comparison of a run for JSON.
+    """Return a search result, the answers to ``--why`` and the comparison of a run for JSON.
+
+    The keys of ``result.to_dict()`` stay. Times are seconds of the cost model, sizes are bytes.
 
     Args:
         result: the strategies with their price.
-        answers: the answers to ``--why``; "why" has a dict for each: the operator, the seconds, the difference from the
-            best, and the operators with their strategies.
-        proof: the comparison of a run; None without ``--run``, and then there is no "run".
+        answers: the answers to ``--why``.
+        proof: the comparison of a run; None without ``--run``.
 
     Returns:
-        The result's own dict with further keys. "comparison" has seconds, bytes and peak memory of hand-written
-        strategies by name; "not_possible" has the reasons why others are not possible on these ranks. "configured" has
-        the operators whose strategy the program fixes. "redistributions" has the seconds and the bytes on the mesh's
-        first rank of each redistribution. Times are in seconds.
+        A dict with these further keys:
+
+        * "comparison": "seconds", "nbytes" and "peak_memory" of hand-written strategies, by name;
+        * "configured": the operators whose strategy the program fixes;
+        * "not_possible": the reasons why other hand-written strategies are not possible on these ranks;
+        * "redistributions": for each its phase ("when"), the name of its tensor ("tensor"), "times", "seconds", and
+          "nbytes", which the mesh's first rank receives in all times together;
+        * "why": for each answer the "operator", its "seconds", the "difference" from the best, and the "operators" with
+          their strategies; [] without answers;
+        * "run": "holds", "error", and "bytes" with one dict per operator; no such key if ``proof`` is None.
     """
     facts = result.to_dict()
     facts["comparison"] = {

@@ -402,13 +402,16 @@ def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int]
     Args:
         rule: the operator's rule.
         wanted: for each operand, True if its gradient is wanted.
-        unseen: the numbers of operands that no gradient reads.
+        unseen: the numbers of operands of which the gradient function reads shape and type only.
     """
     linear = rule.linear if "sum" in rule.passes else ()
     wanted_operands = [j for j, is_wanted in enumerate(wanted) if is_wanted]
 
+    def is_jointly_linear(i: int, j: int) -> bool:
+        return any(i in group and j in group for group in linear)
+
     def is_read(i: int) -> bool:
-        return any(not any({i, j} <= group for group in linear) for j in wanted_operands)
+        return not all(is_jointly_linear(i, j) for j in wanted_operands)
 
     return tuple(i not in unseen and is_read(i) for i in range(len(wanted)))
 

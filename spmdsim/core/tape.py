@@ -173,14 +173,16 @@ class OpNode(Node):
 def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, head: Any = ()) -> Any:
     """Call the local gradient function for one rank; return its gradients, one per operand.
 
-    The function gets the gradients, the operands and the results, each as a list. For a call with one result it gets
-    that result's gradient and the result themselves, without lists. The results are None if they are not saved.
+    For a call with one result, the function gets the result's gradient, the list of operands, and the result. For
+    several results it gets three lists. The results are None if they are not saved. The parameters are keyword
+    arguments.
 
     Args:
         recipe: what was derived for the forward call: strategy, layouts, functions.
         params: the parameters of the forward call by name.
         present: for each result, True if it has a gradient. The function gets None for the other gradients.
-        arrays: the rank's arrays: the present gradients, then the operands, then the saved results, if any.
+        arrays: the rank's arrays: ``sum(present)`` gradients, one operand per input of ``recipe``, then the saved
+            results, if any.
         head: a tuple with the context of a contextual operator; else empty.
     """
     remaining = iter(arrays)
@@ -188,8 +190,9 @@ def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, 
     operands = [next(remaining) for _ in recipe.inputs]
     results = [*remaining] or None
     vjp: Any = recipe.vjp
-    arguments = (dys[0], operands, results and results[0]) if len(dys) == 1 else (dys, operands, results)
-    return vjp(*head, *arguments, **params)
+    if len(dys) == 1:
+        return vjp(*head, dys[0], operands, results and results[0], **params)
+    return vjp(*head, dys, operands, results, **params)
 
 
 def local_gradients(

@@ -278,18 +278,20 @@ def _messages_of_all_ranks(
 ) -> tuple[Ints, Ints, Floats]:
     """Return ``(senders, receivers, sizes)`` of all ranks' messages in a round, as arrays.
 
-    They are ordered by rank 0's messages, then by sender. A message has equal sizes on all ranks.
+    They are ordered by rank 0's messages, then by sender. Every rank sends messages of these sizes. The arrays may be
+    read-only.
 
     Args:
         n: the number of ranks.
-        kind: the symmetry, ``shift`` or ``xor``.
+        kind: the symmetry. ``shift`` adds a peer to the sender modulo ``n``; ``xor`` takes the exclusive or of both.
         peers: the ranks to which rank 0 sends; may be empty.
         sizes: the bytes of each message of rank 0.
     """
     ranks = np.arange(n, dtype=np.int64)
     targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
-    if len(peers) == 1:
+    if len(peers) == 1:  # The most frequent case, without copies.
         return ranks, targets[0], np.broadcast_to(np.float64(sizes[0]), n)
+    # The empty array is for a round without peers: `concatenate` needs one array at least.
     return np.tile(ranks, len(peers)), np.concatenate([ranks[:0], *targets]), np.repeat(sizes, n)
 
 

@@ -93,7 +93,7 @@ class Torus(Topology):
             messages.append(hop_messages)
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
-    def _link(self, dim: int, backwards: Ints, rank: Ints) -> Ints:
+    def _link(self, dim: int, backwards: Ints | int, rank: Ints) -> Ints:
         """Return the numbers of the links that leave ranks along a dim.
 
         ``backwards`` is 1 for the negative direction.
@@ -110,8 +110,9 @@ class Torus(Topology):
     def loads(self, sources: Ints, targets: Ints, weights: Floats) -> Floats:
         """Return the load of each link: the sum of the weights of the messages that cross it.
 
-        It is computed by running sums along the rings. The time is proportional to the number of ranks, not to the
-        number of hops. The result is indexed by link number (:meth:`_link`).
+        Messages take the links of :meth:`routes`; a message to its sender adds nothing. The result has one load per
+        link, indexed by link number (:meth:`_link`). Running sums along the rings are used, so the time grows with the
+        numbers of messages and ranks, not with the number of hops.
 
         Args:
             sources: the sender of each message.
@@ -120,17 +121,18 @@ class Torus(Topology):
         """
         total = np.zeros(len(self.capacity))
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
-            at, start, hops, backwards = self._legs(sources, targets, dim)
-            line = at - start * stride  # the rank with coordinate 0 on the same ring
+            positions, starts, hops, backwards = self._legs(sources, targets, dim)
+            ring_starts = positions - starts * stride  # the rank with coordinate 0 on the same ring
             for direction in (0, 1):
-                pick = np.flatnonzero((backwards == direction) & (hops > 0))
-                if not len(pick):
+                indices = np.flatnonzero((backwards == direction) & (hops > 0))
+                if not len(indices):
                     continue
                 # A path backwards covers the links of a path forwards that ends at the start of the message.
-                first = start[pick] if direction == 0 else (start[pick] - hops[pick] + 1) % size
-                ring = self._ring_sums(line[pick], first, hops[pick], weights[pick], size, stride)
-                begin = (2 * dim + direction) * self.ranks
-                total[begin : begin + self.ranks] += ring
+                first = starts[indices] if direction == 0 else (starts[indices] - hops[indices] + 1) % size
+                link_loads = self._ring_sums(
+                    ring_starts[indices], first, hops[indices], weights[indices], size, stride
+                )
+                total[self._link(dim, direction, np.arange(self.ranks))] += link_loads
         return total
 
     def _ring_sums(

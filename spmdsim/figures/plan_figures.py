@@ -278,15 +278,18 @@ def _plan_words(plan: Plan) -> list[Words]:
 def _draw_layouts(plan: Plan) -> Canvas:
     """Draw the layouts of a plan in order, with collective and bytes on each arrow.
 
-    The bytes are those of the rank that receives most in the step. A plan without steps has source and target. Partial
-    layouts are hatched. The layouts have no fill, because the fills of the figure are ranks that send.
+    The bytes are those of the rank that receives most in the step. A plan without steps shows source and target, and an
+    arrow "nothing to do". Partial layouts are hatched and name their reduction. Cells have no fill, because the fills
+    of the figure are ranks that send.
     """
     canvas, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
     height = 54 if any(map(partial_reduction, states)) else 40
     for number, layout in enumerate(states):
-        words, reduction = [layout.placement_text() or "scalar", str(layout.mesh)], partial_reduction(layout)
-        words += [] if reduction is None else [f"{reduction.result_words} {reduction.noun}s"]
+        words = [layout.placement_text() or "scalar", str(layout.mesh)]
+        reduction = partial_reduction(layout)
+        if reduction is not None:
+            words.append(f"{reduction.result_words} {reduction.noun}s")
         width = max(map(width_of, words)) + 20
         canvas.cell(x, 0, width, height, words, None, str(layout), hatched=reduction is not None)
         x += width

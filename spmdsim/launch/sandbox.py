@@ -186,12 +186,16 @@ def _run_server(make: Callable[[], Serve], questions: int, answers: int) -> NoRe
 
 
 def _answer_questions(make: Callable[[], Serve], questions: int, answers: int) -> None:
-    """Write a line for ``make``, and one for each question, until the parent closes the pipe.
+    """Call ``make`` and write a line; then answer questions until the parent closes the pipe.
+
+    The first line is ``["answer", null]``. Each question gets one line, in order. An error of any class, also
+    SystemExit, becomes a line ``["error", text]``. If ``make`` fails, the next question calls it again instead of being
+    answered. A process that the user's code has forked returns here without writing.
 
     Args:
         make: returns the function that answers questions.
         questions: the pipe from which questions are read, a line of JSON each.
-        answers: the pipe to which lines are written: ``["answer", value]`` or ``["error", text]``.
+        answers: the pipe to which the lines are written: ``["answer", value]`` or ``["error", text]``.
     """
     serve: Serve | None = None
     process = os.getpid()

@@ -58,8 +58,9 @@ class PartialReduction:
     def sentence(self) -> str:
         """Sentence below a table of labels, which says that contributions are not copies.
 
-        An example: "+1, +2: the 2 addends of each shard, not copies; their sum over tp is pending". From 3
-        contributions on, only the first and the last label are named.
+        For a sum of two over tp: "+1, +2: the 2 addends of each shard, not copies; their sum over tp is pending". For a
+        maximum of four: "max 1 .. max 4: the 4 contributions of each shard, not copies; their max over tp is pending".
+        From three contributions on, only the first and the last label are named. Several axes are joined by commas.
         """
         first, last = f"{self.sign}1", f"{self.sign}{self.count}"
         signs = f"{first}, {last}" if self.count == 2 else f"{first} .. {last}"

@@ -74,7 +74,7 @@ class SharedMoves:
     def __init__(self, operator: str, merging: Merging = merge_of) -> None:
         self.operator, self.merging = operator, merging
         self._open: dict[tuple[Any, ...], Bucket] = {}
-        self._full: list[Bucket] = []
+        self._closed: list[Bucket] = []
         self._done: dict[Hashable, Tensor] = {}
 
     def add(self, name: Hashable, tensor: Tensor, layout: Layout) -> None:
@@ -82,11 +82,13 @@ class SharedMoves:
 
         All ranks must add equal tensors in equal order.
 
-        Two tensors share a bucket if world, collective and dtype are equal. A tensor for which ``merging`` returns
-        None is moved at once, without a bucket.
+        Two tensors share a bucket if world, collective and dtype are equal. A tensor for which ``merging`` returns None
+        is moved at once, without a bucket.
 
         A bucket whose result has ``BUCKET_BYTES`` (25 MiB) or more on one rank is closed: it starts if the world
-        overlaps communication with calculation, else it runs to its end. Smaller buckets wait for `finish`.
+        overlaps communication with calculation, else it runs to its end. If the world overlaps, closing a bucket also
+        starts the second half of the all_reduces of earlier buckets, except the latest two. Smaller buckets wait for
+        `finish`.
 
         Args:
             name: key of the tensor in the result of `finish`; a name that is used again replaces the earlier tensor.
@@ -109,9 +111,9 @@ class SharedMoves:
         if bucket.nbytes >= BUCKET_BYTES:
             del self._open[key]
             if world.overlaps(merge.mesh):
-                self._full.append(bucket)
+                self._closed.append(bucket)
                 # An all_reduce has two halves. Start the second half of all buckets but the latest two.
-                for earlier in self._full[:-2]:
+                for earlier in self._closed[:-2]:
                     earlier.advance()
                 bucket.post()
             else:
@@ -125,17 +127,17 @@ class SharedMoves:
         but not those that `post_all` returned. Afterwards the object is empty and can be used again. All ranks must
         call it.
         """
-        is_overlapping = any(bucket.posted for bucket in self._full)
-        self._full += self._open.values()
+        is_overlapping = any(bucket.posted for bucket in self._closed)
+        self._closed += self._open.values()
         self._open.clear()
-        for bucket in self._full if is_overlapping else ():
+        for bucket in self._closed if is_overlapping else ():
             bucket.post()
-        for bucket in self._full:
+        for bucket in self._closed:
             bucket.advance()
         done, self._done = self._done, {}
-        for bucket in self._full:
+        for bucket in self._closed:
             done |= bucket.collect_results()
-        self._full.clear()
+        self._closed.clear()
         return done
 
     def post_all(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
@@ -148,11 +150,11 @@ class SharedMoves:
             it. `finish` does not return these tensors any more. Empty if no world overlaps communication.
         """
         waiting: dict[Hashable, Callable[[Hashable], Tensor]] = {}
-        for bucket in (*self._full, *self._open.values()):
+        for bucket in (*self._closed, *self._open.values()):
             if bucket.items[0][1].world.overlaps(bucket.merge.mesh):
                 bucket.post()
                 waiting.update((name, bucket.take) for name, _, _ in bucket.items)
-        self._full = [bucket for bucket in self._full if bucket.posted is None]
+        self._closed = [bucket for bucket in self._closed if bucket.posted is None]
         self._open = {key: bucket for key, bucket in self._open.items() if bucket.posted is None}
         return waiting
 

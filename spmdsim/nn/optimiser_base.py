@@ -241,9 +241,9 @@ class Optimiser(SavedState, Pictured):
     def _compute_updated_value(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """Return the parameter's next value, in the layout of its state and without gradient.
 
-        Value and gradient are redistributed to that layout first; all ranks must call it. The state and the count of
-        updates of ``parameter`` change, too, but not its value. In a world without data the old value is returned, and
-        nothing changes.
+        Value and gradient are redistributed to that layout first, so all ranks must call it. The state and the count of
+        updates of ``parameter`` change; its value does not. In a world without data, return the old value in that
+        layout and change nothing.
 
         Args:
             parameter: the parameter, which has a value.
@@ -263,7 +263,11 @@ class Optimiser(SavedState, Pictured):
         )
         facts = tuple(self.numbers()) if world.compares else ()
         provenance_number = number_result(
-            world, type(self).__name__, (value.provenance_number, gradient.provenance_number), facts, facts
+            world,
+            type(self).__name__,
+            operands=(value.provenance_number, gradient.provenance_number),
+            facts=facts,
+            parameters=facts,
         )
         return Tensor(
             world, Meta.of(layout, value.shape, value.dtype), shards, provenance_number=provenance_number

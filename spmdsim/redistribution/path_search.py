@@ -132,15 +132,15 @@ class Target:
     def _reductions(self, state: State) -> list[StateStep]:
         """Return the steps that reduce pending axes, from a state that has some and allows no slice.
 
-        In this order, and possibly with repetitions:
+        A dimension needs those pending axes next that follow its axes in the target
+        (:func:`~spmdsim.redistribution.grid.next_axes`). The steps are in this order, possibly with repetitions:
 
-        * reduce_scatter over the pending axes that the target needs next, in all dimensions at once if there are
-          several;
-        * reduce_scatter over those of each single dimension;
+        * reduce_scatter over all axes that dimensions need next, if several dimensions need some;
+        * reduce_scatter over the axes that one dimension needs next, for each dimension that needs some;
         * all_reduce over the pending axes that split nothing in the target, if others are pending, too;
         * all_reduce over all pending axes;
-        * reduce_scatter over all pending axes in each dimension that they cut evenly; in every dimension if they cut
-          none evenly;
+        * reduce_scatter over all pending axes in each dimension that they cut evenly, else in every dimension; without
+          the steps that the second item has;
         * the steps of :meth:`_reduce_scatter_steps`.
         """
         dims, partial = state

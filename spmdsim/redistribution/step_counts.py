@@ -151,10 +151,10 @@ def most_sent(step: Step) -> int:
 
 
 def received_elements(step: Step) -> np.ndarray:
-    """Return the number of elements that the rank at each target position receives in a step.
+    """Return the number of elements that each rank receives in a step, as an int64 array.
 
-    It is an int64 array, by position in the target mesh. For a direct reduction, whose source ranks receive, too, it
-    is indexed by rank number instead. Reductions are counted as bandwidth-optimal algorithms
+    The index is the position in the target mesh. For a direct reduction, whose source ranks receive, too, it is the
+    rank number. Local steps give zeros. Reductions are counted as bandwidth-optimal algorithms
     (:func:`~spmdsim.core.step.reduction_elements`).
     """
     mesh = step.dst.mesh
@@ -165,8 +165,8 @@ def received_elements(step: Step) -> np.ndarray:
     if step.collective not in REDUCING:
         return exchange_counts(ends_of(step)).received
     members, shards = step.src.mesh.axis_size(*step.axes), grid(mesh, step.dst.dims, step.shape).volumes
-    numbers = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
-    elements: np.ndarray = reduction_elements(step.collective, members, shards, numbers)
+    group_positions = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
+    elements: np.ndarray = reduction_elements(step.collective, members, shards, group_positions)
     return elements
 
 

@@ -208,12 +208,15 @@ class WatchedProcess:
         return os.read(self._marks, 64) if self.wait_for_end(seconds) else None
 
     def end_job(self, text: str, code: int) -> None:
-        """Print a text, ask the launcher to end the job, and kill the process if it does not end.
+        """Print a text, ask the launcher to end the job, and kill the watched process if it stays.
 
-        The failure is noted for a starter on this machine. The process has :data:`KILL_SECONDS` to end.
+        Call it in the watching child; it blocks. It returns when the process ends, leaves the watched block or writes a
+        mark. After :data:`KILL_SECONDS` without any of them it sends SIGKILL and returns. Only a launcher that speaks
+        PMI is asked; another one ends the job when the process is killed. The exit code and the end of the job are
+        recorded for a starter on this machine.
 
         Args:
-            text: the line for stderr.
+            text: the line for stderr, without its newline.
             code: the exit code of the job.
         """
         os.write(2, f"{text}\n".encode())

@@ -351,14 +351,16 @@ class RankSession:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Exchange the outcome of a phase before any rank continues; return the common report.
+        """Exchange the outcome of a phase before any rank continues; return this rank's report.
 
-        If any rank failed, the report is failed and the test is marked as failed somewhere. A rank that skips the
-        setup takes part in the exchange after the call, too, if another rank runs the test.
+        All ranks must call it. If a rank failed, every rank's report becomes failed and has the texts of all failing
+        ranks, which rank 0 prints; an expected failure (xfail) then counts as failed. The item is marked with
+        ``FAILED_SOMEWHERE``. Without a failure, reports stay unchanged. A rank that skips the setup of a test that
+        another rank runs takes part in the exchange after the call, too.
 
         Args:
             item: the test.
-            call: pytest's facts of the phase; not used, the hook's interface has it.
+            call: not used; the hook's interface has it.
         """
         report = yield
         outcomes = self._agree(report, report.when)

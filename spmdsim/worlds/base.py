@@ -24,7 +24,7 @@ from spmdsim.worlds.current import entered, leave
 from spmdsim.worlds.machine_planner import MachinePlanner
 from spmdsim.worlds.programs import STEP_COLLECTIVES, FastPath, Moved, Posted, Stages, StepProgram, forget
 from spmdsim.worlds.provenance import Provenance
-from spmdsim.worlds.several_worlds import with_room
+from spmdsim.worlds.several_worlds import move_to_larger_world
 from spmdsim.worlds.trace import recorder, source_lines
 from spmdsim.worlds.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
 
@@ -636,7 +636,7 @@ def _move_first(tensor: T, layout: Layout) -> T:
     meta = tensor.meta
     if layout == meta.layout:
         return tensor
-    tensor = with_room(tensor, layout.mesh)
+    tensor = move_to_larger_world(tensor, layout.mesh)
     world: Any = tensor.world
     route = world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)
     result = follow_watched(tensor, route)

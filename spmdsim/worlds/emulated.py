@@ -92,9 +92,10 @@ program_of = lru_cache(maxsize=4096)(compile_program)
 
 @lru_cache(maxsize=8192)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
-    """Return the schedule of a step, and the boxes that a rank's vectors have in its shards.
+    """Return the schedule of a step, and the boxes of a rank's vectors in its shards.
 
-    Results are cached.
+    The members of the rank's group are the schedule's ranks, in the group's order. The boxes of the source or target
+    are None if the vector is the whole shard. Results are cached.
 
     Args:
         step: an all_reduce, reduce_scatter, all_gather or all_to_all.
@@ -116,22 +117,22 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
     name, options = parse_algorithm(algorithm)
     schedule = schedule_of(step.collective, name, size, **options)
     chunks_per_rank = schedule.chunk_count // size
-    gives: list[Index] | None = None
-    takes: list[Index] | None = None
+    source_boxes: list[Index] | None = None
+    target_boxes: list[Index] | None = None
     if step.collective == "all_reduce":
         sizes: Sequence[int] = schedule.chunk_elements(volume(target))
     elif step.collective == "reduce_scatter":
         sizes = [chunk_size for box in after for chunk_size in cut(volume(box), chunks_per_rank)]
-        gives = [_part(box, source) for box in after]
+        source_boxes = [_part(box, source) for box in after]
     elif step.collective == "all_gather":
         sizes = [chunk_size for box in before for chunk_size in cut(volume(box), chunks_per_rank)]
-        takes = [_part(box, target) for box in before]
+        target_boxes = [_part(box, target) for box in before]
     else:
         shared = [[overlap(a, b) for b in after] for a in before]
         sizes = [volume(box) if box else 0 for row in shared for box in row]
-        gives = [_part(box, source) for box in shared[me] if box]
-        takes = [_part(row[me], target) for row in shared if row[me]]
-    outgoing, incoming = (None if boxes is None else tuple(boxes) for boxes in (gives, takes))
+        source_boxes = [_part(box, source) for box in shared[me] if box]
+        target_boxes = [_part(row[me], target) for row in shared if row[me]]
+    outgoing, incoming = (None if boxes is None else tuple(boxes) for boxes in (source_boxes, target_boxes))
     shape = tuple(stop - start for start, stop in target)
     return Emulation(schedule, tuple(sizes), members, me, outgoing, incoming, shape, step.op)
 

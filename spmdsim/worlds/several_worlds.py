@@ -93,11 +93,11 @@ def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTen
     return [enlarge(tensor, large) for tensor in tensors]
 
 
-def with_room(tensor: T, mesh: Mesh) -> T:
+def move_to_larger_world(tensor: T, mesh: Mesh) -> T:
     """Return a tensor in a world that has the ranks of a mesh.
 
     The tensor itself is returned if its world has them. Otherwise the result is in a larger world, if the process plays
-    it without a launcher.
+    it without a launcher. Both share the arrays, and gradients of the result go back to the tensor.
 
     Args:
         tensor: the tensor.
@@ -108,6 +108,7 @@ def with_room(tensor: T, mesh: Mesh) -> T:
     """
     world: Any = tensor.world
     large = grow_world(world, mesh)
+    # With SPMDSIM_RANKS, the world that `grow_world` returns may be no larger.
     if large.size > world.size and is_played(large):
         tensor = enlarge(tensor, large)
     tensor.world.check_mesh(mesh)

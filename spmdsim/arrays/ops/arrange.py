@@ -496,6 +496,7 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     x = conjugate(x) if kind == "c" else x
     if shape == y.shape and len(shape) == 1 and axis in (0, -1) and kind != "b":  # no array of the products
         return matmul(x, y)
+    # Negative, because the numbers of dims may differ, and broadcasting aligns the last ones.
     dims = [normalise_dim(axis, t.ndim) - t.ndim for t in (x, y)]
     if shape[dims[0]] != y.shape[dims[1]]:
         raise RuleError(f"vecdot of shapes {shape} and {y.shape}: dim {axis} differs in size")

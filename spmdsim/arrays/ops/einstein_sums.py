@@ -190,25 +190,27 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
 def _write_equation(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
     """Return an equation and its operands, from operands each followed by a list of labels.
 
-    ``(x, [0, 1], y, [1, 2], [0, 2])`` gives ``("AB,BC->AC", (x, y))``. Without the list of the result's labels at the
-    end, the equation has no ``->``.
+    ``(x, [0, 1], y, [1, 2], [0, 2])`` gives ``("AB,BC->AC", (x, y))``. Labels 0 to 51 become the letters A to Z, then a
+    to z; Ellipsis becomes ``...``. Without a list for the result at the end, the equation has no ``->``.
 
     Args:
         args: the arguments of :func:`einsum` in this form.
 
     Raises:
-        UsageTypeError: If a list of labels is missing.
-        RuleError: If a label is no integer from 0 to 51.
+        UsageTypeError: If a list of labels is missing, or is no list or tuple.
+        RuleError: If a label is neither Ellipsis nor an integer from 0 to 51. A bool is refused, too.
     """
-    labels = [*args[1::2], *(args[-1:] if len(args) % 2 else ())]
+    has_result = len(args) % 2 == 1
+    labels = [*args[1::2], *(args[-1:] if has_result else ())]
     if len(args) < 2 or not all(isinstance(label_list, (list, tuple)) for label_list in labels):
         raise UsageTypeError(
             "einsum takes an equation such as 'ij,jk->ik' and operands, or operands each followed by a list of labels, such as "
             "einsum(x, [0, 1], y, [1, 2])"
         )
     terms = ["".join(map(_find_letter, label_list)) for label_list in labels]
-    result = "->" + terms.pop() if len(args) % 2 else ""
-    return ",".join(terms) + result, tuple(args[: len(args) // 2 * 2 : 2])
+    result = "->" + terms.pop() if has_result else ""
+    operands_of_terms = args[:-1:2] if has_result else args[::2]
+    return ",".join(terms) + result, tuple(operands_of_terms)
 
 
 def _find_letter(label: Any) -> str:
@@ -236,24 +238,29 @@ def _complete_equation(
 ) -> tuple[str, list[tuple[int, list[int]]], bool]:
     """Return an equation with its result and without letters of dims that broadcast.
 
-    ``"ij,jk"`` of shapes (2, 1) and (3, 4) gives ``"i,jk->ik"``: dim 1 of the first operand broadcasts. Results are
-    cached.
+    ``"ij,jk"`` of shapes (2, 1) and (3, 4) gives ``"i,jk->ik"``: dim 1 of the first operand broadcasts. Without ``->``
+    the result has ``...`` if a term has it, then the letters that occur once, sorted. The rule reports unequal sizes
+    and terms with a wrong number of letters later. Results are cached; the caller must not change the list.
 
     Args:
-        equation: the equation of the user, with or without ``->``.
+        equation: the equation of the user, with or without ``->``; blanks are dropped.
         shapes: the shapes of the operands.
 
     Returns:
-        The equation. For each operand with dims of size 1 that broadcast, ``(its number, list of these dims)``; the
-        caller removes the dims. True if a letter occurs twice in a term; then no letter is removed.
+        Three values:
+
+        * the equation;
+        * ``(number of the operand, list of its dims)`` for each operand with dims of size 1 whose letter has another
+          size elsewhere; the caller removes these dims. Other operands have no entry.
+        * True if a letter occurs twice in a term. The equation then keeps all letters, and the list is empty.
 
     Raises:
         RuleError: If there is not one term per operand, or ``->`` occurs several times.
     """
     compact = equation.replace(" ", "")
     if "->" not in compact:
-        once = sorted(c for c in set(compact) if c.isalpha() and compact.count(c) == 1)
-        compact = f"{compact}->{'...' * ('...' in compact)}{''.join(once)}"
+        single_letters = sorted(c for c in set(compact) if c.isalpha() and compact.count(c) == 1)
+        compact = f"{compact}->{'...' * ('...' in compact)}{''.join(single_letters)}"
     terms, out = _split_equation(compact)
     if len(terms) != len(shapes):
         raise RuleError(
@@ -269,19 +276,24 @@ def _complete_equation(
         for letter, d in dim_by_letter.items():
             if sizes.get(letter, 1) == 1:
                 sizes[letter] = shape[d]
-    dropped, terms_left = [], list(terms)
+    dropped, reduced_terms = [], list(terms)
     for k, (dim_by_letter, shape) in enumerate(zip(dims, shapes)):
-        broadcast_dims = {c: d for c, d in dim_by_letter.items() if shape[d] == 1 != sizes[c]}
+        broadcast_dims = {c: d for c, d in dim_by_letter.items() if shape[d] == 1 and sizes[c] != 1}
         if broadcast_dims:
-            terms_left[k] = "".join(c for c in terms[k] if c not in broadcast_dims)
+            reduced_terms[k] = "".join(c for c in terms[k] if c not in broadcast_dims)
             dropped.append((k, sorted(broadcast_dims.values())))
-    return f"{','.join(terms_left)}->{out}", dropped, False
+    return f"{','.join(reduced_terms)}->{out}", dropped, False
 
 
 def _find_dims(term: str, ndim: int) -> dict[str, int]:
-    """Return the dim of each letter of a term.
+    """Return the dim of each letter of a term, such as ``{"i": 0, "j": 3}`` for ``"i...j"`` and 4 dims.
 
-    The dict is empty if the number of dims does not fit; the rule reports that later.
+    The dict is empty if the number of dims does not fit; the rule reports that later. ``...`` stands for any number of
+    dims, also for none.
+
+    Args:
+        term: the letters of an operand's dims, with at most one ``...``.
+        ndim: the operand's number of dims.
     """
     before, dots, after = term.partition("...")
     if len(before) + len(after) > ndim or (not dots and len(before) < ndim):

@@ -428,8 +428,9 @@ def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
 def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
     """Return the gradients by the elements and by each limit, in the order of the operands.
 
-    An element inside the limits receives the gradient, also if it equals a limit. A limit receives the gradients of
-    the elements that it replaces. Where ``min`` is above ``max``, ``max`` receives them.
+    An element inside the limits, equal to a limit, or nan receives the gradient. A limit receives the gradients of the
+    elements that it replaces. Where ``min`` is above ``max``, ``max`` receives them. Each gradient is summed to the
+    shape of its operand.
 
     Args:
         dy: the gradient of the result.
@@ -438,15 +439,15 @@ def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
         limits: the names of the limits: "min", "max" or "min max".
     """
     x, low, high = _split_limits(operands, limits)
-    zero, nowhere = np.zeros((), dy.dtype), np.zeros((), bool)
-    is_above = nowhere if high is None else x > high
+    zero, no_element = np.zeros((), dy.dtype), np.zeros((), bool)
+    is_above = no_element if high is None else x > high
     if low is not None and high is not None:
         is_above = is_above | (low > high)
-    is_below = nowhere if low is None else (x < low) & ~is_above
+    is_below = no_element if low is None else (x < low) & ~is_above
     masks = [~(is_above | is_below)]
     masks += [] if low is None else [is_below]
     masks += [] if high is None else [is_above]
-    return [unbroadcast(np.where(mask, dy, zero), x.shape) for mask, x in zip(masks, operands)]
+    return [unbroadcast(np.where(mask, dy, zero), operand.shape) for mask, operand in zip(masks, operands)]
 
 
 _clip_op = Op(

@@ -259,11 +259,15 @@ def embedding(
 def _exchange_owned_rows(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
     """Return the lookup that sends each rank the rows it needs and does not own.
 
+    The result is called with ids and table, and with ``padding=`` if one id names no row. It first moves the ids to a
+    layout without the axes that split the table, so that ranks that share rows have equal ids. It also completes
+    pending reductions of both operands. Results are cached.
+
     Args:
-        ids: the layout of the ids. Axes that split the table are removed, so ranks that share rows have equal ids.
-        table: the layout of the table.
-        layout: the layout of the result. None: the rows are split as the ids, and their columns as those of the table;
-            axes that split the table's columns split no dim of the ids.
+        ids: the layout of the ids.
+        table: the layout of the table ``[rows, columns]``.
+        layout: the layout of the result. None: its first dims are split as the ids, except by axes that split the
+            table's columns; its last dim is split as these columns.
 
     Raises:
         RuleError: If ids and table are on different meshes.

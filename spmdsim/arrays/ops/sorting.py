@@ -384,17 +384,18 @@ def _exchange_entries(
 def _merge_rows(rows: Array, indices: Array | None) -> tuple[Array, Array | None]:
     """Return the received rows sorted, and the indices of their entries in this order.
 
-    ``rows`` may be sorted in place. Equal entries keep their order.
+    The order is ascending; nan are last, and equal entries keep their order. Without indices, ``rows`` may be sorted in
+    place and returned.
 
     Args:
-        rows: ``[b, n]``, in each row the sorted entries of one rank after those of another.
-        indices: the global index of each entry; None: the second result is None.
+        rows: ``[b, n]``; each row is the concatenation of one sorted run per rank.
+        indices: the global index of each entry, ``[b, n]``. None: the second result is None.
     """
     if indices is None and to_comparable(rows) is rows:
         rows.sort(axis=-1, kind="stable")  # merges the sorted runs of the ranks
         return rows, None
     ordered, positions = _sort_rows(rows, indices is not None)
-    if indices is None or positions is None:
+    if indices is None or positions is None:  # Both or neither; the type checker needs both.
         return ordered, None
     return ordered, np.take_along_axis(indices, positions, -1)
 

@@ -90,15 +90,15 @@ def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceP
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
     """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
-    A state is left out if another state of its variable is at least as good whatever the other variables choose. Of
-    equally good states the first one stays, so at least one state always stays. In the first round all variables are
-    checked, in each further one those whose neighbours lost a state.
+    A state is left out if another state of its variable is at least as good whatever the other variables choose. Prices
+    within a relative 1e-12 count as equal. Of equally good states the first one stays, so at least one state always
+    stays. In the first round all variables are checked, in each further one those whose neighbours lost a state.
+    Neighbours share a pair price or a shared price.
 
     Args:
         problem: the problem.
         rounds: the largest number of rounds; fewer if no state is left out any more.
-        memory: also keep states that are better in bytes, so the remaining states contain the optimum for every
-            limit.
+        memory: also keep states that are better in bytes, so the remaining states contain the optimum for every limit.
     """
     remaining = [np.arange(n) for n in problem.sizes]
     measures = [(problem.seconds, problem.neighbours())]
@@ -109,20 +109,20 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     for shared in problem.shared:
         for v in shared.around:
             shared_of.setdefault(v, []).append(shared)
-    waiting = set(range(len(problem)))
+    variables_to_check = set(range(len(problem)))
     for _ in range(rounds):
         changed: set[int] = set()
-        for i in sorted(waiting):
+        for i in sorted(variables_to_check):
             count_before = len(remaining[i])
             shared_rows = [_list_rows(shared.restrict(remaining), i) for shared in shared_of.get(i, ())]
             remaining[i] = _unbeaten_states(
-                [(rows[i], around[i]) for rows, around in measures], remaining, i, shared_rows
+                [(rows[i], neighbours[i]) for rows, neighbours in measures], remaining, i, shared_rows
             )
             if len(remaining[i]) < count_before:
-                changed.update(j for _, around in measures for j, _ in around[i])
+                changed.update(j for _, neighbours in measures for j, _ in neighbours[i])
                 changed.update(j for shared in shared_of.get(i, ()) for j in shared.around if j != i)
-        waiting = changed
-        if not waiting:
+        variables_to_check = changed
+        if not variables_to_check:
             break
     return remaining
 

@@ -498,9 +498,13 @@ def _first_different_round(first: History, second: History) -> int | None:
 def _comparison_cells(facts: Facts) -> dict[str, str]:
     """Return the cells of one algorithm in the comparison of two, by the label of the row.
 
-    ``facts`` are those of a correct schedule. Bytes are multiples of the message size m, such as "1.75 m". Answers about
-    reductions are "yes" or "no", and "-" if the collective does not reduce. The keys and their order are equal for all
-    algorithms.
+    The labels and their order are equal for all algorithms: rounds, critical and reduced bytes, messages and bytes of
+    all ranks, the most messages and bytes of a rank, the largest peak buffer, depth and order of the reduction, equal
+    bits on all ranks, and the score. Bytes are multiples of the message size m, such as "1.75 m". Cells about
+    reductions are "-" if the collective does not reduce; answers are "yes" or "no".
+
+    Args:
+        facts: the facts of a correct schedule.
     """
     from spmdsim.collectives.facts import as_share
 

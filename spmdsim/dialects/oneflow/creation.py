@@ -16,7 +16,6 @@ from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays.random import normal_block, uniform_block
 from spmdsim.dialects.functions import as_number_tuple
 from spmdsim.dialects.host import element_type, host, sizes_of
-from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
@@ -102,8 +101,10 @@ def tensor(
     array = host(data.numpy() if isinstance(data, LocalTensor) else data, dtype).numpy()
     if not _is_global(placement, sbp):
         return _create_local([array.copy() for _ in current_world().ranks], device, requires_grad)
-    text = f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
-    refuse({text: device is not None}, OneFlowError)
+    if device is not None:
+        raise OneFlowError(
+            f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
+        )
     return _create_global(array, array.shape, array.dtype, placement, sbp, requires_grad)
 
 

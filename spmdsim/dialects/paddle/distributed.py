@@ -148,16 +148,16 @@ def shard_layer(
 ) -> Any:  # fmt: skip
     """Move a layer's parameters to a mesh, and wrap its calls; return the layer itself.
 
-    Parameters that ``shard_fn`` does not move to the mesh are replicated on it. Parallel layers stay as they are. The
-    layers inside are visited in this order: parents first.
+    Parameters that ``shard_fn`` does not move to the mesh are replicated on it. Parallel layers stay as they are, but
+    ``shard_fn`` is called for them, too. The layers inside are visited in this order: parents first.
 
     Args:
         layer: a layer, which is changed.
         process_mesh: the mesh.
         shard_fn: called with the name of each layer inside (``""`` for the layer itself), that layer and the mesh. It
             splits parameters by ``layer.weight = shard_tensor(layer.weight, ...)``. None: all are replicated.
-        input_fn: called with the tuple of a call's inputs, and the mesh; returns the inputs, one or a tuple or list.
-            None: they stay.
+        input_fn: called with the tuple of a call's positional inputs, and the mesh; returns the inputs, one or a tuple
+            or list. Named inputs are passed unchanged. None: all inputs stay.
         output_fn: called with the output of a call, and the mesh; returns the output. None: it stays.
 
     Raises:
@@ -173,10 +173,12 @@ def shard_layer(
             shard_fn(name, sublayer, process_mesh)
         if isinstance(sublayer, Split):
             continue
-        for word, parameter in [*vars(sublayer).items()]:
+        for attribute, parameter in [*vars(sublayer).items()]:
             if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
                 setattr(
-                    sublayer, word, shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim)
+                    sublayer,
+                    attribute,
+                    shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim),
                 )
     forward = layer.forward
 

@@ -80,31 +80,39 @@ def _check_equals_paddles(
     result: Any,
     communicated: dict[str, int],
 ) -> None:
-    """Raise NotCovered if a result differs from Paddle's in shape or has data of other ranks.
+    """Raise NotCovered if a result differs from Paddle's result of one rank's shard.
 
-    Paddle's shapes come from the function itself, called with the first rank's shards in a world without data. Results
-    in the shape and layout of an operand need no check, unless ranks have communicated.
+    Results that are no tensors are ignored. Nothing is checked if ranks have not communicated and each result has the
+    shape and layout of one of ``shards``. Else a result is refused in each of these cases:
+
+    * ranks have communicated;
+    * it has a pending reduction over an axis that no shard has pending;
+    * it is replicated;
+    * its shard on the first rank has another shape than Paddle's result. Paddle's shape comes from ``function``, called
+      with the first rank's shards in a world without data.
 
     Args:
         function: the function.
-        operands: its positional and named arguments, as a pair.
+        operands: its positional and named arguments, as a pair; tensors may be nested in them.
         shards: the operands that are shards of ranks, at least one.
-        result: the result.
+        result: the result; tensors may be nested in it.
         communicated: number of calls of each collective in the calculation; empty if there were none.
+
+    Raises:
+        NotCovered: If a result is refused. The text has both shapes and the names of the collectives.
     """
     world, partial_axes = ShapeOnly(1), {axis for shard in shards for axis in shard.layout.partial_axes}
     results = find_instances(result, CoreTensor)
     if communicated or not all(_has_operand_layout(x, shards) for x in results):
         args, options = map_nested(operands, lambda x: _shard_alone(x, world))
         with use_world(world), unseen():
-            alone = find_instances(function(*args, **options), CoreTensor)
-        for ours, paddles in zip(results, alone):
+            paddle_results = find_instances(function(*args, **options), CoreTensor)
+        for ours, paddles in zip(results, paddle_results):
             shape = ours.layout.local_shape(ours.meta.shape, ours.world.ranks[0])
-            further = {*ours.layout.partial_axes} - partial_axes
-            if communicated or further or shape != paddles.meta.shape or not has_shards(ours.layout):
-                _refuse(
-                    function, shards[0], paddles, shape, " and a pending sum" * bool(further), communicated
-                )
+            new_partial_axes = {*ours.layout.partial_axes} - partial_axes
+            if communicated or new_partial_axes or shape != paddles.meta.shape or not has_shards(ours.layout):
+                reason = " and a pending sum" if new_partial_axes else ""
+                _refuse(function, shards[0], paddles, shape, reason, communicated)
 
 
 def _has_operand_layout(x: CoreTensor, shards: list[Tensor]) -> bool:

@@ -331,33 +331,38 @@ def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
 
 
 def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
-    """Return the messages and the numbers of every rank after each round of a ring all_reduce.
+    """Return the messages and the values of every rank after each round of a ring all_reduce.
 
-    Each round is a dict. "sent" has ``[from, to, elements, reduced]`` of each message: two ranks, indices of elements,
-    and 1 if the receiver adds them. "held" has the numbers of each rank in mesh order. The list is empty if the layout
-    is not partial. All groups of ranks run the ring at the same time.
+    All groups of ranks run the ring at the same time. A layout without pending reduction gives [].
 
     Args:
         layout: the layout of the product.
-        local: the addend of each rank, in mesh order.
+        local: the addend of each rank, in mesh order; all of one shape.
+
+    Returns:
+        A dict per round. "sent" has ``[from, to, elements, reduced]`` for each message: two ranks, the positions in the
+        flattened shard, and 1 if the receiver adds, else 0. "held" has, for each rank in mesh order, the flat list of
+        its values: at each position the sum of the addends that have arrived.
     """
     if not layout.partial:
         return []
     groups = layout.mesh.groups(*layout.partial_axes)
-    story = unroll(schedule_of("all_reduce", "ring", len(groups[0])))
+    history = unroll(schedule_of("all_reduce", "ring", len(groups[0])))
     rounds = []
-    for number, messages in enumerate(story.steps):
+    for number, messages in enumerate(history.steps):
         sent: list[list[Any]] = []
-        values: list[list[int]] = [[] for _ in local]
+        values_by_rank: list[list[int]] = [[] for _ in local]
         for group in groups:
-            parts = [local[layout.mesh.position(rank)].ravel() for rank in group]
-            spans = _chunk_spans(story, len(parts[0]))
+            addends = [local[layout.mesh.position(rank)].ravel() for rank in group]
+            chunk_spans = _chunk_spans(history, len(addends[0]))
             for index, rank in enumerate(group):
-                values[layout.mesh.position(rank)] = _rank_values(story, number + 1, index, parts, spans)
+                values_by_rank[layout.mesh.position(rank)] = _rank_values(
+                    history, number + 1, index, addends, chunk_spans
+                )
             for message in messages:
-                elements = [e for chunk in message.chunks for e in range(*spans[chunk])]
+                elements = [e for chunk in message.chunks for e in range(*chunk_spans[chunk])]
                 sent.append([group[message.source], group[message.target], elements, int(message.reduces)])
-        rounds.append({"sent": sent, "held": values})
+        rounds.append({"sent": sent, "held": values_by_rank})
     return rounds
 
 

@@ -136,18 +136,18 @@ def _single_implementation(
 def _list_placing(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
 ) -> tuple[Implementation, ...]:
-    """Return the implementations of an exchange, all_gather or all_to_all.
+    """Return the implementations of an exchange, all_gather or all_to_all, preferred first.
 
-    Those that ``tuning.first`` names come first, then the cheapest ones. There is only one, "same", if the group has
-    one rank or the tensor is empty, and one, "broadcast", if one rank owns the source of an exchange and the target
-    is replicated.
+    The implementations that ``tuning.first`` names come first, then the others by increasing price in nanoseconds.
+    There is only "same" if the group has one rank or the tensor is empty. There is only "broadcast" if one rank owns
+    the source of an exchange and the target is replicated.
 
     Args:
         step: the step.
         rank: a rank of one of its meshes.
         dtype: the element type.
         tuning: the choices for the MPI library.
-        count: the number of elements that MPI can count in one message.
+        count: the number of elements that MPI can count in one message; a larger shard is sent by "messages" only.
     """
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:

@@ -360,10 +360,12 @@ def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Seque
 
 @lru_cache(maxsize=4096)
 def window_padding(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return the padding around a rank's windows, ``(before, after)`` for each dimension.
+    """Return the padding of a rank's windows, ``(before, after)`` for each dimension.
 
-    It is the number of elements outside of the dimension that the windows read and the caller fills in. Empty if no
-    window of the rank needs padding, on the way back, and for a rank outside of the mesh. Cached.
+    Both count positions outside of the dimension, before its first and after its last element, that the rank's windows
+    read. The caller fills them in. Windows that wrap around need none. Return () in three cases: no window of the rank
+    needs padding, the rank is outside of the target mesh, or the step goes from windows to blocks (``step.back``).
+    Results are cached.
 
     Args:
         step: the halo exchange.
@@ -372,11 +374,11 @@ def window_padding(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
     windows, shape = step.windowed.windows, step.shape
     if step.back or rank not in step.dst.mesh or not any(window and window.padded for window in windows):
         return ()
-    counts = [n if window is None else window.size for n, window in zip(shape, windows)]
-    bounds = step.windowed.base.bounds(counts, rank)
+    positions_per_dim = [n if window is None else window.size for n, window in zip(shape, windows)]
+    bounds = step.windowed.base.bounds(positions_per_dim, rank)
     margins = tuple(
-        window.beyond(*ends, n) if window and window.padded else (0, 0)
-        for window, ends, n in zip(windows, bounds, shape)
+        window.beyond(start, stop, n) if window and window.padded else (0, 0)
+        for window, (start, stop), n in zip(windows, bounds, shape)
     )
     return margins if any(map(any, margins)) else ()
 
@@ -492,25 +494,30 @@ def busiest_halo(step: HaloStep) -> tuple[int, int]:
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
     """Return the lower bound of a redistribution from or to a layout with windows.
 
-    A rank must receive those elements of its target that any rank's source has, except those that only its own source
-    has. Windows of the source are contributions that are added up.
+    The bound counts received elements. A rank must receive the elements of its target that any rank's source has. It
+    need not receive those that only its own source has. An element that several windows of the source contain is a sum,
+    so each rank that needs it must receive it.
 
     Args:
         src: the layout before.
-        dst: the layout after; on a mesh with the ranks of the source mesh.
+        dst: the layout after; its mesh has the ranks of the source mesh.
         shape: the global shape.
 
     Returns:
-        The bound in elements. Each dimension is counted alone, and the counts are multiplied.
+        The bound of each position of the target mesh, with the largest bound and the total. A bound is the number of
+        needed elements minus the number of needed elements that only the rank's own source has. Both are products over
+        the dimensions.
     """
+    # All groups along the axes of a dimension have the same blocks of it, so count the contributors in one group.
     groups = [src.mesh.group(src.mesh.rank_at(0), *entry) for entry in src.dims]
-    pieces = [
+    contributor_counts = [
         sum(_element_masks(src, rank, shape)[d].astype(int) for rank in group)
         for d, group in enumerate(groups)
     ]
     counts = []
     for rank in dst.mesh.rank_list:
-        dims = [*zip(pieces, _element_masks(src, rank, shape), _element_masks(dst, rank, shape))]
+        owned_masks, wanted_masks = _element_masks(src, rank, shape), _element_masks(dst, rank, shape)
+        dims = [*zip(contributor_counts, owned_masks, wanted_masks)]
         available = math.prod([np.count_nonzero(wanted & (count > 0)) for count, _, wanted in dims])
         own_only = math.prod(
             [np.count_nonzero(wanted & owned & (count == 1)) for count, owned, wanted in dims]

@@ -268,13 +268,14 @@ class RowExchange:
         return gradient, self._received_elements(counts)
 
     def _requested_elements(self, wants: Sequence[Want]) -> Stretches:
-        """Return the number of elements that each rank wants from this one, and packed offsets.
+        """Return the counts and packed offsets of the elements that each rank wants from this rank.
 
-        They are in the order of the communicator; this rank's own count is 0. They count elements or, if there are too
-        many, whole rows (:meth:`_unit`).
+        Both lists are in the order of the communicator; this rank's own count is 0. A count is the number of wanted
+        rows times the number of columns that the other rank wants. If MPI cannot count the elements, it is the number
+        of rows (:meth:`_unit`).
 
         Args:
-            wants: the rows that each member wants.
+            wants: the rows that each member wants, in the group's order.
         """
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]

@@ -120,15 +120,15 @@ def name_operator(operator: str) -> Iterator[None]:
 
 
 def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
-    """Return the operator's rule for these shapes.
+    """Return an operator's rule, bound to the global shapes of its operands.
 
     Args:
-        op: our operator.
+        op: spmdsim's operator, not MindSpore's.
         shapes: global shapes of the operands.
         params: its parameters by name.
 
     Raises:
-        ShardError: If a rule that is a function does not take this number of operands or these parameters.
+        ShardError: If a rule that is a function does not take this number of operands, or these parameters.
         RuleError: If the shapes do not fit the rule.
     """
     if not isinstance(op.rule, Rule):

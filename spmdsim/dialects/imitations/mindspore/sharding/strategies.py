@@ -228,11 +228,16 @@ class _RequestedStrategy:
     def _derive_nd_product(self, layouts: Sequence[Layout]) -> Sharded:
         """Derive the sharding of a product in two- or three-dimensional tensor parallelism.
 
+        With two dims the activation is (m, (x, y)) and the weight (x, y). With three dims they are ((..., z, y), x) and
+        ((x, z), y). x, y and z are mesh axes; m is split by any axes. Operands are gathered along axes that the product
+        does not use, then the sum is scattered (:func:`nd_product`).
+
         Args:
             layouts: layouts of activation and weight.
 
         Raises:
-            ShardError: If the layouts match no pattern, or ``out`` is another layout than that of the result.
+            ShardError: If the layouts match no pattern, or the requested ``self.out`` splits dims otherwise than the
+                result.
             LayoutError: If the result is split unevenly.
         """
         derivation = nd_product(self.name, self.bound, layouts)
