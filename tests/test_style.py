@@ -6,6 +6,7 @@ Names that are public or belong to another system are listed in `ALLOWED`, each 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,8 @@ ALLOWED = {
 #: The longest first line of a function's docstring; those of modules and classes fill a line of code at most.
 LONGEST_FIRST_LINE = 100
 LONGEST_LINE = 120
+#: A function of so many lines or more says what its arguments are, when it returns None, and that it raises.
+SHORTEST_WITH_QUESTIONS = 5
 #: A private function of more lines needs a docstring.
 LONGEST_WITHOUT = 8
 QUESTION_WORDS = """
@@ -60,6 +63,8 @@ EMPTY_NAMES = set(VAGUE_NAMES.split())
 BARE_NAMES = set(PARTICIPLES.split())
 PROPERTIES = ("property", "cached_property", "functools.cached_property")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: Nodes with a body of their own.
+NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -78,6 +83,7 @@ def violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.arg) and node.arg in EMPTY_NAMES:
             yield node.lineno, f"parameter {node.arg}"
     yield from without_docstring(tree, public=True)
+    yield from of_open_questions(tree)
 
 
 def of_opening(
@@ -125,6 +131,40 @@ def without_docstring(parent: ast.AST, public: bool) -> Iterator[tuple[int, str]
             yield from without_docstring(node, public)
 
 
+def of_open_questions(parent: ast.Module | ast.ClassDef) -> Iterator[tuple[int, str]]:
+    """Yield functions whose docstring leaves open what an argument is, when None comes back, or that it raises."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.ClassDef):
+            yield from of_open_questions(node)
+        elif isinstance(node, Function) and not is_described_elsewhere(node):
+            docstring = ast.get_docstring(node)
+            own = list(own_nodes(node))
+            if docstring is None or len(node.body) < 2 or node.body[-1].end_lineno - node.body[1].lineno + 1 < SHORTEST_WITH_QUESTIONS:
+                continue
+            words = set(re.findall(r"\w+", docstring.lower()))
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            for name in {argument.arg for argument in arguments} - {"self", "cls"}:
+                if not words & {name.lower(), *name.lower().strip("_").split("_")}:
+                    yield node.lineno, f"the docstring of {node.name} does not mention {name}"
+            result = ast.unparse(node.returns) if node.returns else "None"
+            if "None" in result and result != "None" and "none" not in words:
+                yield node.lineno, f"the docstring of {node.name} does not say when it returns None"
+            if any(isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call) for part in own) and not any(
+                word.startswith("rais") for word in words
+            ):
+                yield node.lineno, f"the docstring of {node.name} does not say that it raises"
+
+
+def own_nodes(function: Function) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body, but not those of functions and classes inside of it."""
+    nodes: list[ast.AST] = [*function.body]
+    while nodes:
+        node = nodes.pop()
+        yield node
+        if not isinstance(node, NESTED):
+            nodes += ast.iter_child_nodes(node)
+
+
 def is_described_elsewhere(node: Function) -> bool:
     """Return True for Python's own methods and for overloads."""
     return node.name.startswith("__") or any(
@@ -166,6 +206,9 @@ def test_docstrings_and_names_follow_the_rules(name: str) -> None:
         "def _long():\n" + "    print()\n" * 9,
         "class Rows:\n    pass",
         'class Rows:\n    """Whether rows are there."""',
+        'def count_rows(table):\n    """Return the number of rows."""\n' + "    table += 1\n" * 5,
+        'def find_row() -> int | None:\n    """Return the row."""\n' + "    print()\n" * 5,
+        'def check_rows():\n    """Check the rows."""\n' + "    print()\n" * 5 + "    raise ValueError('rows')",
     ],
 )
 def test_each_rule_is_checked(source: str) -> None:

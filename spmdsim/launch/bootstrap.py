@@ -147,8 +147,11 @@ def _join_world(text: str, code: int) -> MPI.Comm | None:
 def start_supervisor(job: Launched | None) -> None:
     """Fork this rank's supervisor: the child returns and is the rank, the parent watches it.
 
-    The parent does not return. Do nothing without a starter on this machine, or on a system that cannot watch
-    processes.
+    The parent does not return. Do nothing without a starter that can read this host's notes, for a process that a
+    supervisor watches already, and on a system that cannot watch processes.
+
+    Args:
+        job: the job, as the launcher describes it; None outside of a job, where nothing is watched.
     """
     if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
         # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.

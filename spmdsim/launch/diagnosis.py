@@ -64,8 +64,11 @@ class Diagnosis:
 def examine(trial: bool = True) -> list[Diagnosis]:
     """Return the findings on everything that runs depend on.
 
+    They are about software, cores, files of killed jobs, settings, BLAS, and MPI with its launcher, in this order.
+
     Args:
-        trial: try MPI, in this job if it is one, else in a job of two ranks; not if anything is broken.
+        trial: True to try MPI, too: in this job if this process is a rank, where all ranks must call it, else in a job of
+            two ranks. MPI is not tried if a finding before it is "broken".
     """
     job = detect()
     findings = [
@@ -92,7 +95,7 @@ def _examine_software() -> Iterator[Diagnosis]:
 def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield a diagnosis of the number of cores and, in a job, of the number of ranks.
 
-    Outside of a job, ``job`` is None.
+    The second is a note if this machine has more ranks than cores. Outside of a job, ``job`` is None.
     """
     available = count_cores(for_all_ranks=job is not None)
     yield Diagnosis("cores", "ok", str(available))
@@ -107,7 +110,10 @@ def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _examine_leftovers() -> Iterator[Diagnosis]:
-    """Yield a diagnosis of the files that killed jobs left; nothing if there are none."""
+    """Yield a diagnosis of the files that killed jobs of this user left; nothing if there are none.
+
+    It has their number, their size on disk, and the path of one.
+    """
     paths = find_leftovers()
     sizes = [path.stat().st_blocks * 512 for path in paths if path.exists()]
     if sizes:
@@ -119,7 +125,7 @@ def _examine_leftovers() -> Iterator[Diagnosis]:
 def clean() -> Diagnosis:
     """Remove the files that killed jobs of this user left, and return a diagnosis.
 
-    It has the number of removed files, and the names of files that could not be removed.
+    It has the number of removed files. The state is "warning" if some could not be removed, and the text names them.
     """
     paths = find_leftovers()
     stuck = [str(path) for path in paths if not remove_path(path)]
@@ -132,7 +138,11 @@ def clean() -> Diagnosis:
 
 
 def _examine_settings() -> Iterator[Diagnosis]:
-    """Yield a diagnosis of each variable of this package, and of similar, unknown names."""
+    """Yield a diagnosis of each environment variable of this package, and of similar, unknown names.
+
+    A variable is "ok" with its value or its default, or "broken" with the rule that its value breaks. A name like
+    ``SPMDSIM_CHEK`` is a warning with the name that was probably meant.
+    """
     for setting in SETTINGS:
         try:
             value = setting.read()
@@ -176,7 +186,8 @@ def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
 def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield diagnoses of mpi4py, its MPI library and, outside of a job (``job`` is None), its launcher.
 
-    If mpi4py or the library is missing, yield only that.
+    Each is "ok" or "broken". If mpi4py or the library is missing, yield only the first, as "broken". A child process
+    loads the library.
     """
     from spmdsim.launch.mpi import find_launcher, find_library
 
@@ -198,9 +209,10 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _start_trial() -> list[Diagnosis]:
-    """Start a job of two ranks that try MPI, and return the diagnoses of its rank 0.
+    """Start a job of two ranks that try MPI, wait for it, and return the diagnoses of its rank 0.
 
-    If they do not come within :data:`TRIAL_SECONDS` seconds, or cannot be read, the only diagnosis is "broken".
+    The first one says that the trial has ended. If no diagnoses come within :data:`TRIAL_SECONDS` seconds, or they cannot
+    be read, the only diagnosis is "broken", with what the job printed to stderr.
     """
     code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
     command = [sys.executable, "-c", code, sys.executable, "-m", "spmdsim.launch.diagnosis"]
@@ -255,7 +267,7 @@ def _examine_threads() -> Diagnosis:
 
 
 def _try_float16(comm: MPI.Comm) -> Diagnosis:
-    """Add float16 numbers of all ranks by MPI and return a diagnosis; all ranks must call it.
+    """Add float16 numbers of all ranks by MPI and return a diagnosis; all ranks of ``comm`` must call it.
 
     The state is "ok", "note" if MPI refuses the type, or "warning" if the sum is wrong. No error is raised.
     """
@@ -273,7 +285,10 @@ def _try_float16(comm: MPI.Comm) -> Diagnosis:
 
 
 def _examine_large_counts() -> Diagnosis:
-    """Return a diagnosis of calls of 2^31 elements and more, which MPI 4 supports."""
+    """Return a diagnosis of messages of 2^31 elements and more.
+
+    It is "ok" for MPI 4, which sends them in one call, and a note for older versions. MPI must have started.
+    """
     from mpi4py import MPI
 
     version = MPI.Get_version()
@@ -284,9 +299,9 @@ def _examine_large_counts() -> Diagnosis:
 
 
 def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
-    """Return a diagnosis with the mean time of :data:`BARRIERS` barriers; all ranks must call it.
+    """Return a diagnosis with the mean time of :data:`BARRIERS` barriers over all ranks, in microseconds.
 
-    Warn if there are more ranks on this machine than cores, and a barrier takes longer than :data:`SLOW_BARRIER`
+    All ranks of ``comm`` must call it. Warn if there are more ranks on this machine than cores, and a barrier takes longer than :data:`SLOW_BARRIER`
     microseconds: then waiting ranks keep their cores from others.
     """
     comm.Barrier()
@@ -316,7 +331,10 @@ def _examine_transport() -> Diagnosis:
 
 
 def main() -> int:
-    """Try MPI on all ranks, and print the findings of rank 0 as JSON."""
+    """Try MPI on all ranks, print the findings of rank 0 as a line of JSON, and return 0.
+
+    :func:`_start_trial` runs this on two ranks.
+    """
     prepare()
     findings = [finding.to_dict() for finding in _try_mpi()]
     if is_root():

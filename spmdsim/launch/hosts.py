@@ -61,7 +61,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def read_hostfile(path: str) -> list[Host]:
-    """Return the hosts of a file of Open MPI, of MPICH, or of a batch system.
+    """Return the hosts of a file of Open MPI, of MPICH, or of a batch system, by its path.
 
     A line is ``node1 slots=2``, ``node1:2``, or ``node1`` for 1 slot. The slots of a host on several lines are added up. Text
     after ``#`` is a comment.

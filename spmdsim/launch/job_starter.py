@@ -131,7 +131,7 @@ def start(
 
 @contextmanager
 def receive_notes(folder: Path, environment: MutableMapping[str, str]) -> Iterator[None]:
-    """Write the notes of ranks on other hosts into the job's folder, during the block.
+    """Write the notes of ranks on other hosts into the job's folder, during the block; yield None.
 
     Args:
         folder: the folder of the notes.
@@ -463,7 +463,8 @@ def wait_for_launcher(
 
     Args:
         process: the launcher.
-        remaining_seconds: see :func:`find_remaining_seconds`.
+        remaining_seconds: returns the seconds that the launcher may still run, None for no limit; see
+            :func:`find_remaining_seconds`.
         end_signal: the signal that ends the launcher.
         last_calls: the files of the last calls.
     """
@@ -482,9 +483,13 @@ def wait_for_launcher(
 
 @contextmanager
 def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Set a signal handler inside of the block.
+    """Set a signal handler inside of the block; yield None.
 
     Do nothing if the platform lacks the signal, or this is not the main thread, which alone can set handlers.
+
+    Args:
+        name: the name of the signal, such as "SIGTERM".
+        handler: called with the number of the signal and the interrupted frame (None: no Python code ran).
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, name):
         yield
@@ -497,7 +502,14 @@ def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -
 
 
 def terminate(process: subprocess.Popen[bytes], end_signal: int) -> None:
-    """Ask the launcher to stop its ranks; after ``GRACE_SECONDS``, kill its process group."""
+    """Ask the launcher to stop its ranks, and wait for its end.
+
+    After ``GRACE_SECONDS``, kill its process group.
+
+    Args:
+        process: the launcher.
+        end_signal: the signal that asks it.
+    """
     process.send_signal(end_signal)
     try:
         process.wait(GRACE_SECONDS)

@@ -79,11 +79,13 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
 
     Args:
         body: the function, which runs the user's code.
-        limits: the limits.
-        reads: True if the user's code may read stdin.
+        limits: the limits on processor time, memory and output; 0 for none.
+        reads: True if the user's code may read stdin. Otherwise its stdin is empty.
 
     Raises:
-        InputError: the function reached a limit, or its process ended before the function did.
+        InputError: If the function reached a limit, raised a mistake of the user's code (see :func:`_run_body`), or its
+            process ended before the function did.
+        KeyboardInterrupt: After Ctrl-C.
     """
     if not hasattr(os, "fork") or launched() or limits == Limits(0, 0, 0):
         return body()
@@ -200,9 +202,12 @@ def _open_like(stream: TextIO, number: int) -> TextIO:
 def _run_body(body: Callable[[], int]) -> str:
     """Run ``body`` in the child; return the outcome line that its parent reads.
 
-    ``error TEXT`` is a mistake of the user, which is not printed here: `SpmdError`, `MemoryError`, or an exit with
-    code 0. ``word TEXT`` is a mistake with a suggestion for a misspelt word. ``code N`` is the exit code of every
-    other end; its exception is printed here, as by every command.
+    ``body`` returns an exit code. The line is one of these:
+
+    - ``error TEXT``: a mistake of the user, not printed here. It is an `SpmdError`, a `MemoryError`, or a `SystemExit`
+      with code 0 or None.
+    - ``word TEXT``: an `SpmdError` that suggests a word for a misspelt one.
+    - ``code N``: the exit code, from 0 to 255, of every other end. Its exception is printed here, as by every command.
     """
     from spmdsim.launch.bootstrap import guard
 
@@ -225,7 +230,15 @@ def _run_body(body: Callable[[], int]) -> str:
 
 
 def describe_mistake(error: BaseException) -> str:
-    """Return the message for an exception of the user's code: its line and its text."""
+    """Return the message for an exception of the user's code.
+
+    It is the text of an SpmdError, and else the line and the error, such as ``"lab.py:3: ValueError: no such axis"``. A
+    MemoryError is described with the memory limit, and a SystemExit as an end of the program. Without a line of the user
+    in the traceback, the message begins with the error.
+
+    Args:
+        error: the exception, with its traceback.
+    """
     if isinstance(error, SpmdError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -236,9 +249,10 @@ def describe_mistake(error: BaseException) -> str:
 
 
 def find_users_place(frame: FrameType | None) -> str:
-    """Return the file and line of the innermost frame of the user's code; empty if there is none.
+    """Return the innermost line of the user's code, such as ``"lab.py:3"``; empty if there is none.
 
-    The search goes from ``frame`` to its callers and ends where the child process began, at ``_run_child``.
+    The search goes from ``frame`` to its callers and ends where the child process began, at ``_run_child``. ``frame`` is
+    None where no Python code runs.
     """
     while frame is not None and not is_users_file(frame.f_code.co_filename):
         if frame.f_code is _run_child.__code__:
@@ -262,10 +276,12 @@ def _find_raise_place(error: BaseException) -> str:
 def _set_limits(limits: Limits, report: int, secret: str) -> None:
     """Set the limits of this process, which reports the user's line and exits at the time limit.
 
-    At an interrupt it reports and exits, too. Without the module ``resource`` only these two handlers are set.
+    At an interrupt it reports and exits, too. Without the module ``resource`` only these two handlers are set. NumPy is
+    imported first: its memory does not count. The memory limit is left out if the system does not report the memory that
+    this process has. No core file is written.
 
     Args:
-        limits: the limits.
+        limits: the limits; 0 seconds or 0 bytes for none. The limit of output is the parent's to watch.
         report: file descriptor for the line ``"<secret> at <file and line>"``.
         secret: text by which the parent knows a genuine report.
     """
@@ -303,7 +319,11 @@ def start_clock() -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """Let this process use ``seconds`` more of processor time, but never more than an earlier limit."""
+    """Let this process use ``seconds`` more of processor time, but never more than an earlier limit.
+
+    Then the system sends the signal of the time limit, and kills the process ``LAST_SECONDS`` later. Do nothing without a
+    time limit. The limit is rounded up to whole seconds.
+    """
     import resource
 
     if current.seconds:
@@ -312,7 +332,13 @@ def _limit_time(seconds: float) -> None:
 
 
 def _lower_limit(kind: int, soft: int, hard: int) -> None:
-    """Set a limit of the system for this process, but none above the hard limit that it has."""
+    """Set a limit of the system for this process, but none above the hard limit that it has.
+
+    Args:
+        kind: the resource, such as ``resource.RLIMIT_CPU``.
+        soft: the limit at which the system warns or refuses, in the unit of the resource.
+        hard: the limit that this process cannot raise again.
+    """
     import resource
 
     allowed = resource.getrlimit(kind)[1]
@@ -334,7 +360,10 @@ def _measure_address_space() -> int:
 def measure_busy_seconds(process: int) -> tuple[float, float]:
     """Return the processor time of a process and its descendants, and their waiting time for a processor.
 
-    Both are in seconds. A number that the system does not report is 0.
+    Both are in seconds. A number that the system does not report is 0, and both are if the process has ended.
+
+    Args:
+        process: the number of a process.
     """
     status = read_status(process)
     if status is None:
@@ -364,7 +393,11 @@ class _ChildWatch:
         self.deadline = math.inf if in_group else self.started + WALL * self.limit
 
     def run(self) -> int:
-        """Wait for the end of the child, and return its exit code."""
+        """Wait for the end of the child, and return its exit code.
+
+        Print what it prints meanwhile. Ctrl-C asks the child for its line first. In the end the child and its descendants
+        are killed and the pipes closed, even after an error. Raises as :meth:`_report_end` does.
+        """
         try:
             try:
                 self._watch()
@@ -378,7 +411,11 @@ class _ChildWatch:
         return self._report_end()
 
     def _watch(self) -> None:
-        """Wait until the child reports, ends, or exceeds the time that it has after a request to end."""
+        """Wait until the child reports, ends, or exceeds the time that it has after a request to end.
+
+        At the deadline, ask the child for its line and to end, unless the deadline may move. Read the rest of the output
+        before returning. :attr:`status` is the exit code if the child has ended, and :attr:`reached` the limit.
+        """
         while not self.message.endswith(b"\n") and self.status is None:
             remaining = self.deadline - time.monotonic()
             if remaining <= 0 and self.reached:
@@ -410,7 +447,8 @@ class _ChildWatch:
     def _read_output(self, seconds: float) -> bool:
         """Read what the child prints and reports within some seconds, and print it.
 
-        Returns True if there was anything.
+        Return at the first bytes; True if there were any, else False after ``seconds``. Reports are appended to
+        :attr:`message`.
         """
         has_read = False
         for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
@@ -423,7 +461,15 @@ class _ChildWatch:
         return has_read
 
     def _print(self, stream: TextIO, data: bytes) -> None:
-        """Write the child's output to a stream of this process, up to the limit of output."""
+        """Write the child's output to a stream of this process.
+
+        Write nothing after a limit was reached or the child was interrupted. Ask the child for its line and to end when it
+        has printed more than the limit of output; the bytes that exceed it are not written.
+
+        Args:
+            stream: stdout or stderr of this process.
+            data: the bytes that the child has printed.
+        """
         if self.reached:
             return
         self.printed_bytes += len(data)
@@ -457,7 +503,10 @@ class _ChildWatch:
     def _report_end(self) -> int:
         """Return the exit code that the child has reported, after its end.
 
-        Raise InputError if it reached a limit or reported a mistake.
+        Raises:
+            InputError: If the child reached a limit, reported a mistake, reported nothing, or the user's code wrote to the
+                pipe of the report.
+            KeyboardInterrupt: If it was interrupted; the line of the user's code is printed before.
         """
         secret, _, report = self.message.decode(errors="surrogateescape").strip().partition(" ")
         word, _, text = report.partition(" ") if secret == self.secret else ("", "", "")

@@ -44,7 +44,10 @@ def redirect_output(rank: int) -> None:
 
 
 def _open_log(folder: str, rank: int) -> TextIO:
-    """Open a rank's log for writing. Raise InputError if the system refuses it."""
+    """Open the log of a rank in a folder for writing; an older log is emptied.
+
+    Raises InputError if the system refuses it; the message names the host if the job has several.
+    """
     path = find_log(Path(folder), rank)
     try:
         return path.open("w")
@@ -149,7 +152,10 @@ def prepare_logs(log_dir: Path) -> None:
 
 
 def make_folder(log_dir: Path) -> None:
-    """Make the folder of the logs. Raise InputError if it is a file, or if the system refuses it."""
+    """Make the folder of the logs, ``log_dir``, with its parents, unless it exists.
+
+    Raises InputError if it is a file, or if the system refuses it.
+    """
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -193,7 +199,13 @@ def echo_file(path: Path, stop: threading.Event) -> None:
 def format_log_tail(log_dir: Path, rank: int, code: int) -> str:
     """Return a line that names the failed rank, and the last :data:`TAIL_LINES` lines of its log.
 
-    The text is empty if the rank has no log here.
+    Args:
+        log_dir: the folder of the logs.
+        rank: the rank that failed.
+        code: its exit code.
+
+    Returns:
+        The lines, each with its end; empty if the rank has no log here.
     """
     path = find_log(log_dir, rank)
     if not path.is_file():

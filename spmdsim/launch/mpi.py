@@ -154,7 +154,7 @@ class Launcher:
 
 
 def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the sorted names of the variables that a program may read on another host.
+    """Return the sorted names of the variables of an environment that a program may read on another host.
 
     They are all but those of one host, one login or one launcher (see :data:`OF_ONE_HOST`), and names that shells do not allow.
 
@@ -239,7 +239,14 @@ def is_related(launcher: str, library_vendor: str) -> bool:
 
 
 def find_launcher() -> Launcher:
-    """Return the launcher that belongs to mpi4py's MPI. Raise WorldError if there is none."""
+    """Return the launcher that belongs to mpi4py's MPI.
+
+    It is the first ``mpirun`` or ``mpiexec``, beside the running Python and then on PATH, that names the library's vendor
+    or a relative of it as its own. In a job of Slurm without such a launcher, it is ``srun``.
+
+    Raises:
+        WorldError: If there is none; the message names the launchers of other MPIs. Or if mpi4py finds no library.
+    """
     wanted = find_library().vendor
     other_launchers = []
     for path in find_candidates():
@@ -259,7 +266,7 @@ def find_launcher() -> Launcher:
 
 
 def find_package_version(name: str) -> str:
-    """Return the version of an installed package, or "not installed"."""
+    """Return the version of an installed package by its name, or "not installed"."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -269,7 +276,10 @@ def find_package_version(name: str) -> str:
 
 
 def list_versions() -> list[str]:
-    """Return a line each for spmdsim, Python, numpy, mpi4py and its MPI library."""
+    """Return a line each for spmdsim, Python, numpy, mpi4py and its MPI library, such as "numpy 2.1.0".
+
+    A missing package is "not installed"; without a library, its line says why. A child process loads the library.
+    """
     import platform
 
     try:
@@ -379,7 +389,11 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
 def check_launcher(job: Launched | None) -> None:
     """Raise WorldError if the launcher belongs to another MPI than mpi4py's library.
 
-    Each library would report that in its own way when MPI starts. Do nothing outside of a launcher.
+    Each library would report that in its own way when MPI starts. Do nothing for one rank, for a launcher that starts
+    ranks of any library (Slurm's), and if mpi4py is built for one MPI only.
+
+    Args:
+        job: the job, as the launcher describes it; None outside of a launcher, where nothing is checked.
     """
     if job is None or job.size == 1 or job.launcher not in FAMILIES:
         return

@@ -64,9 +64,17 @@ class Sandbox:
         self._read_answer()
 
     def ask(self, *question: Any) -> Any:
-        """Send a question to the process, and return its answer.
+        """Send a question to the process, wait for its answer, and return it.
 
-        Raises NoAnswer if the answer is an error, or the process ends or does not answer in time.
+        Args:
+            question: values that JSON can represent. The function in the process gets them as one list.
+
+        Returns:
+            The function's result after its way through JSON: a tuple becomes a list.
+
+        Raises:
+            NoAnswer: If the function raised an error, or the process ends or does not answer in time. After the last two,
+                every later question raises it, too.
         """
         if self._failure:
             raise NoAnswer(self._failure)
@@ -97,9 +105,10 @@ class Sandbox:
         raise NoAnswer(failure)
 
     def _parse_answer(self) -> tuple[Any, Any]:
-        """Return the kind of the next line and its value; ("", None) for an unknown kind of line.
+        """Wait for the next line, and return its kind and its value.
 
-        Kinds are "answer", "error" and "at".
+        The kinds are "answer" with the answer, "error" with a text, and "at" with a line of code. A line of another form
+        is ("", None). Raises NoAnswer if the process ends instead.
         """
         line = self._read_line()
         with suppress(ValueError, RecursionError):
@@ -127,7 +136,11 @@ class Sandbox:
         self._fail(limits.describe_overtime("") if is_over else limits.describe_early_exit(code))
 
     def find_place(self) -> str:
-        """Ask the process for the line of its code, end it, and return the line; empty without answer."""
+        """Ask the process for the line of its code, end it, and return the line, such as ``"lab.py:3"``.
+
+        The text is empty if no process runs, it runs no code of the user, or it does not answer within half of
+        ``REPORT_SECONDS``.
+        """
         if not self._process:
             return ""
         self._handle.send_signal(limits.LIMIT_SIGNAL)
@@ -169,9 +182,15 @@ def _write_line(number: int, text: str) -> None:
 
 
 def _run_server(make: Callable[[], Serve], questions: int, answers: int) -> NoReturn:
-    """Answer questions in the child until the parent closes the pipe.
+    """Answer questions in the child until the parent closes the pipe; then exit with code 0.
 
-    The parent's program must not continue here.
+    The child has no rights and no open files but stderr and the two pipes; its prints go to stderr. At the time limit it
+    writes ``["at", line]`` to ``answers`` and ends. The parent's program must not continue here.
+
+    Args:
+        make: returns the function that answers questions.
+        questions: the descriptor of the pipe from which questions are read.
+        answers: the descriptor of the pipe to which answers are written.
     """
     try:
         _drop_rights()
@@ -191,6 +210,10 @@ def _answer_questions(make: Callable[[], Serve], questions: int, answers: int) -
     The first line is ``["answer", null]``. Each question gets one line, in order. An error of any class, also
     SystemExit, becomes a line ``["error", text]``. If ``make`` fails, the next question calls it again instead of being
     answered. A process that the user's code has forked returns here without writing.
+
+    If ``make`` raises an error, the line has it, and the next question calls ``make`` again instead of being answered. An
+    error of a question is its line; later questions are answered. A process that the user's code has forked writes
+    nothing.
 
     Args:
         make: returns the function that answers questions.
@@ -226,7 +249,11 @@ def _write_place(answers: int, frame: FrameType | None) -> None:
 def _close_other_files(*numbers: int) -> None:
     """Redirect all open files but these to the null device.
 
-    Their numbers stay in use, so later closes are harmless.
+    Their numbers stay in use, so later closes are harmless. Numbers 0 to 2 stay as they are, too. Without ``/proc``,
+    the numbers up to 1023 are tried.
+
+    Args:
+        numbers: the descriptors that stay open.
     """
     null_device = os.open(os.devnull, os.O_RDWR)
     try:
@@ -241,7 +268,11 @@ def _close_other_files(*numbers: int) -> None:
 
 
 def _drop_rights() -> None:
-    """Gain no rights, and as root lose those that reach into others (on Linux)."""
+    """Give up the rights of this process that reach into other processes, for its descendants, too.
+
+    Programs that it starts gain no rights. A process of root loses those in ``_LOST_RIGHTS``. Do nothing on a system
+    other than Linux.
+    """
     set_process_option(NO_NEW_RIGHTS, 1)
     with suppress(Exception):  # no such system
         system = ctypes.CDLL(None)

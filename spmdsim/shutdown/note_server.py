@@ -115,7 +115,13 @@ class NoteServer:
 def send_note(address: ServerAddress, name: str, text: str) -> bool:
     """Send a note to the starter, and wait until it has written it.
 
-    Returns False if the starter cannot be reached, does not answer within ``SECONDS``, or refuses the note.
+    Args:
+        address: where the starter receives notes; its hosts are tried in order.
+        name: the name of the note, one of :data:`NAMES`.
+        text: its text.
+
+    Returns:
+        False if the starter cannot be reached, does not answer within ``SECONDS``, or refuses the note.
     """
     line = json.dumps({"secret": address.secret, "name": name, "text": text}).encode() + b"\n"
     for host in address.hosts:
