@@ -139,7 +139,11 @@ def of_open_questions(parent: ast.Module | ast.ClassDef) -> Iterator[tuple[int, 
         elif isinstance(node, Function) and not is_described_elsewhere(node):
             docstring = ast.get_docstring(node)
             own = list(own_nodes(node))
-            if docstring is None or len(node.body) < 2 or node.body[-1].end_lineno - node.body[1].lineno + 1 < SHORTEST_WITH_QUESTIONS:
+            if (
+                docstring is None
+                or len(node.body) < 2
+                or node.body[-1].end_lineno - node.body[1].lineno + 1 < SHORTEST_WITH_QUESTIONS
+            ):
                 continue
             words = set(re.findall(r"\w+", docstring.lower()))
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -147,11 +151,15 @@ def of_open_questions(parent: ast.Module | ast.ClassDef) -> Iterator[tuple[int, 
                 if not words & {name.lower(), *name.lower().strip("_").split("_")}:
                     yield node.lineno, f"the docstring of {node.name} does not mention {name}"
             result = ast.unparse(node.returns) if node.returns else "None"
-            if "None" in result and result != "None" and "none" not in words:
-                yield node.lineno, f"the docstring of {node.name} does not say when it returns None"
-            if any(isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call) for part in own) and not any(
-                word.startswith("rais") for word in words
+            if (
+                re.match(r"None$|Iterator|Generator", result) is None
+                and "None" in result
+                and "none" not in words
             ):
+                yield node.lineno, f"the docstring of {node.name} does not say when it returns None"
+            if any(
+                isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call) for part in own
+            ) and not any(word.startswith("rais") for word in words):
                 yield node.lineno, f"the docstring of {node.name} does not say that it raises"
 
 
@@ -208,7 +216,9 @@ def test_docstrings_and_names_follow_the_rules(name: str) -> None:
         'class Rows:\n    """Whether rows are there."""',
         'def count_rows(table):\n    """Return the number of rows."""\n' + "    table += 1\n" * 5,
         'def find_row() -> int | None:\n    """Return the row."""\n' + "    print()\n" * 5,
-        'def check_rows():\n    """Check the rows."""\n' + "    print()\n" * 5 + "    raise ValueError('rows')",
+        'def check_rows():\n    """Check the rows."""\n'
+        + "    print()\n" * 5
+        + "    raise ValueError('rows')",
     ],
 )
 def test_each_rule_is_checked(source: str) -> None:

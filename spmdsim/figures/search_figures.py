@@ -107,7 +107,7 @@ def _draw_operators(answer: SearchResult) -> Canvas:
 
 
 def _split_factors(answer: SearchResult) -> list[dict[str, str]]:
-    """Return for each operator the factor that each axis splits, as words by axis.
+    """Return for each operator of a search's answer the factor that each axis splits, as words by axis.
 
     Axes that split no factor of the operator are missing.
     """

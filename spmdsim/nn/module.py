@@ -292,6 +292,9 @@ class Parameter(Pictured):
         Args:
             world: where the tensor lives; None: :func:`spmdsim.world`.
             seed: seed of all parameters; the parameter's seed also depends on its name, or on its key if it has one.
+
+        Raises:
+            UsageTypeError: If ``seed`` is not an integer.
         """
         if not isinstance(seed, (int, np.integer)):
             raise UsageTypeError(f"materialise: seed must be an integer, got {seed!r}; pass, for example, 0")

@@ -296,7 +296,7 @@ class CallRecorder(recorder.Trace):
             )
 
     def changed(self, tensor: Tensor, what: str) -> None:
-        """Raise UsageTypeError if the operation `what` changes a leaf in place."""
+        """Raise UsageTypeError if ``tensor``, which the operation `what` changes in place, is a leaf."""
         if any(tensor is leaf for leaf in self.leaves):
             self.refuse(
                 f"{what} changes a tensor in place that existed before the call; compute a new tensor and return "
