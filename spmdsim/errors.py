@@ -94,13 +94,15 @@ class NoTensorError(UsageTypeError):
 
 @contextmanager
 def context(**facts: object) -> Iterator[None]:
-    """Add facts to a :class:`SpmdError` that passes through, and remove the inner traceback.
+    """Add facts to a :class:`SpmdError` that leaves the ``with`` block, and raise it again.
 
-    The ``with`` block gets None. Facts that the error already has stay: the innermost block wins. Other errors pass
-    unchanged.
+    The block gets None. Facts that the error already has stay: the innermost block wins. Traceback and cause
+    (``raise … from cause``) stay, too. Python does not print the error's ``__context__``, so that a message ends with
+    the facts. Errors of other classes pass unchanged.
 
     Args:
-        **facts: facts by name. A fact can be a function, which is called only if an error passes.
+        **facts: facts by name. A callable fact is called without arguments, only if an error passes, and its result is
+            the fact.
 
     >>> from spmdsim.errors import LayoutError
     >>> try:
@@ -115,7 +117,7 @@ def context(**facts: object) -> Iterator[None]:
     except SpmdError as error:
         for key, value in facts.items():
             error.facts.setdefault(key, value() if callable(value) else value)
-        raise error from None
+        raise error from error.__cause__  # Keep the cause; "from" hides the error's ``__context__``.
 
 
 def two_names(function: str, name: str, first: object, second_name: str, second: object) -> UsageTypeError:

@@ -19,7 +19,7 @@ from spmdsim.core.recipe import find_read_operands
 from spmdsim.core.tape import add_gradients
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import Observers
-from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError, context
 
 MESH = Mesh((2, 2), ("a", "b"))
 
@@ -257,3 +257,23 @@ def test_gradients_of_core_that_lie_alike_are_added_up():
     world, layout = PlainLockStep(2), Mesh((2,), ("x",))("x")
     ones, more = (PlainTensor.from_array(np.full(4, value), layout, world) for value in (1.0, 2.0))
     assert add_gradients([ones, more, more]).full().tolist() == [5.0] * 4
+
+
+def test_an_error_with_added_facts_has_its_cause_but_no_context():
+    words = r"two axes \[operator: matmul; rank: 1\]"
+    with (
+        pytest.raises(LayoutError, match=words) as caught,
+        context(rank=2),
+        context(operator="matmul", rank=lambda: 1),
+    ):
+        try:
+            {}["dp"]
+        except KeyError as cause:
+            raise LayoutError("two axes") from cause
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(LayoutError) as caught, context(rank=1):
+        try:
+            {}["dp"]
+        except KeyError:
+            raise LayoutError("two axes")
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
