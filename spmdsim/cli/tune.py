@@ -101,24 +101,28 @@ def _run_trials(args: argparse.Namespace, path: Path) -> int:
 
 
 def _merge_files(files: list[str], path: Path) -> int:
-    """Add the choices of ``files`` to the file ``path``, and print a summary of it; return 0.
+    """Add the contents of tuning files to the file ``path``, and print a summary; return 0.
 
-    If two files have a choice for one step, the later file counts. Choices for other steps stay in ``path``, which is
-    created if it does not exist. The summary goes to stderr and has a line per MPI library of the ``files``.
+    The contents of a file are choices and settings per MPI library. If two files have a choice for one step, or a value
+    for one setting, the later file counts; ``path`` is the first file. Its other contents stay. It is created if it does
+    not exist. All files are read before ``path`` is changed. The summary goes to stderr and has a line per MPI library of
+    the ``files``.
 
     Raises:
-        InputError: If a file cannot be read, or the files have no choices.
+        InputError: If a file, or ``path``, cannot be read as a tuning file, or no file names an MPI library.
+        OSError: If ``path`` cannot be written.
     """
     from spmdsim.redistribution.implementations.tuning import save_tuning
 
-    libraries: set[str] = set()
+    additions: list[tuple[str, dict[str, Any]]] = []
     for name in files:
         require_file(name)
-        for vendor, library, _ in _read_records(name):
-            save_tuning(path, vendor, library)
-            libraries.add(vendor)
-    if not libraries:
+        additions += [(vendor, library) for vendor, library, _ in _read_records(name)]
+    if not additions:
         raise InputError(f"{', '.join(files)}: no choices for any MPI library, so {path} was not written")
+    for vendor, library in additions:
+        save_tuning(path, vendor, library)
+    libraries = {vendor for vendor, _ in additions}
     remark(
         *(
             f"wrote {path}: {vendor}, {records}"

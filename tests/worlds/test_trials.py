@@ -285,6 +285,11 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path, capfd):
         TrialRecord("a", {}),
     )
     assert load_tuning(both)["Open MPI"] == {"first": ["typed"]}
+    written_before = both.read_text()
+    two.write_text('{"MPICH": {"call": 9}}')
+    one.write_text("{")
+    assert main(["tune", "-o", *map(str, (both, two, one))]) == 2
+    assert "tuning file" in capfd.readouterr().err and both.read_text() == written_before
     one.write_text("{}")
     assert main(["tune", "-o", str(tmp_path / "none.json"), str(one)]) == 2
     assert "no choices for any MPI library" in capfd.readouterr().err
