@@ -39,8 +39,9 @@ def parametrize_counts(
 ) -> None:
     """Run a test that uses the fixture ``fixture`` once per rank count.
 
-    The counts are those of the test's mark ``ranks``, such as ``ranks(2, 4)`` or ``ranks([2, 4])``, else ``counts``.
-    Tests that do not use the fixture, or parametrize it themselves, stay as they are. The ids are such as "2ranks".
+    The parametrization is indirect: the fixture reads the count from ``request.param``. The counts are those of the
+    test's closest mark ``ranks``, such as ``ranks(2, 4)`` or ``ranks([2, 4])``, else ``counts``. Their ids are such as
+    "1rank" and "2ranks". Tests that do not use the fixture, or have it in a ``parametrize`` mark, stay as they are.
 
     Args:
         metafunc: the test, from pytest's hook ``pytest_generate_tests``.
@@ -49,13 +50,19 @@ def parametrize_counts(
     """
     if fixture not in metafunc.fixturenames:
         return
-    if any(fixture in str(m.args[0]) for m in metafunc.definition.iter_markers("parametrize")):
+    if any(fixture in _list_argnames(m) for m in metafunc.definition.iter_markers("parametrize")):
         return
     mark = metafunc.definition.get_closest_marker("ranks")
     if mark is not None:
         counts = mark.args[0] if isinstance(mark.args[0], list | tuple | range) else mark.args
     ids = [f"{n}rank{'s' * (n > 1)}" for n in counts]
     metafunc.parametrize(fixture, list(counts), ids=ids, indirect=True)
+
+
+def _list_argnames(mark: pytest.Mark) -> list[str]:
+    """Return the names that a ``parametrize`` mark sets, from a text ("a, b") or a sequence."""
+    names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:

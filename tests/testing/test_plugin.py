@@ -153,3 +153,37 @@ def test_without_mpirun_the_plugin_does_nothing(pytestconfig):
     if pytestconfig.getoption("--with-mpi"):
         pytest.skip("this is mpirun")
     assert not pytestconfig.pluginmanager.has_plugin("spmdsim-ranks")
+
+
+COUNTING = """\
+import pytest
+
+@pytest.fixture
+def world(request):
+    return request.param
+
+@pytest.mark.parametrize("world_name", ["a"])
+def test_other_name(world, world_name): pass
+
+@pytest.mark.parametrize(argnames=("name", "other"), argvalues=[("a", "b")])
+def test_keywords(world, name, other): pass
+
+@pytest.mark.parametrize("name, world", [("a", 5)], indirect=["world"])
+def test_own_counts(world, name): pass
+"""
+
+
+def test_rank_counts_are_added_unless_a_mark_sets_the_fixture_itself(tmp_path):
+    (tmp_path / "conftest.py").write_text(
+        "from spmdsim.testing.plugin import parametrize_counts\n"
+        "def pytest_generate_tests(metafunc):\n    parametrize_counts(metafunc, 'world', (1, 2))\n"
+    )
+    (tmp_path / "test_it.py").write_text(COUNTING)
+    result = run_python("-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert re.findall(r"::(.+)", result.stdout) == [
+        "test_other_name[1rank-a]",
+        "test_other_name[2ranks-a]",
+        "test_keywords[1rank-a-b]",
+        "test_keywords[2ranks-a-b]",
+        "test_own_counts[a-5]",
+    ], result.stdout
