@@ -187,3 +187,15 @@ def test_transforms_of_images_by_hand():
         ds.vision.Normalize(mean=[2, 10], std=[4, 5], is_hwc=False)(first), [[[[2, 7, 12]], [[2, 6, 10]]]]
     )
     assert normalised.dtype == np.float32
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.filterwarnings("error")
+def test_constants_do_not_depend_on_elements_that_are_not_finite(world):
+    x = np.float32([1, np.inf, -np.inf, 2])
+    with use_world(world):
+        for function, extreme in ((ops.max, np.inf), (ops.min, -np.inf)):
+            value, index = function(x)
+            assert value.full() == extreme and index.full() == 0 and index.full().dtype == np.int32
+        np.testing.assert_array_equal(ops.full_like(x, 3).full(), np.full(4, 3, np.float32))
+        assert ops.full_like(np.array([True, False]), 0).full().dtype == bool

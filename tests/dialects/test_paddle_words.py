@@ -194,3 +194,16 @@ def test_a_gradient_of_a_product(world):
         w = paddle.to_tensor(X, stop_gradient=False)
         paddle.sum(paddle.multiply(w, w)).backward()
         np.testing.assert_allclose(w.grad.numpy(), 2 * X)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.filterwarnings("error")
+def test_constants_have_the_type_of_the_tensor_and_do_not_depend_on_its_elements(world):
+    with use_world(world):
+        for array in (np.float32([1, np.inf, np.nan]), np.int32([1, 2]), np.array([True, False])):
+            x = paddle.to_tensor(array)
+            for result, number in (
+                (paddle.zeros_like(x), 0), (paddle.ones_like(x), 1), (paddle.full_like(x, 1), 1)
+            ):  # fmt: skip
+                wanted = np.full(array.shape, number, array.dtype)
+                np.testing.assert_array_equal(result.numpy(), wanted, strict=True)

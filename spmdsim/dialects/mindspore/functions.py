@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.arrays import Tensor, fft, linalg
+from spmdsim.arrays import Tensor, creation, fft, linalg
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import NETWORK, TORCH, as_number_tuple, dims_of, with_names
@@ -83,8 +83,13 @@ def _move_to_mesh(x: Any, mesh: Any) -> Any:
 def _extreme(name: str) -> Row:
     """Return the row of ``max`` or ``min``, with parameters ``(input, axis=None, keepdims=False)``.
 
-    Its function returns the extreme and its index along the axis. Without an axis, it is the extreme of all elements,
-    and the index is 0 (int32) as in MindSpore. A tensor as ``axis`` selects the elementwise extreme; see `extreme_row`.
+    Its function returns, depending on ``axis``:
+
+    * an int: the extremes along that dim, and their indices (int64);
+    * None: the extreme of all elements and, as in MindSpore, the index 0 (int32), both without dims;
+    * a tensor: the elementwise extreme of ``input`` and that tensor, without an index.
+
+    ``keepdims`` counts only for an int ``axis``.
 
     Args:
         name: ``"max"`` or ``"min"``.
@@ -94,7 +99,7 @@ def _extreme(name: str) -> Row:
         extreme = TORCH[name].call(input, axis, keepdims)
         if axis is not None:
             return extreme
-        return extreme, core.cast(core.multiply(extreme.detach(), 0), np.int32)
+        return extreme, creation.zeros_like(extreme, dtype=np.int32)
 
     return Row(call)
 
@@ -163,7 +168,7 @@ ROWS: dict[str, Row] = {
         core.cast(core.count_nonzero(x, dims_of(axis), keep_dims), dtype))),
     "cross": Row(_cross),
     "flatten": Row(_flatten),
-    "full_like": Row(lambda input, fill_value: core.add(core.multiply(input.detach(), 0), fill_value)),
+    "full_like": Row(lambda input, fill_value: creation.full_like(input, fill_value)),
     "leaky_relu": Row(lambda input, alpha=0.2: NETWORK["leaky_relu"].call(input, alpha)),
     "max": _extreme("max"),
     "median": Row(lambda input, axis=-1, keepdims=False: TORCH["median"].call(input, axis, keepdims)),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Tensor as CoreTensor
+from spmdsim.arrays import creation, linalg
 from spmdsim.arrays import fft as fourier
-from spmdsim.arrays import linalg
 from spmdsim.arrays import ops as core
 from spmdsim.arrays.ops.declare import declare_binary
 from spmdsim.arrays.ops.dim_reductions import normalise_dims
@@ -342,11 +342,11 @@ TABLE: dict[str, Row] = {
     "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, dims_of(axis), keepdim)),
     "cumsum": Row(lambda x, axis=None: core.cumulative_sum(core.flatten(x, 0) if axis is None else x, axis or 0)),
     "diff": Row(lambda x, n=1, axis=-1: core.diff(x, axis, n)),
-    "full_like": Row(lambda x, fill_value: core.add(core.multiply(x.detach(), 0), fill_value)),
+    "full_like": Row(lambda x, fill_value: creation.full_like(x, fill_value)),
     "gelu": Row(_gelu, "GELU"),
     "meshgrid": Row(lambda *args: core.meshgrid(*as_number_tuple(args), indexing="ij")),
     "numel": Row(lambda x: as_replicated(np.asarray(x.size))),
-    "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
+    "ones_like": Row(lambda x: creation.ones_like(x)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
     "scale": Row(lambda x, scale=1.0, bias=0.0, bias_after_scale=True: core.add(core.multiply(x, scale), bias)
         if bias_after_scale else core.multiply(core.add(x, bias), scale)),
@@ -358,7 +358,7 @@ TABLE: dict[str, Row] = {
     "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),
     "transpose": Row(lambda x, perm: core.transpose(x, perm)),
     **rows(_split, _unique),
-    "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
+    "zeros_like": Row(lambda x: creation.zeros_like(x)),
 }  # fmt: skip
 #: Rows of functions for networks only.
 NETWORK_TABLE = {
