@@ -13,7 +13,7 @@ import pytest
 import spmdsim
 from spmdsim import LockStep, Mesh, MPIWorld, ShapeOnly, Tensor, nn, ops, record
 from spmdsim.cases.network import WIDTHS, Network
-from spmdsim.errors import InputError, LayoutError, UsageTypeError
+from spmdsim.errors import InputError, LayoutError, PlanError, UsageTypeError
 from spmdsim.worlds.base import World
 from spmdsim.worlds.pool import SMALLEST
 
@@ -663,6 +663,19 @@ def test_worlds_without_data_and_other_worlds_run_the_function():
         doubled(x)
         doubled(x)
     assert len(calls) == 5  # other algorithms, another program
+
+
+@pytest.mark.ranks(2)
+def test_a_redistribution_is_refused_although_the_function_has_a_recording(world):
+    mesh = Mesh((2,), ("x",))
+    rows, columns = (
+        Tensor.from_global(np.ones((4, 4)), layout, world) for layout in (mesh("x", None), mesh(None, "x"))
+    )
+    compiled_sum = spmdsim.compile(lambda a, b: a + b)
+    compiled_sum(rows, columns)
+    with spmdsim.forbid_redistribution(), pytest.raises(PlanError, match="add"):
+        compiled_sum(rows, columns)
+    assert (compiled_sum(rows, columns).full() == 2).all()
 
 
 @pytest.mark.ranks(2)
