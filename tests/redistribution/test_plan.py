@@ -379,6 +379,16 @@ def test_a_plan_on_65536_ranks_is_priced_without_transfers() -> None:
     assert route.seconds <= min(one.seconds for one in route.alternatives if one.allowed)
 
 
+def test_no_alternative_has_a_step_that_changes_no_layout() -> None:
+    for src, dst in (
+        (CUBE(None, partial="a"), CUBE(None)),
+        (CUBE("a", partial="b"), CUBE(("a", "b"))),
+        (CUBE(None, partial=("a", "b")), CUBE("a")),
+    ):
+        steps = [step for one in plan(src, dst, (16,)).alternatives for step in one.steps]
+        assert steps and all(step.src != step.dst for step in steps), (src, dst)
+
+
 def test_more_memory_only_when_allowed() -> None:
     src, dst, shape = CUBE("a", "b"), CUBE("b", "a"), (16, 16)
     slow_exchange = Machine("slow exchange", alpha=1e-3, beta=0.0)
