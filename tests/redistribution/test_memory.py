@@ -153,6 +153,14 @@ def test_the_buffer_of_a_plan_has_what_is_packed_and_what_lands():
     assert [plan["peak_nbytes"] for plan in (columns, rows)] == [38 * mib, 22 * mib]
 
 
+def test_the_peak_of_64_ranks_is_that_of_the_busiest_one():
+    mesh, float32 = Mesh((8, 8), ("a", "b")), np.dtype("float32")
+    route = plan(mesh(None, partial="a"), mesh(("b", "a")), (1001,), "float32")
+    (step,) = route.steps
+    peaks = [4 * 1001 + sum(step_memory(step, rank, float32)) for rank in range(64)]
+    assert route.peak_nbytes == max(peaks) > peaks[0]
+
+
 def test_the_peak_counts_the_first_shard_and_the_one_in_between():
     """Of halves, sums in float32: 16 MiB pending, 4 reduced of them, and 16 of the result, rounded to 8 in the end."""
     shape, mib = (4096, 1024), 1 << 20
