@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
+
+from spmdsim.launch.mpi import find_launcher
 
 pytestmark = pytest.mark.cluster
 
@@ -80,3 +83,18 @@ def test_commands_start_their_ranks_on_hosts(shared_folder):
 def test_an_unknown_host_is_named(launch):
     result = launch(PLACES, "--hosts", "node1,node9")
     assert result.returncode not in (0, None) and "node9" in result.stderr
+
+
+def test_mpirun_of_open_mpi_that_passes_no_variables(shared_folder):
+    if find_launcher().vendor != "Open MPI":
+        pytest.skip("other launchers pass all variables")
+    script = shared_folder / "program.py"
+    script.write_text("import spmdsim\nspmdsim.world()\n")
+    command = [find_launcher().path, "-n", "2", "--host", "node1,node2", sys.executable, str(script)]
+    environment = {**os.environ, "SPMDSIM_DEADLINE": "20", **find_launcher().choose_variables()}
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, errors="replace", timeout=120
+    )
+    assert result.returncode != 0
+    assert "deadline (SPMDSIM_DEADLINE) is 20.0 on rank 0, 60.0 on rank 1" in result.stderr
+    assert "mpirun -x SPMDSIM_DEADLINE" in result.stderr

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from processes import run_python
 
+from spmdsim.worlds.agreement.start_agreement import advise_export
+
 PROGRAM = """\
 import json, os, sys
 import numpy, spmdsim.worlds.agreement.start_agreement as start
@@ -150,3 +152,14 @@ def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said)
         "DisagreementError: ranks 0, 2 did not come within 1 s to call 0 of ranks 0, 1, 2: a new world of 3 ranks, at program.py:"
     )
     assert result.returncode != 0 and "but got 'never'" in result.stderr
+
+
+def test_variables_that_open_mpi_does_not_pass_to_other_hosts(monkeypatch):
+    names = ["SPMDSIM_DEADLINE", "SPMDSIM_TUNE", "SPMDSIM_TUNE"]
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2")
+    assert "mpirun -x SPMDSIM_DEADLINE -x SPMDSIM_TUNE, and" in advise_export(names)
+    assert advise_export([]) == ""
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4")
+    assert advise_export(names) == ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import sysconfig
 import zlib
@@ -22,7 +23,7 @@ from mpi4py import MPI
 
 from spmdsim._version import __version__
 from spmdsim.errors import DisagreementError, SpmdError, WorldError, many
-from spmdsim.launcher import JOB_VARIABLE
+from spmdsim.launcher import JOB_VARIABLE, detect, find_host_name
 from spmdsim.settings import CHECK, DEADLINE, PREFIX, RECORD, TUNE
 from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.sides import name_ranks, number_of, sides
@@ -142,7 +143,23 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
             f"{name}{program} is {', '.join(f'{value} on {name_ranks(ranks)}' for ranks, value in values)}"
         )
     if texts:
-        raise DisagreementError(f"the ranks do not start alike: {'; '.join(texts)}")
+        advice = advise_export(re.findall(rf"{PREFIX}\w+", " ".join(differing)))
+        raise DisagreementError(f"the ranks do not start alike: {'; '.join(texts)}{advice}")
+
+
+def advise_export(names: Sequence[str]) -> str:
+    """Return the advice to export environment variables to other hosts; empty if it does not apply.
+
+    Open MPI passes only its own variables to ranks on other hosts.
+
+    Args:
+        names: the variables that differ between ranks; each is named once.
+    """
+    job = detect()
+    if not names or job is None or job.launcher != "Open MPI" or not find_host_name():
+        return ""
+    options = " ".join(f"-x {name}" for name in dict.fromkeys(names))
+    return f"; Open MPI passes variables to other hosts with mpirun {options}, and spmdsim launch passes all"
 
 
 def _name_setting(setting: str) -> str:
