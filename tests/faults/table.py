@@ -10,7 +10,7 @@ from faults.cases import CASES, HARMLESS
 from faults.running import ACCUSED, GOOD, LATE, LEFT, NAMED, NOT_ENDED, RIGHT, SILENT, UNNAMED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
-#: The columns of a table, each with the judgements that it counts.
+#: The counts above a table, each with the judgements that it counts. The first one is a column of the table.
 FAULTS = {
     "named": (NAMED,), "not named": (UNNAMED,), "late": (LATE,), "left something": (LEFT,), "silent": (SILENT,),
     "not ended": (NOT_ENDED,),
@@ -25,23 +25,34 @@ NO_FAULTS = {
 TEXT = """\
 # What happens when something goes wrong
 
-Each case is a program on four ranks of which one fails, or does something else than the rest. It is run by the MPI's own
-`mpirun`, by the same with `spmdsim.launch.end_job_on_error()` (guarded), by `spmdsim launch`, or over an
-`EmulatedCommunicator`, where that makes sense. A run is *named* if its output names the rank, the line and, where ranks
-disagree, both sides, its exit code is not 0, it ends in time, and no process, shared memory or temporary file outlives
-it. Where nothing is wrong, all ranks must reach the end and nobody may be accused. Seconds are from the fault to the end,
-on a busy machine of two cores; ranks wait {deadline} s for each other here instead of the default. The last run of each
-case, MPI and way counts: {runs} of {of} have been run.
+A failure on one rank must end the whole job with one clear message. This page reports how often it does. Each case is a
+program on four ranks in which one rank fails or differs from the others. A case is started in up to four ways:
 
-Run `scripts/faults.sh` to run all of it on Open MPI and MPICH; it writes this page. The cases stand in `tests/faults/`.
+- *mpirun*: by the MPI's own `mpirun`
+- *guarded*: by `mpirun`, with `spmdsim.launch.end_job_on_error()` in the program
+- *launch*: by `spmdsim launch`
+- *emulated*: over an `EmulatedCommunicator`
 
-## A rank fails, or does something else than the rest
+A run counts as *named* if all of this holds:
+
+- The output names the rank and the line. If ranks disagree, it names both sides.
+- The exit code is not 0.
+- The job ends in time. No process, shared memory or temporary file outlives it.
+
+A program without a fault is *right* if all ranks reach the end and the library reports no fault.
+
+Seconds count from the fault to the end of the job, on a busy machine with two cores. Ranks wait {deadline} s for each other here
+instead of the default. The tables count the last run of each case: {runs} of {of} have been run.
+
+`scripts/faults.sh` runs all cases on Open MPI and MPICH and writes this page. The cases are in `tests/faults/`.
+
+## A rank fails, or differs from the others
 
 {faults}
 
 ## Nothing is wrong
 
-Odd programs that are right, and the programs above without their fault.
+These are unusual but correct programs, and the programs above without their fault.
 
 {no_faults}
 
@@ -85,11 +96,13 @@ def _count(results: list[dict], outcomes: tuple[str, ...]) -> int:
 
 
 def _table(results: list[dict], columns: Columns) -> str:
-    rows = [["kind", "MPI", "started by", "runs", *columns, "longest s"]]
+    name, outcomes = next(iter(columns.items()))
+    rows = [["kind", "MPI", "started by", "runs", name, "longest (s)"]]
     for key in sorted({(one["kind"], one["mpi"], one["way"]) for one in results}):
         runs = [one for one in results if (one["kind"], one["mpi"], one["way"]) == key]
-        counts = [str(_count(runs, outcomes)) for outcomes in columns.values()]
-        rows.append([*key, str(len(runs)), *counts, f"{max(one['seconds'] for one in runs):.0f}"])
+        rows.append(
+            [*key, str(len(runs)), str(_count(runs, outcomes)), f"{max(one['seconds'] for one in runs):.0f}"]
+        )
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
@@ -98,9 +111,9 @@ def _table(results: list[dict], columns: Columns) -> str:
 def _failing(results: list[dict]) -> str:
     bad = [one for one in results if one["outcome"] not in GOOD]
     if not bad:
-        return "Every run is as it should be."
+        return "Every run ended as expected."
     by_case: dict[tuple[str, str], list[str]] = {}
     for one in bad:
         by_case.setdefault((one["case"], one["outcome"]), []).append(f"{one['mpi']} {one['way']}")
     lines = [f"- {case}: {outcome} ({', '.join(where)})" for (case, outcome), where in by_case.items()]
-    return "\n".join(["Not yet as it should be:", "", *lines])
+    return "\n".join(["These runs did not end as expected:", "", *lines])
