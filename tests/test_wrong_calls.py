@@ -227,6 +227,67 @@ def test_wrong_arguments_get_the_right_ones(call, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: Mesh(2.5, ("a", "b")), "mesh shape must be integers, but got 2.5"),
+        (lambda x: Mesh((2, 4), 5), "axis names must be strings, but got 5"),
+        (lambda x: Mesh((8,), ("a",), 8), "ranks must be a list of integers, but got 8"),
+        (
+            lambda x: Mesh((2, 4), ("a",)),
+            "axes must be 2 names, one per size of the shape (2, 4), got ('a',)",
+        ),
+        (lambda x: Layout("dp=2", ("dp",)), "Layout: mesh must be a Mesh, got 'dp=2'"),
+        (
+            lambda x: Layout(MESH, 3),
+            "dims must be a tuple with an axis name, names or None per dim, but got 3",
+        ),
+        (lambda x: MESH(np.float32(2)), "a dim must be an axis name, a tuple of names or None, got "),
+        (
+            lambda x: MESH(None, partial=None),
+            "partial must be axis names, or a mapping such as {'tp': 'sum'}, but",
+        ),
+        (
+            lambda x: MESH(None, partial=[3]),
+            "partial must be axis names, or a mapping such as {'tp': 'sum'}, but",
+        ),
+        (lambda x: MESH.coords("x"), "rank x is not in the mesh dp=2 tp=4, which holds ranks 0..7"),
+        (lambda x: Rule.parse(3), "a rule must be a text with one '->', such as 'm k, k n -> m n', got 3"),
+        (
+            lambda x: Rule.parse("m -> m", linear=3),
+            "linear must be none, each, all or sets of operands, got 3",
+        ),
+        (
+            lambda x: Op("f", "m -> m", np.exp),
+            "Op: rule must be a Rule (Rule.parse) or a function, got 'm -> m'",
+        ),
+        (
+            lambda x: ops.matmul.shard(None),
+            "matmul: in_strategy must be cuts, layouts or a mapping, got None",
+        ),
+        (
+            lambda x: ops.matmul.shard((3, 4))(x, x),
+            "operand 0 of shape (8, 8) has 2 dims, but its strategy is 3",
+        ),
+        (
+            lambda x: ops.matmul.shard((("2", 1), (1, 1)))(x, x),
+            "dim 0 of operand 0 must have 1 or more blocks, got 2",
+        ),
+        (lambda x: ops.matmul.shard({"m": 2}), "the axes of factor 'm' must be names, but got 2"),
+        (
+            lambda x: ops.matmul.shard(((2, 1), (1, 1)), 4)(x, x),
+            "out_strategy must have one entry per dim, 2, got 4",
+        ),
+        (lambda x: x.backward(np.ones((8, 8))), "backward: gradient must be a tensor or None, got ndarray"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_values_of_a_wrong_type_are_one_line(x: Tensor, call, message: str) -> None:
+    with pytest.raises((UsageTypeError, LayoutError, RuleError)) as raised:
+        call(x)
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda x: x.to(layuot=x.layout), "Tensor.to has no argument 'layuot'; did you mean 'layout'?"),

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.notation.layouts import MOST_RANKS
+from spmdsim.core.notation.layouts import MOST_RANKS, as_items
 from spmdsim.core.rule import BoundRule, Strategy
-from spmdsim.errors import LayoutError, RuleError, many
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError, many
 from spmdsim.pictured import ShortRepr
 
 if TYPE_CHECKING:
@@ -51,24 +51,20 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
     if len(cuts) != len(bound.inputs):
         raise RuleError(
             f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, but the strategy "
-            f"{tuple(tuple(entry) for entry in cuts)} is for {len(cuts)}"
+            f"{tuple(cuts)} is for {len(cuts)}"
         )
     block_counts: dict[str, int] = {}
     for i, (term, shape, entry) in enumerate(zip(bound.inputs, bound.shapes, cuts)):
-        if len(entry) != len(shape):
+        if not isinstance(entry, (tuple, list)) or len(entry) != len(shape):
             raise RuleError(
-                f"operand {i} of shape {shape} has {many(len(shape), 'dim')}, but its strategy is {tuple(entry)}"
+                f"operand {i} of shape {shape} has {many(len(shape), 'dim')}, but its strategy is {entry}"
             )
         for dim, (factors, cut) in enumerate(zip(term, entry)):
-            if cut <= 0:
-                raise RuleError(
-                    f"a dim is cut into 1 or more pieces, but dim {dim} of operand {i} into {cut}"
-                )
+            if not hasattr(cut, "__index__") or cut <= 0:
+                raise RuleError(f"dim {dim} of operand {i} must have 1 or more blocks, got {cut}")
             if not factors:
                 if cut != 1:
-                    raise RuleError(
-                        f"dim {dim} of operand {i} has size 1 and cannot be cut into {many(cut, 'piece')}"
-                    )
+                    raise RuleError(f"dim {dim} of operand {i} of size 1 must have 1 block, got {cut}")
                 continue
             _add_block_counts(bound, factors, cut, block_counts, f"dim {dim} of operand {i}")
     return block_counts
@@ -100,8 +96,8 @@ def _add_block_counts(
         remaining //= count
         if block_counts.setdefault(factor, count) != count:
             raise RuleError(
-                f"factor {factor!r} of the rule '{bound.rule}' is cut into {many(block_counts[factor], 'piece')} "
-                f"elsewhere, but into {count} in {dim_text}"
+                f"factor {factor!r} of the rule '{bound.rule}' must be cut equally in all operands, got "
+                f"{many(block_counts[factor], 'block')} and, in {dim_text}, {count}"
             )
 
 
@@ -154,8 +150,8 @@ def strategy_from_factors(
     if len(members) % block_count:
         written = " * ".join(f"{n} ({factor})" for factor, n in block_counts.items())
         raise RuleError(
-            f"the strategy cuts the factors of the rule '{bound.rule}' into {written} = {block_count} pieces, "
-            f"which does not divide the {many(len(members), 'rank')}"
+            f"the strategy cuts the factors of the rule '{bound.rule}' into {written} = {block_count} blocks, "
+            f"which must divide the number of ranks, got {many(len(members), 'rank')}"
         )
     repeats = len(members) // block_count
     if repeats > 1:
@@ -187,8 +183,8 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
     Raises:
         RuleError: If the number of dims differs, or the axes of ``computed`` cannot give these numbers of blocks.
     """
-    if len(cuts) != len(shape):
-        raise RuleError(f"the result has {many(len(shape), 'dim')}, but its out_strategy is {tuple(cuts)}")
+    if not isinstance(cuts, (tuple, list)) or len(cuts) != len(shape):
+        raise RuleError(f"out_strategy must have one entry per dim, {len(shape)}, got {cuts}")
     free_axes = list(computed.partial_axes)
     dims: list[tuple[str, ...]] = []
     for cut, computed_axes in zip(cuts, computed.dims):
@@ -223,7 +219,8 @@ def freeze_strategy(strategy: Any) -> Any:
     """
     if isinstance(strategy, dict):
         return FrozenMapping(
-            (k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(strategy.items())
+            (k, (v,) if isinstance(v, str) else as_items(v, f"the axes of factor {k!r} must be names"))
+            for k, v in sorted(strategy.items())
         )
     return tuple(map(freeze_strategy, strategy)) if isinstance(strategy, (list, tuple)) else strategy
 
@@ -297,7 +294,7 @@ class ShardedOp(ShortRepr):
         strategy = self.in_strategy
         if isinstance(strategy, FrozenMapping):
             if mesh is None:
-                raise RuleError(f"the strategy {dict(strategy)} names axes, but no operand has a mesh")
+                raise RuleError(f"strategy {dict(strategy)} names axes, but no operand has a mesh; use cuts")
             strategy = Strategy.of(mesh, dict(strategy))
         if isinstance(strategy, Strategy):
             bound.check(strategy)
@@ -305,8 +302,8 @@ class ShardedOp(ShortRepr):
         if strategy and isinstance(strategy[0], Layout):
             if len(strategy) != len(bound.inputs):
                 raise RuleError(
-                    f"{many(len(strategy), 'layout was', 'layouts were')} given for the "
-                    f"{many(len(bound.inputs), 'operand')} of '{bound.rule}'"
+                    f"in_strategy must have one layout per operand of the rule '{bound.rule}', "
+                    f"{len(bound.inputs)}, got {many(len(strategy), 'layout')}"
                 )
             for layout, shape in zip(strategy, bound.shapes):
                 layout.check_shape(shape)
@@ -330,7 +327,10 @@ class ShardedOp(ShortRepr):
 
 def build_sharded_op(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
     """Return the result of ``op.shard``: the operator with both strategies in hashable form."""
-    return ShardedOp(op, freeze_strategy(in_strategy), freeze_strategy(out_strategy), repeat)
+    frozen = freeze_strategy(in_strategy)
+    if not isinstance(frozen, (tuple, Strategy)):
+        raise UsageTypeError(f"{op.name}: in_strategy must be cuts, layouts or a mapping, got {frozen!r:.60}")
+    return ShardedOp(op, frozen, freeze_strategy(out_strategy), repeat)
 
 
 def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:
@@ -345,5 +345,5 @@ def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:
     if not isinstance(ranks, int):
         return tuple(ranks)
     if ranks > MOST_RANKS:
-        raise LayoutError(f"{ranks:,} ranks are too many: at most {MOST_RANKS:,}")
+        raise LayoutError(f"ranks must be at most {MOST_RANKS:,}, got {ranks:,}")
     return tuple(range(ranks))

@@ -105,7 +105,7 @@ def check_reduce(op: str | None, dtype: np.dtype) -> str:
     elif dtype.kind in "iu" and op == "avg":
         raise WorldError(f"the average of {dtype.name} is not an integer; convert to a float first")
     elif dtype.kind not in "iufc" and not is_float(dtype):
-        raise WorldError(f"elements of type {dtype.name} cannot be reduced")
+        raise WorldError(f"{op} reduces numbers and bools, but got {dtype.name}; convert with astype first")
     return op
 
 

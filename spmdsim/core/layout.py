@@ -29,7 +29,7 @@ from spmdsim.core.notation.layouts import (
     layout_arguments,
     mesh_arguments,
 )
-from spmdsim.errors import LayoutError, unknown
+from spmdsim.errors import LayoutError, UsageTypeError, unknown
 from spmdsim.wrong_calls import explained
 
 
@@ -107,7 +107,7 @@ class Mesh(Immutable):
         return None if self.ranks is None else {rank: i for i, rank in enumerate(self.ranks)}
 
     def __contains__(self, rank: int) -> bool:
-        return 0 <= rank < self.size if self._positions is None else rank in self._positions
+        return hasattr(rank, "__index__") and rank.__index__() in (self._positions or range(self.size))
 
     def position(self, rank: int) -> int:
         """Return the row-major position of a rank. Raise LayoutError if the mesh does not contain the rank."""
@@ -246,6 +246,8 @@ class Layout(Immutable, LayoutFacts):
     partial: tuple[tuple[str, str], ...]
 
     def __init__(self, mesh: Mesh, dims: Sequence[DimLike], partial: PartialLike = ()) -> None:
+        if not isinstance(mesh, Mesh):
+            raise UsageTypeError(f"Layout: mesh must be a Mesh, got {mesh!r:.60}")
         self._freeze(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh, dims, partial))
 
     @cached_property

@@ -29,7 +29,7 @@ from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import AbstractWorld, Params, T
-from spmdsim.errors import NoTensorError, RuleError, context
+from spmdsim.errors import NoTensorError, RuleError, UsageTypeError, context
 from spmdsim.pictured import Pictured
 from spmdsim.wrong_calls import explained
 
@@ -96,6 +96,10 @@ class Op(Pictured):
     #: Runs the local functions of the owned ranks together, if they wait for each other: ``(world, mesh, name, jobs) ->
     #: results``.
     run_together: ClassVar[RunTogether | None] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rule, Rule) and not callable(self.rule):
+            raise UsageTypeError(f"Op: rule must be a Rule (Rule.parse) or a function, got {self.rule!r:.60}")
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator to tensors; several results are returned as a tuple.
@@ -220,7 +224,7 @@ class Op(Pictured):
             return array
         if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
             raise RuleError(
-                f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"
+                f"the local function of {self.name} must return {dtype}, got {array.dtype}; convert it, or pass Op(dtype=)"
             )
         return np.asarray(array, dtype, order="C")
 

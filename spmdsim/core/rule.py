@@ -105,7 +105,7 @@ class Rule(ShortRepr):
         >>> rule.factors, rule.reduced
         (('m', 'k', 'n'), ('k',))
         """
-        rule = cls(text.strip(), *rules.terms_of(text))
+        rule = cls(str(text).strip(), *rules.terms_of(text))
         named = {} if isinstance(reduce, str) else dict(reduce)
         factors = [*whole.split(), *indexed.split(), *order.split(), *sorted(named)]
         rules.check_words(text, rule.factors, factors, work)
@@ -115,7 +115,7 @@ class Rule(ShortRepr):
             reductions=tuple(sorted((f, o) for f, o in ops.items() if o != "sum")),
             whole=frozenset(whole.split()),
             indexed=frozenset(indexed.split()),
-            linear=rules.linear_groups(linear, len(rule.inputs), text),
+            linear=rules.linear_groups(linear, len(rule.inputs)),
             passes=frozenset(passes),
             order=tuple(order.split()),
             work=work,

@@ -211,7 +211,7 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
     ['all_gather over b: S(0)S(1) -> S(0)R']
     """
     if src.mesh != dst.mesh or len(src.dims) != len(dst.dims) or not {*dst.partial} <= {*src.partial}:
-        raise PlanError(f"no steps on one mesh lead from {src} to {dst}")
+        raise PlanError(f"no steps lead from {src} to {dst}: meshes, dims and partial must fit")
     tie_breaker, visited = count(), set()
     queue: list[tuple[float, int, int, Layout, tuple[Step, ...]]] = [(0.0, 0, next(tie_breaker), src, ())]
     while queue:

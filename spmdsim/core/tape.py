@@ -123,8 +123,8 @@ class OpNode(Node):
                 if recipe.op.saves_result or "NoneType" not in str(error):
                     raise
                 raise RuleError(
-                    f"the vjp of {recipe.op.name} looks at its third argument, the result, which is kept only for "
-                    f"Op(..., saves_result=True): {error}"
+                    f"the vjp of {recipe.op.name} must not read its third argument, the result, unless it is kept; "
+                    f"use Op(..., saves_result=True): {error}"
                 ) from error
         present = [dy for dy in dys if dy is not None]
         return [
@@ -320,7 +320,7 @@ def pull_back(
         LayoutError: If ``gradient`` has another shape than ``result``.
     """
     if not result.requires_grad:
-        raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
+        raise UsageTypeError("backward: the tensor must depend on a tensor with requires_grad=True")
     waiting: dict[tuple[Node, int], Gradients] = {}
     leaves: dict[int, tuple[Any, Gradients]] = {}
 
@@ -355,8 +355,8 @@ def _check_unspent(nodes: Sequence[Node]) -> None:
         if node.spent:
             assert isinstance(node, OpNode)
             raise UsageTypeError(
-                f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
-                "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
+                f"the graph of {node.recipe.op.name} was passed backward before; compute the result again, add the losses "
+                "and call backward once, or keep the graph with backward(retain_graph=True)"
             )
 
 
@@ -373,7 +373,7 @@ def _initial_gradient(result: PlainTensor, gradient: PlainTensor | None) -> Plai
     """
     if gradient is not None:
         if gradient.shape != result.shape:
-            raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
+            raise LayoutError(f"backward: gradient must have shape {result.shape}, got {gradient.shape}")
         return gradient
     world, meta = result.world, Meta.of(result.layout.dual(), result.shape, result.dtype)
     shards = (

@@ -207,9 +207,7 @@ class PlainTensor(Pictured):
             UsageTypeError: If ``wanted`` is True and the elements are neither floats nor complex numbers.
         """
         if wanted and not has_gradient(self.meta.dtype):
-            raise UsageTypeError(
-                f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
-            )
+            raise UsageTypeError(f"requires_grad=True needs a float or complex tensor, got {self.meta.dtype}")
         self._tracked = bool(wanted)
 
     requires_grad = property(attrgetter("_tracked"), _set_requires_grad)
@@ -256,7 +254,7 @@ class PlainTensor(Pictured):
             WorldError: If the world has no data, or the ranks' calls so far differ.
         """
         if not self.world.has_data:
-            raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
+            raise WorldError("a ShapeOnly world has no data; read .shape or .layout, or use LockStep")
         mesh, size = self.layout.mesh, self.world.size
         full_mesh = mesh if mesh.size == size else Mesh((size,), ("world",))
         replicated = self.detach().to(full_mesh(*(None for _ in self.shape)))
@@ -295,8 +293,10 @@ class PlainTensor(Pictured):
         from spmdsim.core.tape import backward, convert_gradient
 
         if gradient is None and math.prod(self.shape) != 1:
-            raise LayoutError(
-                f"backward() without a gradient needs one element, but the shape is {self.shape}"
+            raise LayoutError(f"backward: gradient must be passed unless x has one element, got {self.shape}")
+        if gradient is not None and not isinstance(gradient, PlainTensor):
+            raise UsageTypeError(
+                f"backward: gradient must be a tensor or None, got {type(gradient).__name__}"
             )
         if gradient is not None and gradient.dtype != self.dtype:
             gradient = convert_gradient(gradient, self.dtype)

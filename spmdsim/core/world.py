@@ -148,8 +148,8 @@ class AbstractWorld(Pictured, ABC):
 
     def __reduce__(self) -> str:
         raise UsageTypeError(
-            f"{self} is a place, which cannot be pickled, and neither can what lives in it; nearest: the array that "
-            "tensor.full() gives, or a checkpoint of tensors"
+            f"{self} and its tensors cannot be pickled or copied to another process; pickle tensor.full(), "
+            "or save a checkpoint of tensors"
         )
 
     @abstractmethod

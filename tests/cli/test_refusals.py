@@ -36,11 +36,11 @@ WRONG = [
     ((*OPERATOR, "--rank", "99", "--svg", "PICTURE"), "99"),
     ((*SPLIT, "--rank", "99", "--svg", "PICTURE"), "99"),
     ((*LAYOUT[:3], "--dims", "dp", "-n", "0", "--shape", "4"), "-n: must be a whole number from 1 on"),
-    ((*OPERATOR, "-n", "9" * 20), "ranks are too many: at most 16,777,216"),
-    ((*OPERATOR[:2], "ReduceSum", "--shapes", "(4,4)", "-n", "9" * 20), "ranks are too many: at most 16,777,216"),
+    ((*OPERATOR, "-n", "9" * 20), "ranks must be at most 16,777,216"),
+    ((*OPERATOR[:2], "ReduceSum", "--shapes", "(4,4)", "-n", "9" * 20), "ranks must be at most 16,777,216"),
     (
         (*OPERATOR[:2], "ReduceSum", "--shard", "((2,2),)", "--shapes", "(4,4)", "-n", "9" * 20),
-        "ranks are too many: at most 16,777,216",
+        "ranks must be at most 16,777,216",
     ),
     *(
         ((*PLAN, "--dtype", name), said)

@@ -196,7 +196,7 @@ def test_core_computes_in_every_element_type_alone_as_with_the_whole_package():
         "'any' reduces bools, but got int8",
         "complex numbers have no order, so no max",
         "the average of int8 is not an integer",
-        "elements of type datetime64[s] cannot be reduced",
+        "sum reduces numbers and bools, but got datetime64[s]",
     ]
     assert printed(TYPES, "import spmdsim.arrays, spmdsim.ops, spmdsim.nn\n") == lines
 
@@ -382,7 +382,7 @@ def test_no_route_leads_to_other_meshes_dims_or_reductions():
 
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((2, 2), ("a", "c"))
     for dst in (other("a", None), mesh("a"), mesh("a", None, partial="b")):
-        with pytest.raises(PlanError, match="no steps on one mesh lead from"):
+        with pytest.raises(PlanError, match="no steps lead from"):
             shortest_route(mesh("a", None), dst, (8, 8), 8, lambda step, size: 1.0)
 
 

@@ -38,15 +38,15 @@ def test_spaces_do_not_matter(text, same):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("m k, k n", {}, "one '->' between operands and results"),
+        ("m k, k n", {}, "a text with one '->'"),
         ("m -> k -> n", {}, "one '->'"),
         ("m k; k n -> m n", {}, "';' is neither a factor"),
         ("m m -> m", {}, "factor 'm' occurs twice in one term"),
-        ("(a 2) -> a", {}, "must hold factor names only"),
+        ("(a 2) -> a", {}, "brackets must have names of factors only, got"),
         ("a 3 -> a", {}, "'3' is neither a factor"),
         ("a -> a", {"whole": "b"}, "factor 'b' does not occur"),
         ("a b -> a", {"reduce": {"c": "max"}}, "factor 'c' does not occur"),
-        ("a -> a", {"linear": "both"}, "linear is 'none', 'each', 'all'"),
+        ("a -> a", {"linear": "both"}, "linear must be none, each, all or sets of operands, got 'both'"),
     ],
 )
 def test_what_is_no_rule(text, options, message):
@@ -64,7 +64,7 @@ def test_what_is_no_rule(text, options, message):
         ("... k -> ...", [()], "needs operands of 1 dim or more, not 0"),
         ("1 a -> a", [(2, 3)], "needs size 1 where operand 0"),
         ("(a b) -> a b", [(6,)], "sizes of .* must be given"),
-        ("a -> a b", [(3,)], "size of factor 'b' in the result"),
+        ("a -> a b", [(3,)], "factor 'b' of a result must be in an operand"),
     ],
 )
 def test_what_does_not_fit_the_rule(text, shapes, message):

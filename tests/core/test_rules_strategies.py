@@ -146,9 +146,12 @@ def test_repeated_calculation_on_either_side(side, held):
     [
         (((2, 4),), "takes 2 operands, but the strategy"),
         (((2, 4), (4,)), "has 2 dims, but its strategy is"),
-        (((2, 0), (4, 1)), "1 or more pieces, but dim 1 of operand 0 into 0"),
-        (((2, 4), (2, 1)), "factor 'k' .* cut into 4 pieces elsewhere, but into 2"),
-        (((3, 1), (1, 1)), "= 3 pieces, which does not divide the 8 ranks"),
+        (((2, 0), (4, 1)), "dim 1 of operand 0 must have 1 or more blocks, got 0"),
+        (
+            ((2, 4), (2, 1)),
+            "factor 'k' .* must be cut equally in all operands, got 4 blocks and, in dim 0 of operand 1, 2",
+        ),
+        (((3, 1), (1, 1)), "= 3 blocks, which must divide the number of ranks, got 8"),
     ],
 )
 def test_cuts_that_mean_nothing(cuts, message):
@@ -180,7 +183,7 @@ def test_cuts_of_compound_dims_go_to_the_major_factor_first():
 def test_compound_factors_are_cut_evenly_and_others_as_one_likes():
     three = Mesh((3,), ("x",))
     bound = bind(Rule.parse("(a b) c -> a b c"), ((32, 4),), (("a", 4),))
-    with pytest.raises(RuleError, match="can only be cut evenly, not into 3 pieces"):
+    with pytest.raises(RuleError, match="can only be cut evenly, not into 3 blocks"):
         bound.check(Strategy.of(three, {"a": "x"}))
     bound.check(Strategy.of(three, {"c": "x"}))
 

@@ -308,7 +308,7 @@ MISTAKES = [
     ([*MATMUL, "--shard", "((2,4),(2,1))", "-n", "8"], "'k'"),
     ([*MATMUL, "--shard", "((2,4),)", "-n", "8"], "is for 1 operand, but there are 2"),
     ([*MATMUL, "--shard", "((2,5),(5,1))", "-n", "10"], "cannot be split evenly into 5"),
-    ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "12"], "does not divide the 12 ranks"),
+    ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "12"], "must divide the number of ranks, got 12"),
     ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(4,1)"], "out_strategy"),
     ([*MATMUL, "--in-layouts", "a=2: a,None"], "--in-layouts gives 1 layout for 2 shapes"),
     ([*MATMUL, "--in-layouts", "a=2: a,None", "a=2: a,None"], "'a'"),

@@ -77,7 +77,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ("--op MatMull --shapes (2,4),(4,2) --shard ((2,1),(1,1))", "did you mean 'MatMul'?"),
         (
             "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,2)) -n 6",
-            "into 2 (m) * 1 (k) * 2 (n) = 4 pieces, which does not divide the 6 ranks",
+            "into 2 (m) * 1 (k) * 2 (n) = 4 blocks, which must divide the number of ranks, got 6 ranks",
         ),
         ("--op Nope --shapes (2,4) --shard ((2,1),)", "there are MindSpore's"),
         (

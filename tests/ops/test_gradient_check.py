@@ -96,7 +96,7 @@ def test_what_cannot_be_checked_is_refused():
 @pytest.mark.ranks(1, 2)
 def test_a_vjp_that_looks_at_a_result_that_is_not_kept_says_how_to_keep_it(world):
     x = operand(world, (4,), requires_grad=True)
-    expected = r"^the vjp of e looks at its third argument, the result, which is kept only for Op\(\.\.\., saves_result=True\): "
+    expected = r"^the vjp of e must not read its third argument, the result, unless it is kept; use Op\(\.\.\., saves_result=True\): "
     for back in (
         lambda dy, _, y: (dy * y,),
         lambda dy, _, y: (y.T * dy,),

@@ -282,12 +282,10 @@ def test_the_loss_of_one_row(world):
 def test_whole_numbers_have_no_gradient(world):
     mesh = Mesh((2,), ("a",))
     for dtype in ("i4", "u1", "?"):
-        with pytest.raises(
-            UsageTypeError, match="only floating and complex tensors have gradients, but this one holds"
-        ):
+        with pytest.raises(UsageTypeError, match="requires_grad=True needs a float or complex tensor, got"):
             Tensor.from_global(np.ones(2, dtype), mesh("a"), world, requires_grad=True)
         x = Tensor.from_global(np.ones(2, dtype), mesh("a"), world)
-        with pytest.raises(UsageTypeError, match="floating"):
+        with pytest.raises(UsageTypeError, match="a float or complex tensor"):
             x.requires_grad = True
     x = Tensor.from_global(np.ones(2), mesh("a"), world, requires_grad=True)
     assert not x.astype("i4").requires_grad and x.astype("f4").requires_grad
@@ -304,7 +302,7 @@ def test_two_passes(world):
     loss.backward()
     assert x.grad.full().tolist() == [4, 8]
     for again in (loss, ops.sum(squares * 3)):
-        with pytest.raises(UsageTypeError, match="was passed backward before: compute the result again"):
+        with pytest.raises(UsageTypeError, match="was passed backward before; compute the result again"):
             again.backward()
     with pytest.raises(UsageTypeError, match="passed backward before"):
         nn.backward(loss)

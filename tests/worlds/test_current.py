@@ -249,6 +249,6 @@ def test_what_lives_in_a_world_is_not_pickled(world):
     model = nn.Linear(4, 2, layout.mesh(None, None))
     model.materialise(world, seed=1)
     for value in (world, x, x + x, model):
-        with pytest.raises(UsageTypeError, match=r"is a place, which cannot be pickled.*tensor\.full\(\)"):
+        with pytest.raises(UsageTypeError, match=r"and its tensors cannot be pickled.*tensor\.full\(\)"):
             pickle.dumps(value)
     assert pickle.loads(pickle.dumps(layout)) == layout

@@ -78,10 +78,24 @@ def as_integers(shape: Iterable[Any], description: str = "the sizes of a shape")
     >>> as_integers([3, True])
     (3, 1)
     """
+    return as_items(shape, f"{description} are integers", index)
+
+
+def as_items(values: Any, rule: str, convert: Callable[[Any], Any] = lambda x: x) -> tuple[Any, ...]:
+    """Return the items of an argument, each converted.
+
+    Args:
+        values: the argument.
+        rule: the start of the message: the argument and what it must be.
+        convert: returns the value for an item; raises TypeError for a wrong item. By default every item is right.
+
+    Raises:
+        UsageTypeError: If the argument cannot be iterated, or an item is wrong.
+    """
     try:
-        return tuple(map(index, shape))
+        return tuple(map(convert, values))
     except TypeError:
-        raise UsageTypeError(f"{description} are integers, but got {shape!r}") from None
+        raise UsageTypeError(f"{rule}, but got {values!r:.200}") from None
 
 
 def check_world_size(size: object) -> None:
@@ -92,11 +106,11 @@ def check_world_size(size: object) -> None:
         WorldError: If ``size`` is below 1 or above ``MOST_RANKS``.
     """
     if not isinstance(size, int) or not is_integer(size):
-        raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
+        raise UsageTypeError(f"the size of a world must be an integer, got {size!r:.60}")
     if size < 1:
-        raise WorldError(f"a world needs at least one rank, but got {size}")
+        raise WorldError(f"the size of a world must be 1 or more ranks, got {size}")
     if size > MOST_RANKS:
-        raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
+        raise WorldError(f"the size of a world must be at most {MOST_RANKS:,} ranks, got {size:,}")
 
 
 # -- meshes -----------------------------------------------------------------------------------------
@@ -120,12 +134,10 @@ def mesh_arguments(
     """
     sizes, names = _sizes(shape), _names(axes)
     if len(sizes) != len(names):
-        raise LayoutError(
-            f"mesh shape {sizes} has {many(len(sizes), 'axis', 'axes')} but {many(len(names), 'name was', 'names were')} given: {names}"
-        )
+        raise LayoutError(f"axes must be {len(sizes)} names, one per size of the shape {sizes}, got {names}")
     size = math.prod(sizes)
     if size > MOST_RANKS:
-        raise LayoutError(f"a mesh of {size:,} ranks is too large: at most {MOST_RANKS:,}")
+        raise LayoutError(f"a mesh must have at most {MOST_RANKS:,} ranks, got {size:,}")
     return sizes, names, None if ranks is None else _rank_order(ranks, size, sizes)
 
 
@@ -139,11 +151,11 @@ def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
         LayoutError: If a size is not positive.
         UsageTypeError: If a size is not Python's integer; a bool is none.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = (shape,) if isinstance(shape, int) else as_items(shape, "mesh shape must be integers")
     if not all(map(is_integer, sizes)):
         raise UsageTypeError(f"mesh shape must be integers, but got {sizes}")
     if any(size <= 0 for size in sizes):
-        raise LayoutError(f"every axis of a mesh needs a positive size, but got {sizes}")
+        raise LayoutError(f"every size of a mesh's shape must be 1 or more, got {sizes}")
     return sizes
 
 
@@ -157,12 +169,12 @@ def _names(axes: Sequence[str]) -> tuple[str, ...]:
         LayoutError: If a name is empty, "None" or repeated.
         UsageTypeError: If a name is not a string.
     """
-    names = (axes,) if isinstance(axes, str) else tuple(axes)
+    names = (axes,) if isinstance(axes, str) else as_items(axes, "axis names must be strings")
     if not all(isinstance(axis, str) for axis in names):
         raise UsageTypeError(f"axis names must be strings, but got {names}")
     for i, axis in enumerate(names):
         if axis in ("", "None"):
-            raise LayoutError(f"{axis!r} cannot name an axis: a name is not empty and not 'None'")
+            raise LayoutError(f"axis names must not be empty or 'None', got {axis!r} in {names}")
         if axis in names[:i]:
             raise LayoutError(f"axis names must differ, but {axis!r} is repeated in {names}")
     return names
@@ -182,11 +194,12 @@ def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tupl
         LayoutError: If ``ranks`` does not have ``size`` distinct numbers that are not negative.
         UsageTypeError: If a rank is not an integer.
     """
-    order = tuple(int(r) if not isinstance(r, int) and hasattr(r, "__index__") else r for r in ranks)
+    numbers = as_items(ranks, "ranks must be a list of integers")
+    order = tuple(int(r) if not isinstance(r, int) and hasattr(r, "__index__") else r for r in numbers)
     if not all(map(is_integer, order)):
         raise UsageTypeError(f"ranks must be integers, but got {order}")
     if len(order) != size:
-        raise LayoutError(f"a mesh of shape {shape} needs {many(size, 'rank')}, not {len(order)}: {order}")
+        raise LayoutError(f"ranks must be {size:,} for a mesh of shape {shape}, got {len(order)}: {order}")
     if any(rank < 0 for rank in order):
         raise LayoutError(f"ranks must not be negative, but got {order}")
     if len(set(order)) != size:
@@ -224,7 +237,8 @@ def layout_arguments(
     They are the axes that split each dim, and ``(axis, reduction)`` of each partial axis. Raises LayoutError if an
     axis is unknown or used twice, or several reductions are pending.
     """
-    entries, reductions = tuple(map(_axes_of_dim, dims)), _partial_axes_of(mesh, partial)
+    items = as_items(dims, "dims must be a tuple with an axis name, names or None per dim")
+    entries, reductions = tuple(map(_axes_of_dim, items)), _partial_axes_of(mesh, partial)
     _check_axes(mesh, entries, reductions)
     return entries, reductions
 
@@ -238,13 +252,13 @@ def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         UsageTypeError: If ``entry`` is anything else.
     """
-    if entry in (None, (), "None"):
+    if entry is None or (isinstance(entry, (str, tuple)) and entry in ((), "None")):
         return ()
     if isinstance(entry, str):
         return (entry,)
     if isinstance(entry, Sequence) and all(isinstance(axis, str) for axis in entry):
         return tuple(axis for axis in entry if axis != "None")
-    raise UsageTypeError(f"a dim takes an axis name, a tuple of names or None, but got {entry!r}")
+    raise UsageTypeError(f"a dim must be an axis name, a tuple of names or None, got {entry!r:.60}")
 
 
 def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
@@ -258,13 +272,12 @@ def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str],
     Raises:
         LayoutError: If the mesh lacks an axis, or a reduction is unknown. Axes that are repeated are not noticed here.
     """
-    if partial == ():
-        return ()
     if isinstance(partial, str):
         partial = (partial,)
     items: list[tuple[str, str]] = []
-    for item in partial.items() if isinstance(partial, Mapping) else partial:
-        axis, op = (item, "sum") if isinstance(item, str) else item
+    rule = "partial must be axis names, or a mapping such as {'tp': 'sum'}"
+    for item in as_items(partial.items() if isinstance(partial, Mapping) else partial, rule):
+        axis, op = (item, "sum") if isinstance(item, str) else as_items(item, rule)
         check_reduction(op)
         items.append((axis, op))
     return tuple(sorted(items, key=lambda item: mesh.axis_index(item[0])))
@@ -290,9 +303,7 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
                 f"pending reduction: dims {dims_text}; pending: {reductions or 'nothing'}"
             )
     if len({op for _, op in partial}) > 1:
-        raise LayoutError(
-            f"one layout cannot wait for different reductions, but got {reductions}; reduce one first"
-        )
+        raise LayoutError(f"partial must have one reduction for all axes, got {reductions}; reduce one first")
 
 
 @explained
@@ -311,7 +322,7 @@ class Shard(Pictured):
 
     def __post_init__(self) -> None:
         if not is_integer(self.dim):
-            raise UsageTypeError(f"Shard takes a tensor dim (an integer), but got {self.dim!r}")
+            raise UsageTypeError(f"Shard: dim must be an integer, the dim of a tensor, got {self.dim!r:.60}")
 
     def __str__(self) -> str:
         return f"S({self.dim})"

@@ -42,8 +42,8 @@ def terms_of(text: str) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
     >>> terms_of("m k, k n -> m n")[1]
     ((('m',), ('n',)),)
     """
-    if text.count("->") != 1:
-        raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
+    if not isinstance(text, str) or text.count("->") != 1:
+        raise RuleError(f"a rule must be a text with one '->', such as 'm k, k n -> m n', got {text!r:.200}")
     operands, results = (tuple(_term(term, text) for term in side.split(",")) for side in text.split("->"))
     return operands, results
 
@@ -66,7 +66,7 @@ def _term(term_text: str, text: str) -> Term:
         item = match.group(0)
         factors = (item,) if match.group(1) is None else tuple(match.group(1).split())
         if match.group(1) is not None and not all(factor.isidentifier() for factor in factors):
-            raise RuleError(f"{item!r} in the rule {text!r} must hold factor names only")
+            raise RuleError(f"brackets must have names of factors only, got {item!r} in the rule {text!r}")
         if match.group(1) is None and item not in ("1", ELLIPSIS) and not item.isidentifier():
             raise RuleError(f"{item!r} is neither a factor, '...', '1' nor '(a b)' in the rule {text!r}")
         dims.append(() if item == "1" else factors)
@@ -90,23 +90,22 @@ def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: s
             raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
     if work not in (ELEMENTS, FUNCTIONS, PASSES):
         raise RuleError(
-            f"the work of a rule is {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, but got {work!r} for {text!r}"
+            f"work must be {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, got {work!r} for the rule {text!r}"
         )
 
 
-def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
+def linear_groups(linear: str | Iterable[Iterable[int]], count: int) -> tuple[frozenset[int], ...]:
     """Return the sets of operands in which a rule is jointly linear.
 
     Args:
         linear: the sets, or "none" (no sets), "each" (every operand by itself) or "all" (all operands together). That
             the numbers in sets are numbers of operands is not checked.
         count: the number of operands.
-        text: the rule, for messages.
 
     Raises:
-        RuleError: If ``linear`` is another word.
+        RuleError: If ``linear`` is another word or value.
 
-    >>> linear_groups("each", 2, "m k, k n -> m n")
+    >>> linear_groups("each", 2)
     (frozenset({0}), frozenset({1}))
     """
     groups: dict[str, Iterable[Iterable[int]]] = {
@@ -114,11 +113,10 @@ def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) 
         "each": [{i} for i in range(count)],
         "all": [range(count)],
     }
-    if isinstance(linear, str) and linear not in groups:
-        raise RuleError(
-            f"linear is 'none', 'each', 'all' or sets of operands, but got {linear!r} for {text!r}"
-        )
-    return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
+    try:
+        return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
+    except (KeyError, TypeError):
+        raise RuleError(f"linear must be none, each, all or sets of operands, got {linear!r:.60}") from None
 
 
 def fit_shapes(
@@ -154,7 +152,7 @@ def fit_shapes(
     dots = sorted((f for f in size_of if f.startswith(".")), key=lambda f: -int(f[1:]))
     outputs = tuple(_write_out(term, len(dots)) for term in rule.outputs)
     if missing := [f for term in outputs for f in members(term) if f not in size_of]:
-        raise RuleError(f"the size of factor {missing[0]!r} in the result of the rule '{rule}' must be given")
+        raise RuleError(f"rule '{rule}': factor {missing[0]!r} of a result must be in an operand")
     # Device-matrix order: the dims of '...' at its first occurrence, other factors by first appearance.
     ordered = [g for f in (*rule.order, *rule.factors) for g in (dots if f == ELLIPSIS else [f])]
     return inputs, outputs, tuple((f, size_of[f]) for f in dict.fromkeys(ordered) if f in size_of)
@@ -288,14 +286,14 @@ def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
         elif factor in bound.compound and sizes[factor] % parts(factor):
             yield (
                 f"factor {factor!r} of size {sizes[factor]} shares a dim with others, so it can only "
-                f"be cut evenly, not into {many(parts(factor), 'piece')}"
+                f"be cut evenly, not into {many(parts(factor), 'block')}"
             )
     for dim in itertools.chain(*bound.inputs, *bound.outputs):
         for major, minor in itertools.pairwise(dim):
             if parts(minor) > 1 and parts(major) != sizes[major]:
                 yield (
                     f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
-                    f"completely ({many(sizes[major], 'piece')}, not {parts(major)})"
+                    f"completely ({many(sizes[major], 'block')}, not {parts(major)})"
                 )
     for output in range(len(bound.outputs)):
         ops = {op for _, op in bound.partial_of(strategy, output)}
@@ -357,7 +355,7 @@ def common_mesh(layouts: Sequence[Layout]) -> Mesh:
     mesh = layouts[0].mesh
     for layout in layouts:
         if layout.mesh != mesh:
-            raise RuleError(f"operands live on different meshes, {mesh} and {layout.mesh}")
+            raise RuleError(f"operands must be on one mesh, got {mesh} and {layout.mesh}; redistribute one")
     return mesh
 
 
@@ -392,9 +390,9 @@ def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, 
         shapes: for each rank the shape that the step's source layout requires.
     """
     if len(shards) != len(shapes):
-        raise WorldError(f"{many(len(shards), 'shard')} cannot be those of {many(len(shapes), 'rank')}")
+        raise WorldError(f"shards must be one per rank, {len(shapes)}, got {len(shards)}")
     for rank, (shard, shape) in enumerate(zip(shards, shapes)):
         if shard.shape != shape:
             raise WorldError(
-                f"rank {rank} holds a shard of shape {shard.shape}, but {step.src} gives it {shape}"
+                f"the shard of rank {rank} must have shape {shape} in {step.src}, got {shard.shape}"
             )
