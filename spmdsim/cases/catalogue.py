@@ -152,12 +152,15 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
         factor, _, names = word.partition(":")
         if factor not in FACTORS or not names:
             raise InputError(
-                f"a strategy is written like 'm:dp k:tp >m', but {word!r} is not 'm:', 'k:' or 'n:'"
+                f"a strategy must have words such as m:dp, k:tp or >m, got {word!r} in {text!r}; write, for "
+                "example, 'm:dp k:tp >m'"
             )
         for axis in names.split("."):
             mesh.axis_index(axis)
             if axis in factors:
-                raise InputError(f"axis {axis!r} is used twice in the strategy {text!r}")
+                raise InputError(
+                    f"a strategy must use each axis once, got {axis!r} twice in {text!r}; remove one of the two"
+                )
             factors[axis] = factor
     return [factors.get(axis, "-") for axis in mesh.axes], scatter
 

@@ -45,7 +45,10 @@ class Source:
             InputError: If the source is smaller, or has another number of dims.
         """
         if len(shape) != len(self.shape) or any(n > m for n, m in zip(shape, self.shape)):
-            raise InputError(f"{self.name} has shape {self.shape}, which does not hold a block of {shape}")
+            raise InputError(
+                f"{self.name} must contain a block of shape {shape}, but its shape is {self.shape}; take a smaller "
+                "shape or a larger file"
+            )
         return Source(self.name, shape, self.dtype, self.read)
 
     def astype(self, dtype: np.dtype) -> Source:
@@ -68,7 +71,9 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
     """
     array = open_array(path, dtype=dtype)
     if len(array.shape) < 2:
-        raise InputError(f"{what} needs a matrix, but {path!r} holds an array of shape {array.shape}")
+        raise InputError(
+            f"{what} must be an array of 2 or more dims, got shape {array.shape} in {path!r}; store it as a matrix"
+        )
     if len(array.shape) == 2:
         return Source(Path(path).name, array.shape, array.dtype, array.read)
     width = math.prod(array.shape[1:])
@@ -262,7 +267,7 @@ def parse_dtype(name: str) -> np.dtype:
     """
     dtype = element_type(name)
     if dtype.kind not in "fciu" and dtype.name != "bfloat16":
-        raise InputError(f"operators compute in numbers, not in {name!r}")
+        raise InputError(f"dtype must be a type of numbers, got {name!r}; take, for example, float32")
     return dtype
 
 

@@ -68,7 +68,9 @@ def load(path: str | None) -> Images:
     images = mnist(Path(folder))
     highest = int(images.labels.read((slice(0, images.count),)).max(initial=0))
     if highest > 9:
-        raise InputError(f"MNIST's labels are 0..9, but {str(folder)!r} has a label {highest}")
+        raise InputError(
+            f"MNIST's labels must be in 0..9, got {highest} in {str(folder)!r}; pass the folder of MNIST's files"
+        )
     return images
 
 
@@ -89,8 +91,8 @@ def mnist(folder: Path) -> Images:
     labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
     if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
         raise InputError(
-            f"MNIST has images of 28 x 28 with one label each, but {str(folder)!r} has images of shape "
-            f"{images.shape} and labels of shape {labels.shape}"
+            f"MNIST must have images of 28 x 28 with one label each, got images of shape {images.shape} and "
+            f"labels of shape {labels.shape} in {str(folder)!r}; pass the folder of MNIST's files"
         )
 
     side = slice(0, SIDE)
@@ -113,7 +115,9 @@ def find(folder: Path, name: str, kind: str) -> Path:
     for directory, separator, suffix in itertools.product((folder, folder / "train"), "-.", ("", ".gz")):
         if (path := directory / f"{name}{separator}{kind}{suffix}").is_file():
             return path
-    raise InputError(f"there is no {name}-{kind} (or .gz) in {str(folder)!r}")
+    raise InputError(
+        f"{str(folder)!r} must have the file {name}-{kind} (or .gz), got none; pass the folder of MNIST's files"
+    )
 
 
 Rows = Callable[[slice], np.ndarray]
@@ -276,7 +280,8 @@ class Network(Module):
     def __init__(self, strategies: str, ranks: int, batch: int, dtype: Any = np.float32) -> None:
         if batch < ranks:
             raise InputError(
-                f"a batch of {many(batch, 'row')} leaves some of {many(ranks, 'rank')} without any; take more rows"
+                f"a batch must have a row for each of {many(ranks, 'rank')}, got {many(batch, 'row')}; take more "
+                "rows"
             )
         by_layer = STRATEGIES[strategies](ranks)
         self.products = [ops.matmul.op.shard(s) for s in by_layer[0::2]]

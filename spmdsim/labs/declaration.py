@@ -173,7 +173,7 @@ def lab(number: int) -> Lab:
     'Where does my tensor live?'
     """
     if number not in lab_numbers():
-        raise InputError(f"there is no lab {number}; there are {', '.join(map(str, lab_numbers()))}")
+        raise InputError(f"lab: number must be one of {', '.join(map(str, lab_numbers()))}, got {number!r}")
     text = (COURSE / f"lab{number}.md").read_text(encoding="utf-8")
     head, sections = split_sections(text, "## ")
     title, minutes, goals, body = _parse_head(head)

@@ -87,7 +87,9 @@ def _read_cells(text: str, path: Path) -> dict[str, str]:
         checks = [CHECKING in cell.get("metadata", {}).get("tags", ()) for cell in code]
         sources = ["".join(cell["source"]) for cell in code]
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(f"{path} is not a notebook") from None
+        raise InputError(
+            f"{path} must be a notebook with cells in JSON, got other text; save it as a notebook, or name a script *.py"
+        ) from None
     return {
         f"{path}[cell {number}]": "\n".join(
             "" if line.startswith(("%", "!")) else line for line in source.splitlines()

@@ -34,8 +34,8 @@ def read_teacher_text(name: str, source: Path | None = None) -> str:
     except (OSError, UnicodeDecodeError):
         subject = "this installation has" if source is None else f"{source} has"
         raise InputError(
-            f"{subject} no {TEACHER / name}: the teacher's material is in the source tree alone: "
-            "name its folder, as in --source spmdsim"
+            f"{subject} no {TEACHER / name}: only the source tree has the teacher's material; name its folder, "
+            "such as --source spmdsim"
         ) from None
 
 

@@ -245,7 +245,7 @@ def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["-n", "8", "--batch", "7"], "a batch of 7 rows leaves some of 8 ranks without any"),
+        (["-n", "8", "--batch", "7"], "a batch must have a row for each of 8 ranks, got 7 rows; take more rows"),
         (["-n", "0"], "-n"),
         (["-n", "8", "--batch", "0"], "--batch"),
         (["-n", "8", "--every", "0"], "--every"),
@@ -298,7 +298,7 @@ def test_files_that_are_not_mnist(tmp_path):
     with pytest.raises(InputError, match="cut short"):
         load(str(tmp_path / "cut"))
     labels.unlink()
-    with pytest.raises(InputError, match="there is no train-labels"):
+    with pytest.raises(InputError, match="must have the file train-labels-idx1-ubyte"):
         load(str(tmp_path / "cut"))
 
 
@@ -319,9 +319,9 @@ def test_a_log_in_lock_step(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["--batch", "1"], "a batch of 1 row leaves some of 2 ranks without any"),
+        (["--batch", "1"], "a batch must have a row for each of 2 ranks, got 1 row; take more rows"),
         (["--batch", "5000"], "more than the 1,797 images"),
-        (["--data", "nowhere"], "there is no train-images"),
+        (["--data", "nowhere"], "must have the file train-images-idx3-ubyte"),
         (["--machine", "laptop", "--perfetto", "none/x"], "cannot write"),
         (["--machine", "no-such-machine", "--perfetto", "x"], "no-such-machine"),
     ],
@@ -357,7 +357,7 @@ def test_labels_beyond_nine_are_named(tmp_path, capsys):
     path = tmp_path / "train-labels-idx1-ubyte"
     path.write_bytes(path.read_bytes()[:-48] + bytes([11]) * 48)
     assert main([*LOCKSTEP, "-n", "2", "--strategies", "data", "--data", str(tmp_path)]) == 2
-    assert "labels are 0..9" in capsys.readouterr().err
+    assert "labels must be in 0..9, got 11" in capsys.readouterr().err
 
 
 def test_real_ranks_and_their_logs(tmp_path, launcher):

@@ -121,7 +121,7 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
     x, y = next(iter(ds.MnistDataset(str(tmp_path), "train").batch(20)))
     order = [int(np.flatnonzero((images == image[..., 0]).all((1, 2)))[0]) for image in np.asarray(x)]
     assert sorted(order) == [*range(20)] != order and labels[order].tolist() == y.tolist()
-    with pytest.raises(InputError, match="there is no train-images"):
+    with pytest.raises(InputError, match="must have the file train-images"):
         ds.MnistDataset(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="usage is 'train', 'test' or 'all', not 'valid'"):
         ds.MnistDataset(str(tmp_path), "valid")

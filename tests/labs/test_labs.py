@@ -234,7 +234,7 @@ def test_lists(capfd):
     assert len(lines) == 2 * len(LABS) and max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("number, said", [(99, "there is no lab 99"), (1, "there is no lab1.py")])
+@pytest.mark.parametrize("number, said", [(99, "lab: number must be one of 1, 2, "), (1, "there is no lab1.py")])
 def test_what_is_not_there_is_said(number, said, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(["labs", "check", str(number)]) == 2
