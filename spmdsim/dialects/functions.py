@@ -260,11 +260,14 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
     """
     cuts, size = split_size_or_sections, tensor.shape[dim]
     if isinstance(cuts, int) and cuts < 1:
-        raise FunctionError(f"split expects parts of at least 1, but got {cuts}")
+        raise FunctionError(
+            f"split: split_size_or_sections must be 1 or more, got {cuts}; give the size of a block, or a list of "
+            "sizes"
+        )
     sizes = [min(cuts, size - k) for k in range(0, size, cuts)] if isinstance(cuts, int) else list(cuts)
     if sum(sizes) != size:
         raise FunctionError(
-            f"split expects sizes that add up to {size}, the size of dim {dim}, but got {sizes}"
+            f"split: sizes must add up to {size}, the size of dim {dim}, got {sizes}; give other sizes"
         )
     return [_select(tensor, dim, slice(end - n, end)) for n, end in zip(sizes, accumulate(sizes))]
 
@@ -272,7 +275,7 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
     """Split one dim into at most ``chunks`` blocks of equal size; the last one may be smaller."""
     if chunks < 1:
-        raise FunctionError(f"chunk expects at least 1 chunk, but got {chunks}")
+        raise FunctionError(f"chunk: chunks must be 1 or more, got {chunks}; give the number of blocks")
     return _split(input, max(1, -(-input.shape[dim] // chunks)), dim)
 
 
@@ -288,7 +291,7 @@ def _concat(tensors: Any, dim: int = 0) -> Any:
     """
     if not isinstance(tensors, (list, tuple)):
         raise FunctionError(
-            f"tensors are put together from a list or tuple of them, not from one; nearest: [x, x], {dim}"
+            f"tensors must be a list or tuple of tensors, got a {type(tensors).__name__}; nearest: [x, x], {dim}"
         )
     return core.concat(tensors, dim)
 
@@ -312,7 +315,10 @@ def _equal_split_row(dim: int) -> Row:
             return _split(input, [*np.diff([0, *indices_or_sections, size])], at)
         count = indices_or_sections
         if count < 1 or size % count:
-            raise FunctionError(f"a dim of size {size} has no {count} equal parts")
+            raise FunctionError(
+                f"indices_or_sections must be 1 or more and divide {size}, the size of dim {at}, got {count}; "
+                "give a divisor, or a list of indices"
+            )
         return _split(input, size // count, at)
 
     return Row(call)
@@ -415,7 +421,7 @@ def _glu(input: Any, dim: int = -1) -> Any:
     """
     size = input.shape[dim]
     if size % 2:
-        raise FunctionError(f"glu halves dim {dim}, but its size {size} is odd")
+        raise FunctionError(f"glu: dim {dim} must have an even size, got {size}; split another dim")
     values, gate = _split(input, size // 2, dim)
     return core.multiply(values, core.sigmoid(gate))
 
@@ -426,7 +432,10 @@ def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 
     ``pad`` has two numbers (before, after) per dim, from the last dim on.
     """
     if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
-        raise FunctionError(f"pad takes two numbers per dim and mode='constant', but got {pad} and {mode!r}")
+        raise FunctionError(
+            f"pad: pad must have two numbers per dim and mode must be 'constant', got {pad} and {mode!r}; give "
+            "(before, after) for the last dims"
+        )
     untouched = [0] * (input.ndim - len(pad) // 2)
     return core.pad(input, [*untouched, *pad[-2::-2]], [*untouched, *pad[::-2]], value)
 

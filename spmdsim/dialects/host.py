@@ -18,6 +18,7 @@ from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays.ops import cast
 from spmdsim.dialects.missing import refuse
 from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.reading import one_line
 from spmdsim.worlds.trace.recorder import unseen
 
 if TYPE_CHECKING:
@@ -61,9 +62,13 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     try:
         array = np.asarray(data, None if dtype is None else element_type(dtype))
     except ValueError:
-        raise UsageTypeError(f"the lists of a tensor's numbers have one length, but got {data!r}") from None
+        raise UsageTypeError(
+            f"data must be nested lists of equal lengths, got {one_line(repr(data))}; make all rows equally long"
+        ) from None
     if array.dtype.kind in "OSUMm":
-        raise UsageTypeError(f"a tensor holds numbers, not {data!r}")
+        raise UsageTypeError(
+            f"data must be numbers or truth values, got {one_line(repr(data))}; convert it to numbers first"
+        )
     if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
     return array.view(HostTensor)
@@ -149,7 +154,10 @@ def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
     """
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
-        raise UsageTypeError(f"an operand is a tensor, an array or a number, not {type(data).__name__}")
+        raise UsageTypeError(
+            f"an operand must be a tensor, an array or a number, got a {type(data).__name__}; convert it to an array "
+            "of numbers"
+        )
     if len(world.ranks) == world.size or array.size == 1:
         return array
     number = _counts[world] = _counts.get(world, -1) + 1
@@ -161,8 +169,9 @@ def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
     differing_rank = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
     if differing_rank is not None:
         raise InputError(
-            f"every rank is given the same whole array and keeps its piece, but rank 0 has {texts[0]} and rank {differing_rank} "
-            f"has {texts[differing_rank]}; seed random numbers alike on all ranks"
+            "an array must be equal on all ranks, because each rank takes its shard of it, but rank 0 has "
+            f"{texts[0]} and rank {differing_rank} has {texts[differing_rank]}; give random numbers the same seed "
+            "on all ranks"
         )
     return array
 

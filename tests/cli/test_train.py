@@ -245,7 +245,10 @@ def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["-n", "8", "--batch", "7"], "a batch must have a row for each of 8 ranks, got 7 rows; take more rows"),
+        (
+            ["-n", "8", "--batch", "7"],
+            "a batch must have a row for each of 8 ranks, got 7 rows; take more rows",
+        ),
         (["-n", "0"], "-n"),
         (["-n", "8", "--batch", "0"], "--batch"),
         (["-n", "8", "--every", "0"], "--every"),

@@ -191,5 +191,5 @@ def test_orders_of_dims():
     assert infer_layout("permute", [layout], {"perm": (2, 0, 1)}).to_dict()["tensor_map"] == (0, 2, 1)
     assert infer_layout("transpose", [layout], {"dim0": 0, "dim1": -1}).to_dict()["tensor_map"] == (0, 1, 2)
     for perm in ((-1, 0, 1), (0, 1), (0, 1, 3), (0, 0, 1), ()):
-        with pytest.raises(ValueError, match="not an order of the 3 dims"):
+        with pytest.raises(ValueError, match="perm must name each of the 3 dims"):
             infer_layout("Transpose", [layout], {"perm": perm})

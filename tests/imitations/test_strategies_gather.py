@@ -84,7 +84,7 @@ def test_every_mode_gives_what_numpy_gives(example):
 @pytest.mark.parametrize(
     ("axis", "param", "index", "words"),
     [
-        (0, (4, 1, 1), (1, 1), "of 3 dims cannot be split"),
+        (0, (4, 1, 1), (1, 1), "this one has 3; cut its axis into 1"),
         (0, (4, 2), (2, 1), "only the first two dims"),
         (1, (1, 4), (2, 1), "only the first two dims"),
         (0, (2, 1), (2, 1), "must use all 8 devices"),

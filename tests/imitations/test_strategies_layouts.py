@@ -51,7 +51,7 @@ def test_layouts(case):
         return
     if "NOT the placement" in case.get("note", ""):
         # Accepted upstream, but a local transpose does not leave the data where that layout says.
-        with pytest.raises(RuntimeError, match="cannot be had"):
+        with pytest.raises(RuntimeError, match="out_strategy must be "):
             by_layouts(case)
         return
     derivation = by_layouts(case)
@@ -76,7 +76,7 @@ def test_cuts_and_layouts_do_not_mix():
     layout = Layout((2, 4), ("dp", "mp"))
     with pytest.raises(UsageTypeError, match="mixes"):
         shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), (1, 4)), devices=8)
-    with pytest.raises(RuntimeError, match="there are 16"):
+    with pytest.raises(RuntimeError, match="must have 16 devices, got 8"):
         shard("ReLU", ((8, 8),), (layout("dp", "None"),), devices=16)
     with pytest.raises(RuntimeError, match="different meshes"):
         other = Layout((4, 2), ("dp", "mp"))
@@ -128,7 +128,7 @@ def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
     with pytest.raises(RuntimeError, match="enable_nd_tp"):
         shard("MatMul", [(16, 8), (8, 8)], (make("z", "x"), make("x", "y")), attrs={"enable_nd_tp": True})
     layouts = (make("None", ("x", "y")), make("x", "y"))
-    with pytest.raises(RuntimeError, match="cannot be had"):
+    with pytest.raises(RuntimeError, match="out_strategy must be "):
         shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
 
 
@@ -149,7 +149,7 @@ def test_a_one_hot_has_scalar_operands():
     derivation = shard("OneHot", [(64,), (), ()], [(4, 2), (), ()], devices=8, attrs=attrs)
     assert derivation.dev_matrix == (4, 2) and derivation.input_maps == ((1,), (), ())
     assert (derivation.input_slices, derivation.output_slices) == (((16,), (), ()), ((16, 5),))
-    with pytest.raises(RuntimeError, match="empty for scalars"):
+    with pytest.raises(RuntimeError, match=r"empty \(\) for each scalar"):
         shard("OneHot", [(64,), (), ()], [(4, 2), (1,), ()], devices=8, attrs=attrs)
 
 
@@ -181,14 +181,14 @@ def test_gathers_and_sources_of_data_take_layouts():
     assert derivation.forward[0].name == "AllReduce" and derivation.forward[0].axes == ("dp",)
     derivation = shard("Gather", [(64, 32), (16,)], layouts, make(("sp", "dp"), "mp"))
     assert derivation.forward[0].name == "ReduceScatter" and derivation.output_slices == ((4, 16),)
-    with pytest.raises(RuntimeError, match="there are 4"):
+    with pytest.raises(RuntimeError, match="must have 4 devices, got 8"):
         shard("Gather", [(64, 32), (16,)], layouts, devices=4)
     with pytest.raises(UsageTypeError, match="mixes"):
         shard("Gather", [(64, 32), (16,)], (make("dp", "mp"), (2,)), devices=8)
     batch = make(("dp", "sp"), "None")
     derivation = shard("VirtualDataset", [(64, 32), (64, 8)], (batch, batch), devices=8)
     assert derivation.input_slices == ((16, 32), (16, 8)) and derivation.output_maps == (((2, 1), -1),) * 2
-    with pytest.raises(RuntimeError, match="2 layouts were given for 1"):
+    with pytest.raises(RuntimeError, match="got 2 layouts for 1"):
         shard("GetNext", [(64, 32)], (batch, batch), devices=8)
     whole = make(("dp", "sp", "mp"), "None")
     assert shard("Flatten", [(64, 32)], (whole,)).output_slices == ((8, 32),)

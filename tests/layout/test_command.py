@@ -306,7 +306,7 @@ MISTAKES = [
     (["--op", "frobnicate", "--shapes", "(1,)"], "no operator is called 'frobnicate'; there are"),
     ([*MATMUL], "--op needs a strategy"),
     ([*MATMUL, "--shard", "((2,4),(2,1))", "-n", "8"], "'k'"),
-    ([*MATMUL, "--shard", "((2,4),)", "-n", "8"], "is for 1 operand, but there are 2"),
+    ([*MATMUL, "--shard", "((2,4),)", "-n", "8"], "one entry for each of 2 operands, got"),
     ([*MATMUL, "--shard", "((2,5),(5,1))", "-n", "10"], "cannot be split evenly into 5"),
     ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "12"], "must divide the number of ranks, got 12"),
     ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(4,1)"], "out_strategy"),

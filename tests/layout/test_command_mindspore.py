@@ -67,7 +67,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ("--op ReLU --shapes (64,32)", "needs a strategy"),
         ("--op ReLU --shapes (64,32) --shard ((3,1),) -n 8", "cannot be split evenly"),
         ("--op ReLU --shapes (64,32) --shard ((2,1),) -n 8 --ranks-order 3,1,2,0", "has 4 ranks"),
-        ("--op LayerNorm --shapes (64,32) --shard ((2,1),)", "does not take 1 operand"),
+        ("--op LayerNorm --shapes (64,32) --shard ((2,1),)", "got 1 operand of shapes"),
         (
             "--op softmax --shapes (2,4) --shard ((2,1),) --attr axis=1",
             "does not take --attr axis; it takes dim",
@@ -94,7 +94,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
             "axis is given twice, as 0 and 1",
         ),
         ("--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr layout=3", "dev_matrix and input_tensor_map"),
-        ("--op Gather --shapes (16,32),(4,) --shard ((1,2),(1,)) --attr manual_split=3", "but got 3"),
+        ("--op Gather --shapes (16,32),(4,) --shard ((1,2),(1,)) --attr manual_split=3", "got 3"),
         ("--op relu --shapes (2,4) --shard ((2,1),) --attr axis=0", "relu does not take --attr axis"),
         (
             "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpos_b=True",

@@ -86,7 +86,10 @@ def test_a_plan_on_other_ranks_tells_everything_without_being_given_a_rank() -> 
     ("call", "message"),
     [
         (lambda: reshard_map(([8], [0, -1], [8, 8]), ([8], [-1, 1], [8, 8]), 0), "names 1"),
-        (lambda: reshard_map(([8], [0, 0], [8, 8]), ([8], [-1, 0], [8, 8]), 0), "names one twice"),
+        (
+            lambda: reshard_map(([8], [0, 0], [8, 8]), ([8], [-1, 0], [8, 8]), 0),
+            "must name each axis at most once",
+        ),
         (lambda: reshard_map(([8], [0, -1], [8, 8]), ([8], [0], [8, 8]), 0), "one entry per dim"),
         (lambda: reshard_map(([8], [0, -1], [8, 8]), ([8], [-1, 0], [8, 8]), 9), "rank 9 is not in"),
         (lambda: reshard_map(([8], [0], [8]), ([8], [-1], [8]), 0, [0, 1, 2]), "8 ranks, each once"),

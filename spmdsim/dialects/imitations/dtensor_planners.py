@@ -85,7 +85,7 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransit
                 best[step.layout] = total
                 heapq.heappush(heap, (total, (*path, step.axis), pushed, step.layout, [*steps, step]))
                 pushed += 1
-    raise PlanError(f"DTensor has no way from {src} to {dst}")
+    raise PlanError(f"DTensor cannot redistribute {src} to {dst}; choose another layout")
 
 
 def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransition]]:
@@ -305,7 +305,9 @@ def dtensor_plan(ours: Plan) -> DTensorPlan:
         PlanError: If the meshes differ, or DTensor does not support the redistribution.
     """
     if ours.src.mesh != ours.dst.mesh:
-        raise PlanError(f"DTensor redistributes within one mesh only, not from {ours.src} to {ours.dst}")
+        raise PlanError(
+            f"DTensor redistributes within one mesh only, got {ours.src} and {ours.dst}; give both layouts one mesh"
+        )
     theirs = DTensorPlan(ours.src, ours.dst, ours.shape, ours.itemsize, ours)
     _ = theirs.steps  # refused at once
     return theirs

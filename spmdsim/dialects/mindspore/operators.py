@@ -91,7 +91,7 @@ def _transpose_params(shapes: Shapes, attrs: Attrs) -> Params:
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
     if sorted(p % ndim if -ndim <= p < ndim else ndim for p in perm) != list(range(ndim)):
-        raise ShardError(f"perm {perm} is not an order of the {many(ndim, 'dim')}")
+        raise ShardError(f"perm must name each of the {many(ndim, 'dim')} 0..{ndim - 1} once, got {perm}")
     return {"perm": tuple(p % ndim for p in perm)}
 
 

@@ -120,18 +120,18 @@ def double_recursion(
     (('n', '.0', 'n'), ((2, 1), (1, 4)))
     """
     if ranks < 1:
-        raise InputError(f"{many(ranks, 'rank')} cannot be divided; there has to be at least 1")
+        raise InputError(f"double_recursion: ranks must be 1 or more, got {ranks}")
     if version not in REDISTRIBUTION:
         raise InputError(
-            f"no version {version!r} of the double recursion; there are {', '.join(REDISTRIBUTION)}"
+            f"double_recursion: version must be one of {', '.join(REDISTRIBUTION)}, got {version!r}"
         )
     if order not in (None, "weight", "topological"):
-        raise InputError(f"order is 'weight' or 'topological', but got {order!r}")
+        raise InputError(f"double_recursion: order must be 'weight' or 'topological', got {order!r}")
     total = sum(value.nbytes for value in graph.values)
     if memory is not None and total / ranks > memory:
         raise InputError(
-            f"the tensors of {graph.name} take {total:,} bytes, {total / ranks:,.0f} on each of {many(ranks, 'rank')}, but a "
-            f"rank has {memory:,.0f}"
+            f"the tensors of {graph.name} take {total:,} bytes, {total / ranks:,.0f} on each of "
+            f"{many(ranks, 'rank')}, but memory allows {memory:,.0f} bytes per rank; use more ranks or more memory"
         )
     return _Search(graph, ranks, version, order).run()
 

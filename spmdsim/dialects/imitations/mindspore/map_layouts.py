@@ -64,7 +64,7 @@ class MapLayout(NamedTuple):
             PlanError: If the layout has pending reductions or splits a dim unevenly.
         """
         if layout.partial:
-            raise PlanError(f"MindSpore has no pending values in a layout; reduce {layout} first")
+            raise PlanError(f"MindSpore has no pending reductions in a layout, got {layout}; reduce it first")
         return expand_tuples(layout.mesh.shape, from_right(layout), tuple(shape))
 
 
@@ -162,7 +162,9 @@ def check_map(layout: MapLayout) -> None:
             f" but the map {list(layout.map)} names {wrong[0]}"
         )
     if len(set(axes)) < len(axes):
-        raise PlanError(f"an axis splits one dim, but the map {list(layout.map)} names one twice")
+        raise PlanError(
+            f"a map must name each axis at most once, got {list(layout.map)}; use -1 for a dim that is not split"
+        )
 
 
 def drop_ones(layout: MapLayout) -> MapLayout:
@@ -393,7 +395,10 @@ def infer_operators(matrix: Sizes, from_map: Sizes, to_map: Sizes, all2all: bool
     [('Concat', [0, 1, 2]), ('Split', [1, 1, 2])]
     """
     if len(from_map) != len(to_map):
-        raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
+        raise PlanError(
+            f"both maps must have one entry per dim of one tensor, got {list(from_map)} and {list(to_map)}; make them "
+            "equally long"
+        )
     for mapping in (from_map, to_map):
         check_map(MapLayout(tuple(matrix), tuple(mapping), (1,) * len(mapping)))
     return _Inference(tuple(matrix), tuple(from_map), tuple(to_map), all2all).run()

@@ -109,15 +109,17 @@ def _check_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | 
     devices, others = math.prod(before.matrix), math.prod(after.matrix)
     if devices != others:
         raise PlanError(
-            f"the device matrices {list(before.matrix)} and {list(after.matrix)} have {devices} and {many(others, 'device')}"
+            f"both device matrices must have equally many devices, got {list(before.matrix)} and "
+            f"{list(after.matrix)}, with {devices} and {many(others, 'device')}"
         )
     rank_list = list(range(devices)) if ranks is None else list(ranks)
     if len(rank_list) != devices or len(set(rank_list)) < devices:
         raise PlanError(
-            f"a rank list for {list(before.matrix)} has {many(devices, 'rank')}, each once, not {rank_list}"
+            f"the rank list for device matrix {list(before.matrix)} must have {many(devices, 'rank')}, each once, "
+            f"got {rank_list}"
         )
     if rank not in rank_list:
-        raise PlanError(f"rank {rank} is not in the rank list {rank_list}")
+        raise PlanError(f"rank must be in the rank list {rank_list}, got {rank}")
     return rank_list
 
 
@@ -467,7 +469,8 @@ def mindspore_plan(ours: Plan) -> MindSporePlan:
     """
     if ours.src.mesh.rank_list != ours.dst.mesh.rank_list:
         raise PlanError(
-            f"MindSpore redistributes within one rank list only, not from {ours.src} to {ours.dst}"
+            f"MindSpore redistributes within one rank list only, got {ours.src} and {ours.dst}; give both layouts "
+            "equal ranks"
         )
     theirs = MindSporePlan(ours)
     for layout in (theirs.before, theirs.after):

@@ -44,6 +44,7 @@ from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import many
+from spmdsim.reading import one_line
 
 Cuts = tuple[int, ...]
 #: Number of devices, or their ranks in order; None for the product of the cuts.
@@ -84,7 +85,8 @@ def batch_parallel(
     wanted = [_cut_first_dim(shape, len(ranks)) for shape in shapes]
     if in_strategy is not None and [tuple(entry) for entry in in_strategy] != wanted:
         raise ShardError(
-            f"the operator splits dim 0 over all {many(len(ranks), 'device')}, but got {tuple(in_strategy)}"
+            f"in_strategy must be {tuple(wanted)}, because the operator splits dim 0 over all "
+            f"{many(len(ranks), 'device')}, got {tuple(in_strategy)}"
         )
     check_cuts(wanted, shapes, len(ranks))
     mesh = Mesh((len(ranks),), ("batch",), ranks)
@@ -151,11 +153,13 @@ def data_source(
         wrong = [d for d, cut in enumerate(entry) if cut not in (1, matrix[d])]
         if wrong:
             raise ShardError(
-                f"tensor {i} is cut into {entry}, but dim {wrong[0]} of the others into {matrix}"
+                f"in_strategy must cut a dim of all tensors equally or into 1, but tensor {i} has cuts {entry} "
+                f"and another tensor {matrix}, which differ in dim {wrong[0]}"
             )
     if len(ranks) % math.prod(matrix):
         raise ShardError(
-            f"{matrix} makes {many(math.prod(matrix), 'piece')}, which do not divide {many(len(ranks), 'device')}"
+            f"in_strategy {matrix} makes {many(math.prod(matrix), 'block')}; their number must divide the "
+            f"{many(len(ranks), 'device')}"
         )
     mesh = device_mesh(matrix, ranks, repeat)
 
@@ -184,7 +188,8 @@ def _shard_source(
     """
     if len(layouts) != len(shapes):
         raise ShardError(
-            f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(shapes), 'tensor')}"
+            f"in_strategy must have one layout per tensor, got {many(len(layouts), 'layout')} for "
+            f"{many(len(shapes), 'tensor')}"
         )
     read = name != "GetNext"
     return shard_without_rule(
@@ -255,20 +260,23 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
     if param[axis] == 1:
         return NORMAL
     if len(param) > 2:
-        raise ShardError(f"the axis of a table of {len(param)} dims cannot be split, only of one or two dims")
+        raise ShardError(
+            f"Gather: the axis of a table may be split if the table has 1 or 2 dims, but this one has {len(param)}; "
+            "cut its axis into 1"
+        )
     if math.prod(index) == 1:
         return AXIS_0 if axis == 0 else AXIS_1
     others = math.prod(param) // param[axis]
     split = [d for d, cut in enumerate(index) if cut > 1]
     if axis or others > 1 or split not in ([0], [0, 1], [1]):
         raise ShardError(
-            f"with table cuts {param} along axis {axis} only the first two dims of the indices can be split, and no "
-            f"other dim of the table, but the indices are cut into {index}"
+            f"if a table with cuts {param} is split along axis {axis}, only the first two dims of the indices may "
+            f"be split, and no other dim of the table, but the indices have cuts {index}"
         )
     if math.prod(index) * param[0] != devices:
         raise ShardError(
-            f"index and table cuts {index} and {param} together must use all {many(devices, 'device')}, not "
-            f"{math.prod(index) * param[0]}"
+            f"the cuts of indices and table must use all {many(devices, 'device')}, got {index} and {param}, "
+            f"which use {math.prod(index) * param[0]}"
         )
     return BATCH_AND_AXIS if split == [0] else BATCH_AXIS_SP
 
@@ -301,11 +309,16 @@ def gather(
         RuleError: If the cuts do not divide the shapes.
     """
     if len(shapes) != 2:
-        raise ShardError(f"Gather takes a table and indices, but got shapes {tuple(shapes)}")
+        raise ShardError(
+            f"Gather: operands must be a table and indices, got {many(len(shapes), 'shape')}: {tuple(shapes)}"
+        )
     table, ids = shapes
     axis = int(attrs.get("axis", 0))
     if not -len(table) <= axis < len(table):
-        raise ShardError(f"axis {axis} is out of range for a table of {many(len(table), 'dim')}")
+        raise ShardError(
+            f"Gather: axis must be in -{len(table)}..{len(table) - 1} for a table of {many(len(table), 'dim')}, got "
+            f"{axis}"
+        )
     axis %= len(table)
     bound = ops.gather.op.bind(shapes, {"dim": axis})
     ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
@@ -367,12 +380,13 @@ def _derive_split_axis(
     used = math.prod(param) * math.prod(index)
     if len(ranks) % used:
         raise ShardError(
-            f"the cuts {param} and {index} make {many(used, 'piece')}, which {many(len(ranks), 'device')} cannot share"
+            f"the cuts {param} and {index} make {many(used, 'block')}; their number must divide the "
+            f"{many(len(ranks), 'device')}"
         )
     if used != len(ranks) and (mode != AXIS_0 or (len(param) > 1 and param[1] != 1)):
         raise ShardError(
-            f"cuts {param} along a split axis do not support repeated calculation, but they use {used} of "
-            f"{many(len(ranks), 'device')}"
+            f"cuts {param} along a split axis must use all {many(len(ranks), 'device')}, because repeated "
+            f"calculation is not supported, but they use {used}"
         )
     if mode in (AXIS_0, AXIS_1):
         sizes, factors = param, [dim[0] if dim else "" for dim in bound.inputs[0]]
@@ -415,18 +429,20 @@ def _derive_manual_split(
     """
     param, index = cuts
     if not isinstance(pieces, (tuple, list)):
-        raise ShardError(f"manual_split is a tuple with the rows of each piece, but got {pieces!r}")
+        raise ShardError(
+            f"manual_split must be a tuple with the rows of each block, got {one_line(repr(pieces))}"
+        )
     rows = [piece if isinstance(piece, int) else piece[0] for piece in pieces]
     if len(rows) != param[0] or sum(rows) != bound.shapes[0][0]:
         raise ShardError(
-            f"manual_split {tuple(rows)} must have one entry per piece of the table, {param[0]}, and sum to its "
-            f"{many(bound.shapes[0][0], 'row')}"
+            f"manual_split must have one entry for each of {many(param[0], 'block')} of the table and sum to its "
+            f"{many(bound.shapes[0][0], 'row')}, got {tuple(rows)}"
         )
     if len(param) != 2 or len(index) != 2 or index[0] != 1 or index[1] != param[0]:
-        raise ShardError(f"with manual_split the indices are cut into (1, {param[0]}), but got {index}")
+        raise ShardError(f"with manual_split the cuts of the indices must be (1, {param[0]}), got {index}")
     if math.prod(param) != len(ranks):
         raise ShardError(
-            f"manual_split needs all {many(len(ranks), 'device')}, but the table is cut into {param}"
+            f"with manual_split the cuts of the table must use all {many(len(ranks), 'device')}, got {param}"
         )
     mesh = Mesh(param, ("dim0", "dim1"), ranks)
     result = Layout(mesh, (None, "dim0", "dim1"))
@@ -456,7 +472,10 @@ def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out:
     axes = real_partial_axes(computed)
     divides = bool(axes) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
     if derivation.mode == AXIS_1 and not divides:
-        raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
+        raise ShardError(
+            "Gather: dim 0 of the result must be a multiple of the devices that scatter it, but the result has shape "
+            f"{shape} and the table cuts {cuts[0]}"
+        )
     wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else complete
     if out is not None:
         wanted = _choose_result(derivation, (complete, parted if divides else None), axis, out)
@@ -480,14 +499,14 @@ def _choose_result(derivation: Sharded, choices: tuple[Layout, Layout | None], a
     """
     entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
     if axis != 0 or derivation.mode == MANUAL:
-        raise ShardError(f"an out_strategy is accepted for axis 0 only, but got {entry} for axis {axis}")
+        raise ShardError(
+            f"Gather: out_strategy may be given for axis 0 without manual_split only, got {entry} for axis {axis}"
+        )
     for layout in choices:
         if layout is not None and layout.cuts == entry:
             return layout
     cuts_of_choices = [str(layout.cuts) for layout in choices if layout is not None]
-    raise ShardError(
-        f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(cuts_of_choices)}"
-    )
+    raise ShardError(f"out_strategy must be {' or '.join(cuts_of_choices)}, got {entry}")
 
 
 Axes = tuple[str, ...]
@@ -561,7 +580,7 @@ def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[st
     if has_3d_lengths and rows == (k[0], m[-2]) and columns == m[-1:]:
         return {**batch, "m": m[:-1], "k": k, "n": columns}, "m"
     raise ShardError(
-        "with enable_nd_tp the layouts are (m, (x, y)) and (x, y), or ((..., z, y), x) and ((x, z), y), but got "
+        "with enable_nd_tp the layouts must be (m, (x, y)) and (x, y), or ((..., z, y), x) and ((x, z), y), got "
         f"{layouts[0]} and {layouts[1]}"
     )
 

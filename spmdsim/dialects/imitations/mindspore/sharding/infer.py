@@ -58,7 +58,7 @@ def infer_layout(
     arguments = dict(args or {})
     present = [layout for layout in layouts if layout is not None]
     if not present:
-        raise LayoutError(f"{operator} needs the layout of at least one operand")
+        raise LayoutError(f"{operator}: at least one operand must have a layout, got None for all")
     if -1 in arguments.get("src_shape", ()):
         return _infer_for_any_size(operator, present, arguments)
     if input_shapes is not None and len(input_shapes) == len(layouts):
@@ -94,8 +94,8 @@ def _refuse_split_table(operator: str, layouts: Sequence[Layout]) -> None:
     """
     if len(layouts) > 1 and layouts[1].canonical.dims[0]:
         raise RuleError(
-            f"{operator} takes no table that is split by rows, {layouts[1]}; the function embedding does, and its "
-            f"result is then partial"
+            f"{operator}: the table must not be split by rows, got {layouts[1]}; the function embedding accepts "
+            "such a table, and its result is then partial"
         )
 
 
@@ -142,7 +142,10 @@ def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) ->
     """
     src, dst = tuple(args["src_shape"]), _target_shape(args)
     if src.count(-1) > 1 or layouts[0].ndim != len(src):
-        raise RuleError(f"one size of src_shape may be -1, and it has the layout's dims, but got {src}")
+        raise RuleError(
+            f"src_shape must have {many(layouts[0].ndim, 'size')}, one per dim of the layout, and at most one -1, got "
+            f"{src}"
+        )
     at = src.index(-1)
     product, new = (math.prod(n for n in shape if n != -1) for shape in (src, dst))
     least = math.lcm(layouts[0].parts[at], new // math.gcd(new, product))
@@ -151,7 +154,9 @@ def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) ->
         shape = [*src[:at], least * prime, *src[at + 1 :]]
         results.append(infer_layout(operator, layouts, {**args, "src_shape": shape}))
     if results[0] != results[1]:
-        raise RuleError(f"the layout of the result depends on the unknown size of {src}")
+        raise RuleError(
+            f"the layout of the result depends on the unknown size of src_shape {src}; give this size"
+        )
     return results[0]
 
 
@@ -223,8 +228,8 @@ def _infer_linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
         return product
     if product.partial:
         raise RuleError(
-            f"the product is still to be summed over {list(product.partial_axes)}; added on every rank, the bias "
-            "would be in the sum several times, so reduce the product first"
+            f"the product is partial over {list(product.partial_axes)}, so its sum would contain the bias of "
+            "every rank; reduce the product before the bias is added"
         )
     added = our_operator("add").bind([bound.output_shapes[0], shapes[2]], {})
     return added.output_layouts(added.infer([product, layouts[2]]))[0]
@@ -248,7 +253,8 @@ def _operand_shapes(
     if shapes is not None:
         if len(shapes) != len(layouts):
             raise LayoutError(
-                f"{many(len(shapes), 'shape was', 'shapes were')} given for {many(len(layouts), 'operand')}"
+                f"input_shapes must have one shape per operand, got {many(len(shapes), 'shape')} for "
+                f"{many(len(layouts), 'operand')}"
             )
         return [tuple(shape) for shape in shapes]
     if "src_shape" in args:
@@ -312,7 +318,9 @@ def _find_operator(
     try:
         return our_operator(key), {}, ()
     except AttributeError:
-        raise RuleError(f"no operator {name!r} is known here") from None
+        raise RuleError(
+            f"no operator {name!r} is known here; give MindSpore's name, such as MatMul"
+        ) from None
 
 
 def _normalize_name(name: str) -> str:
@@ -352,7 +360,7 @@ def _target_shape(args: Args) -> Sequence[int]:
     """
     sizes = args.get("dst_shape", args.get("shape"))
     if sizes is None:
-        raise RuleError("Reshape needs dst_shape")
+        raise RuleError("Reshape: dst_shape must be given, got None")
     return tuple(sizes)
 
 
@@ -373,5 +381,5 @@ def _read_permutation(args: Args, ndim: int) -> tuple[int, ...]:
         return tuple(order)
     perm = tuple(args.get("perm", args.get("dims", ())))
     if sorted(perm) != list(range(ndim)):
-        raise RuleError(f"perm {perm} is not an order of the {many(ndim, 'dim')}, 0..{ndim - 1}")
+        raise RuleError(f"perm must name each of the {many(ndim, 'dim')} 0..{ndim - 1} once, got {perm}")
     return perm

@@ -84,10 +84,14 @@ def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
     (64, 256)
     """
     if not layout.ndim:
-        raise LayoutError("a scalar has no dim 0 along which its devices could share it out")
+        raise LayoutError(
+            "optimizer_shard: the parameter must have a dim 0 that devices can split further, got a scalar"
+        )
     replicated = real_axes(layout.replicated_axes)
     if layout.mesh.axis_size(*replicated) == 1:
-        raise LayoutError(f"no devices hold equal slices of {layout}, so there is nothing to share out")
+        raise LayoutError(
+            f"optimizer_shard: some devices must own equal slices, got {layout}, in which all slices differ"
+        )
     axes = (*layout.dims[0], *replicated)
     shared = Layout(layout.mesh, (axes, *layout.dims[1:]))
     check_even(shared, shape, "the parameter")
@@ -136,7 +140,8 @@ def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
             inspect.signature(op.rule).bind(*shapes, **params)
         except TypeError:
             raise ShardError(
-                f"{op.name} does not take {many(len(shapes), 'operand')}, of shapes {[*shapes]}"
+                f"{op.name}: the number of operands or their attributes do not fit, got "
+                f"{many(len(shapes), 'operand')} of shapes {[*shapes]}"
             ) from None
     return op.bind(shapes, params)
 
@@ -154,7 +159,9 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
     for layout in layouts:
         needed = layout.mesh.size // micro_shards(layout.mesh)
         if count != needed:
-            raise LayoutError(f"the layouts are for {many(needed, 'device')}, but there are {count}")
+            raise LayoutError(
+                f"the layouts must have {many(count, 'device')}, got {needed}; give them a mesh of that size"
+            )
 
 
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
@@ -180,11 +187,14 @@ def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], d
     """
     if len(cuts) != len(shapes):
         text = tuple(tuple(entry) for entry in cuts)
-        raise RuleError(f"strategy {text} is for {many(len(cuts), 'operand')}, but there are {len(shapes)}")
+        raise RuleError(
+            f"strategy must have one entry for each of {many(len(shapes), 'operand')}, got {text}"
+        )
     for i, (entry, shape) in enumerate(zip(cuts, shapes)):
         if len(entry) != len(shape):
             raise RuleError(
-                f"operand {i} has shape {tuple(shape)} of {many(len(shape), 'dim')}, but its strategy is {tuple(entry)}"
+                f"strategy must have one cut per dim, but operand {i} has shape {tuple(shape)} of "
+                f"{many(len(shape), 'dim')} and its cuts are {tuple(entry)}"
             )
         for dim, (cut, size) in enumerate(zip(entry, shape)):
             _check_cut(cut, size, dim, i, devices)
@@ -493,7 +503,10 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
             with other than 2 dims.
     """
     if kind == "no":
-        raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
+        raise ShardError(
+            f"out_strategy must be None for this operator, got {out}; its result has the layout that follows from the "
+            "operands"
+        )
     entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
     choices = [computed.reduced]
     if kind == "product" and real_partial_axes(computed):
@@ -502,12 +515,15 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
         fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
     else:
         if kind == "product" and len(shape) != 2:
-            raise ShardError(f"an out_strategy is accepted for 2-D products only, but the result is {shape}")
+            raise ShardError(
+                f"out_strategy with cuts may be given for 2-D products only, but the result has shape {shape}; give a "
+                "layout, or None"
+            )
         fitting = [c for c in choices if c.parts == tuple(entry)]
     if not fitting:
         raise ShardError(
-            f"out_strategy {entry} cannot be had; the result is {' or '.join(map(str, choices))}"
-            f" (cuts {', '.join(str(c.parts) for c in choices)})"
+            f"out_strategy must be {' or '.join(map(str, choices))} (cuts "
+            f"{', '.join(str(c.parts) for c in choices)}), got {entry}"
         )
     return fitting[0]
 

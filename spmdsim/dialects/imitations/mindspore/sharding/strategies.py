@@ -50,6 +50,7 @@ from spmdsim.dialects.mindspore.operators import find
 from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, arguments
 from spmdsim.dialects.session import hint_more_ranks
 from spmdsim.errors import RuleError, UsageTypeError, many, unknown
+from spmdsim.reading import one_line
 
 
 def shard(
@@ -145,7 +146,8 @@ def configured_layouts(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
     """
     if not isinstance(attribute, Mapping) or not {"dev_matrix", "input_tensor_map"} <= {*attribute}:
         raise ShardError(
-            f"the attribute layout is a dict with dev_matrix and input_tensor_map, but got {attribute!r}"
+            "attribute layout must be a dict with dev_matrix and input_tensor_map, got "
+            f"{one_line(repr(attribute))}"
         )
     maps = attribute["input_tensor_map"]
     return tuple(from_tensor_map(attribute["dev_matrix"], entry) for entry in maps)
@@ -217,7 +219,8 @@ class _RequestedStrategy:
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
         if len(layouts) != len(self.bound.inputs):
             raise ShardError(
-                f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(self.bound.inputs), 'operand')}"
+                f"in_strategy must have one layout per operand, got {many(len(layouts), 'layout')} for "
+                f"{many(len(self.bound.inputs), 'operand')}"
             )
         check_operands(layouts, self.bound.shapes)
         check_devices(layouts, self.devices)
@@ -244,7 +247,9 @@ class _RequestedStrategy:
         (result,), out = derivation.outputs, self.out
         wanted = out[0] if isinstance(out, (tuple, list)) else out
         if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != result.canonical:
-            raise ShardError(f"out_strategy {wanted} cannot be had; the result is {result}")
+            raise ShardError(
+                f"out_strategy must be {result}, the layout of the result, or None, got {wanted}"
+            )
         check_even(result, derivation.output_shapes[0], "the result")
         return derivation
 
@@ -312,8 +317,8 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     factor = first_operand[0][0]
     if factor in bound.rule.whole or bound.shapes[0][0] % devices:
         raise RuleError(
-            f"without a strategy dim 0 of the first operand is split over all {many(devices, 'device')}, but of shape "
-            f"{bound.shapes[0]} it must stay whole or does not divide; give a strategy"
+            f"without a strategy dim 0 of the first operand is split over all {many(devices, 'device')}, but it must stay whole "
+            f"or their number does not divide it in shape {bound.shapes[0]}; give a strategy"
         )
     return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
 
@@ -332,7 +337,9 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
     """
     entries = [tuple(entry) for entry in in_strategy]
     if any(entry for entry in entries[1:]):
-        raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {in_strategy}")
+        raise ShardError(
+            f"in_strategy must have the cuts of the result and an empty () for each scalar, got {in_strategy}"
+        )
     ranks = device_ranks(devices, max(math.prod(entries[0]), 1))
     check_cuts(entries[:1], bound.output_shapes[:1], len(ranks))
     return {factor: cut for dim, cut in zip(bound.outputs[0], entries[0]) for factor in dim}
@@ -354,17 +361,17 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
     """
     if not isinstance(in_strategy, (tuple, list)) or not in_strategy:
         raise UsageTypeError(
-            f"a strategy is a tuple with cuts or a layout per operand, but got {in_strategy!r}"
+            f"in_strategy must be a tuple with cuts or a layout per operand, got {one_line(repr(in_strategy))}; "
+            "write, for example, ((2, 1), (1, 2))"
         )
     layouts = [isinstance(entry, Layout) for entry in in_strategy]
     if any(layouts) and not all(layouts):
-        raise UsageTypeError(
-            f"a strategy is written in cuts or in layouts, but this one mixes them: {in_strategy}"
-        )
+        raise UsageTypeError(f"in_strategy must have only cuts or only layouts, got {in_strategy}")
     for entry in in_strategy:
         if not isinstance(entry, (Layout, tuple, list)):
             raise UsageTypeError(
-                f"a strategy has cuts or a layout per operand, but {in_strategy} has {entry!r}"
+                f"in_strategy must have cuts or a layout per operand, got {entry!r} in {one_line(in_strategy)}; "
+                "write, for example, ((2, 1), (1, 2))"
             )
     return op.shard(_to_devices(in_strategy), _to_devices(out_strategy), repeat=repeat)
 
