@@ -51,23 +51,14 @@ THREAD_VARIABLES = (
 """Read once, when the library is loaded: to be set before ``import numpy``."""
 
 
-#: Beginnings of the names of variables that belong to one host, one login or one launcher, not to the program.
-OF_ONE_HOST = (
-    *(
-        "OMPI_",
-        "PMIX_",
-        "PRTE_",
-        "PMI_",
-        "HYDRA_",
-        "SLURM_",
-        "SLURMD_",
-        "PBS_",
-        "LSB_",
-        "SSH_",
-        "XDG_",
-        "DBUS_",
-    ),
-    *("HOST", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "DISPLAY", "TTY", "MAIL", "LS_COLORS", "_"),
+#: Variables that belong to one host, one login or one launcher, not to the program.
+OF_ONE_HOST = {
+    *("HOST", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "DISPLAY", "TTY", "MAIL", "LS_COLORS", "_")
+}
+#: Beginnings of the names of more variables of one host, one login or one launcher.
+OF_ONE_HOST_PREFIXES = (
+    *("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_"),
+    *("SLURM_", "SLURMD_", "PBS_", "LSB_", "SSH_", "XDG_", "DBUS_"),
 )
 
 #: Seconds for loading mpi4py and its library: a cold file system of a cluster takes many.
@@ -156,7 +147,8 @@ class Launcher:
 def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the sorted names of the variables of an environment that a program may read on another host.
 
-    They are all but those of one host, one login or one launcher (see :data:`OF_ONE_HOST`), and names that shells do not allow.
+    They are all but those of one host, one login or one launcher (see :data:`OF_ONE_HOST` and
+    :data:`OF_ONE_HOST_PREFIXES`), and names that shells do not allow.
 
     >>> list_exported_variables({"DATA_PATH": "/data", "OMP_SCHEDULE": "static", "SSH_TTY": "/dev/pts/0", "_": "/bin/sh"})
     ['DATA_PATH', 'OMP_SCHEDULE']
@@ -164,7 +156,9 @@ def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
     return sorted(
         name
         for name in environment
-        if not name.startswith(OF_ONE_HOST) and re.fullmatch(r"[A-Za-z]\w*", name)
+        if name not in OF_ONE_HOST
+        and not name.startswith(OF_ONE_HOST_PREFIXES)
+        and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     )
 
 

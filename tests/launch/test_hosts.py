@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spmdsim.cli.main import main
 from spmdsim.launch.hosts import Host, parse_hosts, read_hostfile, spread_ranks
-from spmdsim.launch.mpi import Launcher
+from spmdsim.launch.mpi import Launcher, list_exported_variables
 from spmdsim.launcher import give_job_facts
 from spmdsim.shutdown.note_server import NoteServer, parse_address, send_note
 from spmdsim.shutdown.processes import can_watch_processes
@@ -83,6 +83,12 @@ def test_each_launcher_gets_hosts_and_variables_in_its_words():
     )
     assert mpich.make_command(3, False, hosts, names)[3:] == ["-hosts", "a:2,b:1"]
     assert slurm.make_command(3, False, hosts, names)[3:] == ["--mpi=pmix", "--nodes=2", "--nodelist=a,b"]
+
+
+def test_variables_of_the_program_are_passed_and_those_of_the_host_are_not():
+    names = ["HOSTS_OF_DATA", "MAIL_SERVER", "PWD_FILE", "_MINE", "LD_PRELOAD"]
+    others = ["HOST", "HOSTNAME", "PWD", "_", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "BASH_FUNC_f%%", "a.b"]
+    assert list_exported_variables(dict.fromkeys(names + others, "1")) == sorted(names)
 
 
 # -- notes of ranks on other hosts -------------------------------------------------------------------------
