@@ -279,8 +279,14 @@ class _Supervisor:
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:
-            exit_notes.note_end()
-            time.sleep(ENDED_SECONDS)
+            self._end_job()
+
+    def _end_job(self) -> None:
+        """Ask the starter to end the job. Wait until it ends this process, too, at most ``ENDED_SECONDS``."""
+        exit_notes.note_end()
+        end = time.monotonic() + ENDED_SECONDS
+        while not self.was_asked and time.monotonic() < end:
+            time.sleep(0.05)
 
     def _wait_for_others(self) -> None:
         """Wait, after this rank ended before it started MPI, until the other ranks end.
@@ -291,8 +297,7 @@ class _Supervisor:
         while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
             if waiting_ranks := exit_notes.list_ranks_starting_mpi(self.folder):
                 exit_notes.note_failure(CODE, describe_early_exit(waiting_ranks) + describe_host())
-                exit_notes.note_end()
-                time.sleep(ENDED_SECONDS)
+                self._end_job()
                 return
             time.sleep(LOOK_SECONDS)
 

@@ -34,6 +34,7 @@ from spmdsim.shutdown.exit_notes import (
     ASKED,
     ENDING,
     RECORDING,
+    STOPPED,
     Failure,
     describe_death,
     find_unfinished_ranks,
@@ -41,6 +42,7 @@ from spmdsim.shutdown.exit_notes import (
     read_begin,
     read_failures,
     to_shell_code,
+    was_stopped_by_user,
     write_note,
 )
 from spmdsim.shutdown.hooks import set_hooks
@@ -344,7 +346,7 @@ def report_end(
     if code < 0:
         program = "the program" if launcher is None else launcher.path
         sys.stderr.write(f"{program} {describe_death(code)}, the job ends\n")
-    elif code and logs is not None:
+    elif code and logs is not None and not was_stopped_by_user(folder):
         sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {logs}\n")
     return to_shell_code(code)
 
@@ -434,6 +436,7 @@ def run_launcher(
             return wait_for_launcher(process, remaining_seconds, end_signal, last_calls)
     except (KeyboardInterrupt, Terminated) as error:
         number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        write_note(last_calls.folder / STOPPED, "")
         last_calls.request(process, number.name)
         # Some launchers forward Ctrl-C, and every rank would print a traceback. Ranks that get SIGTERM print nothing.
         terminate(process, signal.SIGINT if launcher is None and number == signal.SIGINT else signal.SIGTERM)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spmdsim.launcher import FOLDER, SERVER, Launched, read_job_facts, this_rank
-from spmdsim.shutdown.processes import read_status
+from spmdsim.shutdown.processes import read_status, remove_segments
 
 #: The name of the note that a rank ends the job now.
 ENDING = "ending"
@@ -34,6 +34,8 @@ STARTING_MPI = "starting_mpi-"
 BEGUN = "begun"
 #: The begin of the name of the note that a rank's supervisor ends.
 GONE = "gone-"
+#: The name of the starter's note that the user ends the job, by Ctrl-C or SIGTERM.
+STOPPED = "stopped"
 #: The name of the note that a folder is on another host than the starter: notes must be sent.
 SENT = "sent"
 
@@ -68,7 +70,7 @@ def _has_supervisors(folder: Path) -> bool:
 
 
 def remove_host_folder(folder: Path, job: Launched) -> None:
-    """Remove the notes of this host after the supervisor of its last rank has ended.
+    """Remove the notes and the shared memory of this host after the supervisor of its last rank has ended.
 
     Args:
         folder: the folder of this host's notes.
@@ -76,6 +78,8 @@ def remove_host_folder(folder: Path, job: Launched) -> None:
     """
     (folder / f"{GONE}{job.rank}").touch()
     if len(list(folder.glob(f"{GONE}*"))) >= job.local_size:
+        with suppress(OSError):  # another supervisor is the last one, too
+            remove_segments(read_begin(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -162,6 +166,11 @@ def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
 def note_start(folder: Path, rank: int) -> None:
     """Note, as a rank's supervisor, that the rank has started, with the number of this process."""
     _add_note(folder, f"{STARTED}{rank}", str(os.getpid()))
+
+
+def was_stopped_by_user(folder: Path) -> bool:
+    """Return True if the starter has noted that the user ends the job, by Ctrl-C or SIGTERM."""
+    return (folder / STOPPED).exists()
 
 
 def find_unfinished_ranks(folder: Path) -> list[int]:
@@ -277,8 +286,14 @@ class Failure(NamedTuple):
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Return the notes of the ranks that failed, the first failure first."""
+    """Return the notes of the ranks that failed, the first failure first.
+
+    Failures after the user has ended the job are left out: a rank fails if the other end of a connection has ended.
+    """
     notes = sorted(folder.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
+    if was_stopped_by_user(folder):
+        end = (folder / STOPPED).stat().st_mtime_ns
+        notes = [note for note in notes if note.stat().st_mtime_ns < end]
     texts = [(note.name.removeprefix("rank_"), *note.read_text().partition("\n")) for note in notes]
     return [Failure(int(rank), int(code), cause) for rank, code, _, cause in texts]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +45,31 @@ def test_a_rank_that_fails_is_named_with_its_host(launch, cause, code, message):
     assert cause.partition("(")[0] != "raise ValueError" or "ValueError: broken" in result.stderr
     assert {host: find_processes(host) for host in ("node1", "node2", "node3", "node4")} == dict.fromkeys(
         ("node1", "node2", "node3", "node4"), ""
+    )
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM], ids=lambda kind: kind.name)
+def test_a_job_that_the_user_ends(shared_folder, kind):
+    script = shared_folder / "program.py"
+    script.write_text(
+        FAILING.replace("CAUSE", "print('ready', flush=True)\nwhile True:\n    world.barrier()").replace(
+            "5 in", ""
+        )
+    )
+    command = [sys.executable, "-m", "spmdsim", "launch", "--hosts", "node1:2,node2:2", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as starter:
+        try:
+            assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
+            starter.send_signal(kind)
+            _, error = starter.communicate(timeout=60)
+        finally:
+            starter.kill()
+    assert starter.returncode == 128 + kind
+    assert ("interrupted" if kind == signal.SIGINT else "ended by SIGTERM") in error.splitlines()[-1]
+    assert "the job ends" not in error
+    assert find_processes("node2") == ""
+    assert (
+        subprocess.run(["ssh", "node2", "ls -d /tmp/spmdsim-*"], capture_output=True, text=True).stdout == ""
     )
 
 

@@ -123,6 +123,34 @@ def test_the_starter_is_killed(job, kind):
         assert told.count("the job ends") <= 1  # said by a rank, if its launcher tells it
 
 
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT], ids=lambda kind: kind.name)
+def test_failures_after_the_end_of_the_job_are_not_its_cause(tmp_path, kind):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, signal\n"
+        + PROGRAM.replace("time.sleep", "signal.signal(signal.SIGTERM, lambda *_: os._exit(14))\ntime.sleep")
+    )
+    words = ["launch", "-n", "2", "--log-dir", tmp_path / "logs", script]
+    with subprocess.Popen(
+        [sys.executable, "-m", "spmdsim", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
+    ) as starter:
+        try:
+            assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
+            starter.send_signal(kind)
+            _, error = starter.communicate(timeout=60)
+        finally:
+            starter.kill()
+    assert starter.returncode == 128 + kind
+    assert error.splitlines() == [
+        "interrupted" if kind == signal.SIGINT else "spmdsim launch: ended by SIGTERM, with all ranks"
+    ]
+
+
 def test_the_launcher_of_mpi_is_killed(job):
     starter, word = job
     folder = folder_of(job)
