@@ -556,9 +556,10 @@ def _slice_box(box: Bounds, bounds: Bounds) -> tuple[slice, ...]:
 
 
 def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> None:
-    """Compare the checksums of all shards with those of the manifest. All ranks must call it.
+    """Compare all shards with the manifest: shape, element type and checksum. All ranks must call it.
 
-    Rank r reads the shards r, r + n, r + 2 n … of all tensors. A rank stops at its first problem.
+    The shards of all tensors form one list; rank r reads the shards r, r + n, r + 2 n … of it. A rank stops at its first
+    problem. A shard that cannot be read is a problem, too.
 
     Args:
         files: the folder of the data.
@@ -569,9 +570,10 @@ def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> Non
         InputError: On all ranks, with the problem of the first rank that has one.
     """
     jobs = [(name, s, entry["dtype"], files) for name, entry in entries.items() for s in entry["shards"]]
-    problems = [
-        next(filter(None, starmap(_find_damage, jobs[rank :: world.size])), None) for rank in world.ranks
-    ]
+    problems = []
+    for rank in world.ranks:
+        found_problems = filter(None, starmap(_find_damage, jobs[rank :: world.size]))
+        problems.append(next(found_problems, None))
     _raise_first(world.gather_objects(problems, "load"))
 
 

@@ -293,6 +293,8 @@ class _Spread:
         Two operators are neighbours if one reads a result of the other. They disagree if the layout in which the
         first returns the result is not the one in which the second reads it. A remark names both operators, the
         tensor and the numbers of blocks; it goes into ``remarks``.
+
+        Call it while ``chosen`` has only the configured operators.
         """
         for operator in self.configured:
             for slot, index in enumerate(operator.inputs):

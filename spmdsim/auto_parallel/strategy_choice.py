@@ -258,8 +258,11 @@ def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Stra
 def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
     """Return the meshes to search: all ordered products of sizes > 1 that equal ``ranks``.
 
-    A product has 1 to ``axes`` sizes. The axes are called dp, tp, sp and ep, in this order, so ``axes`` is at most 4.
     Meshes with few axes come first. One rank has the mesh of shape (1,).
+
+    Args:
+        ranks: the number of ranks; at least 1.
+        axes: the largest number of sizes of a product, 1 to 4. The axes are called dp, tp, sp and ep, in this order.
 
     Raises:
         InputError: If ``ranks`` is below 1.

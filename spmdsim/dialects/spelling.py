@@ -38,11 +38,14 @@ def parse_mindspore(
     Args:
         device_matrix: sizes of the mesh axes, such as ``"2,4"``.
         alias: names of the axes, such as ``"dp,mp"``; None if the tensor map has numbers.
-        tensor_map: per dim an alias name, a tuple of names, or a number that counts the axes from the right (0 is the
-            last axis, -1 splits nothing).
-        ranks_order: order of the ranks in the mesh; None is row-major.
-        tuple_order: meaning of a tuple of names; see MindSpore's `Layout`. Not used for a map of numbers.
-        ndim: number of dims of the tensor; None if it is not known: the map has one entry per dim.
+        tensor_map: per dim an alias name, ``None`` for a dim that is not split, a tuple of names, or a number that
+            counts the axes from the right (0 is the last axis, -1 splits nothing).
+        ranks_order: the ranks in mesh order, such as ``"3,1,0,2"`` or ``"[[3,1],[0,2]]"``; None is 0, 1, 2, ….
+        tuple_order: ``"tuple"``: the first name of a tuple splits first; ``"mesh"``: the names of a tuple split in the
+            order of ``device_matrix``. Not used for a map of numbers.
+        ndim: number of dims of the tensor; None if it is not known. It only decides how to read round brackets around
+            all entries: with ``ndim`` (at least 2) entries inside they enclose the map, else one tuple of names. The
+            number of entries is not checked.
 
     Raises:
         InputError: If the tensor map has names, but ``alias`` is None, or a text is malformed.

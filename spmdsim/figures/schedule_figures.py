@@ -151,18 +151,18 @@ def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], lis
 
 
 def _chunks_text(chunks: list[int], count: int, size: int) -> str:
-    """Return some chunks of one source as text: their number, or "·" if there are none.
+    """Return text for chunks of one source rank: how many they are, or "·" if there are none.
 
     Args:
         chunks: numbers of chunks.
-        count: number of chunks of the schedule. If it is ``size * size``, each pair of ranks has a chunk; then return
-            the targets, such as "0..2".
+        count: number of chunks of the schedule. If it is ``size * size``, each pair of ranks has a chunk, with the number
+            ``source * size + target``. Then return the targets, such as "0..2" or "0,2" (see `name_runs`).
         size: number of ranks.
     """
     if not chunks:
         return "·"
     if count == size * size:
-        return name_chunks(tuple(sorted(c % size for c in chunks))).partition(" ")[2].replace(" ", "")
+        return ",".join(name_runs(sorted(c % size for c in chunks)))
     return f"{len(chunks)}"
 
 
@@ -190,8 +190,9 @@ def arrow_lines(story: History) -> list[str]:
 def arrow_label(story: History, message: RoundMessage) -> str:
     """Return the text on the arrow of a message: its chunks, after "+" if they are reduced.
 
-    An example is "+4..7". More than seven characters are shortened to the number of chunks. If the schedule has a
-    single chunk, it is not named.
+    Examples are "+4..7" and "1,3" (see `name_runs`). If the chunks take more than seven characters, the text says how
+    many they are, such as "12 chunks" or "+12 chunks". If the schedule has a single chunk, or the message has none, the
+    text is "+" or "".
 
     Args:
         story: the executed schedule.
@@ -199,7 +200,7 @@ def arrow_label(story: History, message: RoundMessage) -> str:
     """
     if story.schedule.chunk_count == 1 or not message.chunks:
         return "+" if message.reduces else ""
-    words = name_chunks(message.chunks).partition(" ")[2].replace(" ", "")
+    words = ",".join(name_runs(message.chunks))
     if len(words) > 7:
         words = f"{len(message.chunks)} chunks"
     return ("+" if message.reduces else "") + words

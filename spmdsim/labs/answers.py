@@ -121,8 +121,13 @@ def _block_checkers() -> None:
 def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """Return a function that answers the judge's questions in the student's process.
 
-    The returned function takes a question, a list whose first item is its kind, and returns the answer as plain data.
-    Errors of the student's function leave it, except NotImplementedError.
+    A question is a list whose first item is its kind; an answer is plain data:
+
+    * ``["call", arguments, stand-ins]`` calls the student's function. The answer is ``[is_implemented, recorded steps,
+      result]``, or ``[False, [], None]`` if the function raises NotImplementedError.
+    * Every other question is answered by :class:`~spmdsim.collectives.foreign.Rounds`.
+
+    Other errors of the student's function are not caught.
 
     Args:
         function: the student's function.
@@ -130,10 +135,7 @@ def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any
     rounds = Rounds(function)
 
     def serve(question: list[Any]) -> Any:
-        """Answer a question: ``["call", arguments, stand-ins]``, or a question for `Rounds`.
-
-        The answer to a call is ``[is_implemented, recorded steps, result]``.
-        """
+        """Answer a question: ``["call", arguments, stand-ins]``, or a question for `Rounds`."""
         if question[0] != "call":
             return rounds(question)
         stand_ins = StandIns(question[2])

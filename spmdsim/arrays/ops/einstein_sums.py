@@ -319,7 +319,8 @@ def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...
 def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
     """Return term and tensor without repeated letters: their diagonals become last dims.
 
-    The first two dims of a repeated letter are replaced, until no letter is repeated.
+    The first two dims of a repeated letter are replaced, until no letter is repeated: ``["i", "i", "j"]`` gives ``["j",
+    "i"]``. ``term`` and ``x`` are not changed.
 
     Args:
         term: the letters of the tensor's dims; one "." stands for all dims of ``...``, also for none.

@@ -106,10 +106,11 @@ class OperatorFunction(Pictured, Generic[P, R]):
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with parameters under their first names; explain wrong arguments.
 
-        ``sum(x, axis=0)`` calls the function with ``dims=0``. Errors of the package pass.
+        ``sum(x, axis=0)`` calls the function with ``dims=0``. Errors of the package are raised again unchanged, except
+        a NoTensorError of an inner operator, and so are errors that wrong arguments do not explain.
 
         Raises:
-            NoTensorError: If no argument is a tensor.
+            NoTensorError: If the call fails because no argument is a tensor; see `require_tensors`.
             UsageTypeError: If the arguments do not fit the signature, or one parameter arrives under two names.
         """
         if kwargs and not self.others.keys().isdisjoint(kwargs):

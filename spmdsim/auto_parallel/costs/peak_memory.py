@@ -236,9 +236,10 @@ class StepMemory:
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
-        """Let the tape store the arrays that an operator's gradients need, in its own layouts.
+        """Move the arrays that an operator's gradients need from ``living`` to ``stored``.
 
-        An array that several operators store counts once, until the last of them is done.
+        They are in the operator's own layouts. An array that several operators store counts once, until the last of
+        them is done. The peak is not updated.
 
         Args:
             operator: the operator.

@@ -628,10 +628,11 @@ def _decide_window(
 def _add_shared(
     problem: ChoiceProblem, small: ChoiceProblem, number_of: dict[int, int], current: list[int]
 ) -> None:
-    """Add the prices that variables of a window share to the window's problem.
+    """Add the shared prices (``problem.shared``) of a window's variables to the window's problem.
 
-    Variables outside of the window that take part are added to ``small`` with their current state only. Prices in
-    which no variable of the window takes part are left out.
+    Variables outside of the window that take part are added to ``small`` with their current state only, at price 0.
+    Prices in which no variable of the window takes part are left out. Prices of pairs and of single variables are not
+    added.
 
     Args:
         problem: the whole problem.

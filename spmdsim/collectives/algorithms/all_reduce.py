@@ -221,9 +221,11 @@ def rabenseifner(rank: int, size: int) -> Rounds:
 def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     """Run Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has as many chunks as the
-    largest power of two of ranks. If there are more ranks, the first ones form pairs: they swap and reduce halves,
-    the odd rank sends its half to the even one, idles, and gets the result at the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has p chunks; p is the largest
+    power of two up to ``size``. The first ``2 * (size - p)`` ranks form pairs. A pair swaps halves of the vector, and
+    each rank reduces one half: the even rank the lower one. The odd rank sends its reduced half to the even one, idles,
+    and gets the result at the end. The p remaining ranks halve and double the vector. The order of the operands is not
+    kept.
     """
     fold = Fold.of(size, survivor=0)
     lower, upper = range(fold.power // 2), range(fold.power // 2, fold.power)
@@ -393,14 +395,17 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     """Reduce in each group, recursive doubling among the leaders, broadcast in each group.
 
     Reduce and broadcast are binomial. ``group`` consecutive ranks share a leader, their first; the last group may be
-    smaller. The vector is one chunk. Ranks idle in rounds of other ranks, so that all have equally many rounds.
+    smaller. If the number of leaders is no power of two, some form pairs as in `recursive_doubling`. The vector is one
+    chunk. Ranks idle (``[]``) in rounds of other ranks, so that all have equally many rounds. The order of the operands
+    is kept.
 
     Args:
         rank: the rank whose rounds are yielded.
         size: the number of ranks.
-        group: the number of ranks of a group.
+        group: the number of ranks of a group; at least 1.
     """
     leaders, inside = -(-size // group), (min(group, size) - 1).bit_length()
+    doubling_rounds = leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0)  # A fold adds two rounds.
     first = rank - rank % group
     members = min(group, size - first)
     up, down = reduce.binomial(rank - first, members), broadcast.binomial(rank - first, members)
@@ -408,7 +413,7 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     if rank == first:
         between = _with_global_ranks(recursive_doubling(rank // group, leaders), 0, group)
     yield from _pad_rounds(_with_global_ranks(up, first, 1), inside)
-    yield from _pad_rounds(between, leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0))
+    yield from _pad_rounds(between, doubling_rounds)
     yield from _pad_rounds(_with_global_ranks(down, first, 1), inside)
 
 

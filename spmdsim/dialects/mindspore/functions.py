@@ -307,23 +307,25 @@ _NETWORK_WRITTEN = ("softmax: softmax(input, dim=-1)", "log_softmax: log_softmax
 def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
     """Return, for each name of ``mint``, a function without arguments that creates the function.
 
-    Of equal names, the last source counts: ``rows``, then ``same``, then ``written``.
+    If a name has several sources, the last one counts: ``rows``, then ``same``, then ``written``.
 
     Args:
-        rows: rows with PyTorch's parameters, by name.
-        same: names, separated by spaces, of functions that ``mint`` shares with ``ops``.
-        written: functions of ``ops`` with other names or parameters, as ``"name in ops: name(parameters)"``.
+        rows: rows with PyTorch's parameters, by name in ``mint``.
+        same: names, separated by spaces, of functions that are equal in ``mint`` and ``ops``.
+        written: functions of ``ops`` with another name or other parameters in ``mint``, as ``"name in ops: name"`` or
+            ``"name in ops: name(parameters)"``, such as ``"softmax: softmax(input, dim=-1)"``.
 
     Raises:
         KeyError: If ``ops`` lacks a function of ``same`` or ``written``.
     """
-    ours = functions()
-    forms = {text.split(": ")[1].partition("(")[0]: text.split(": ") for text in written}
-    return {
-        **{name: partial(lift_function, row.call, name) for name, row in rows.items()},
-        **{name: ours[name] for name in same.split()},
-        **{name: partial(function, written_functions()[of][0], text) for name, (of, text) in forms.items()},
-    }
+    creators = {name: partial(lift_function, row.call, name) for name, row in rows.items()}
+    of_ops = functions()
+    creators.update({name: of_ops[name] for name in same.split()})
+    for text in written:
+        name_in_ops, declaration = text.split(": ")
+        name = declaration.partition("(")[0]
+        creators[name] = partial(function, written_functions()[name_in_ops][0], declaration)
+    return creators
 
 
 def mint_functions() -> dict[str, Callable[[], Any]]:

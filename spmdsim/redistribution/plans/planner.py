@@ -125,15 +125,15 @@ class Plan(ShortRepr):
 
     @cached_property
     def sent_elements(self) -> list[list[int]] | None:
-        """Elements that each rank of the plan sends, one list per step; None on more than 1,024 ranks.
+        """Elements that each rank of the plan sends, one list per step; None if a mesh has over 1,024 ranks.
 
-        A list has an entry per rank of all steps' meshes, in an order that is equal in all lists. The limit holds for
-        each mesh.
+        A list has an entry per rank of all steps' meshes, in rank order; 0 if the rank sends nothing. A plan without
+        steps gives [].
         """
         meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
         if max([mesh.size for mesh in meshes], default=0) > LISTED:
             return None
-        ranks = {rank for mesh in meshes for rank in mesh.rank_list}
+        ranks = sorted({rank for mesh in meshes for rank in mesh.rank_list})
         return [
             sent_counts(step.src, step.dst, step.shape, ranks)
             if step.collective == "exchange" and step.to_shape is None

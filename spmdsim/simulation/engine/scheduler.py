@@ -371,12 +371,13 @@ class Scheduler:
             following.switch()
 
     def _to_hub(self, task: Task) -> None:
-        """Switch to the hub, the scheduler's own loop; while the run closes, raise the exit exception.
+        """Switch to the hub, the scheduler's own loop; return when the hub resumes the rank.
 
-        A rank that catches `MOST_EXITS` (100) exit exceptions is suspended for ever.
+        If the run already closes, raise the exit exception instead. If the rank has caught `MOST_EXITS` (100) of them,
+        it is suspended for ever.
 
         Args:
-            task: the running rank; its exit exceptions are counted.
+            task: the running rank; ``task.exits`` counts the exit exceptions that this function raised.
         """
         if self.closing:
             task.exits += 1

@@ -230,10 +230,16 @@ class EmulatedCommunicator(Pictured):
         Args:
             buf: the buffer: read on the root, written on the other ranks; equally many elements everywhere.
             root: the rank that sends.
+
+        Raises:
+            UsageTypeError: If ``buf`` is no contiguous buffer.
+            DisagreementError: If ranks make other calls (count, type or root), or do not come.
         """
         buffer = parse_buffer(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
-        if self._rank == root:  # The root's buffer is only read.
+        if (
+            self._rank == root
+        ):  # The algorithm may write into both arrays, but the root's buffer is only read.
             vector, target = buffer.elements.copy(), buffer.elements.copy()
         else:
             vector, target = None, buffer.elements

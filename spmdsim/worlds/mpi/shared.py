@@ -107,8 +107,9 @@ class Windows:
     def _can_add(self) -> bool:
         """Return True if the group may have one more window.
 
-        If the group has :data:`KEPT` windows, first free unused ones of other sizes, the size used least recently
-        first. All ranks must call it then.
+        If the group has :data:`KEPT` (256) windows, first free unused ones of other sizes, the size used least recently
+        first, until it has fewer. All ranks must call it then, because freeing is collective. The limit per size,
+        :data:`MOST`, is not checked.
         """
         group = list(self._group.values())
         for other_windows in group:
