@@ -14,6 +14,7 @@ from spmdsim.auto_parallel.search import search
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.plans.planner import plan
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.steps import halo
 from spmdsim.redistribution.steps.halo import (
     HALO_EXCHANGE,
@@ -352,6 +353,16 @@ def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
     with record() as trace:
         x[1:]
     assert trace.counts() == {"halo_exchange": 1}
+
+
+def test_ranks_send_of_a_halo_what_their_neighbours_receive():
+    layout = Windowed(
+        Mesh((4,), ("x",))("x"), [Window(10, 0, 2)]
+    )  # each position reads the next element, too
+    for back in (False, True):
+        ((step,),) = build_halo_steps(layout, (10,), back)
+        counts = [[sent_nbytes(step, rank, 4), step.nbytes(rank, 4)] for rank in range(4)]
+        assert counts == [[4, 0], [4, 4], [4, 4], [0, 4]][:: 1 if back else -1]
 
 
 WINDOWS = [

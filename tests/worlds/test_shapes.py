@@ -102,6 +102,11 @@ def test_steps_that_are_none():
         LockStep(2).run(Step("all_reduced", ("a",), mesh("a"), mesh(None), (2,)), [np.zeros(1)] * 2)
     with pytest.raises(WorldError, match="all_gather stays on one mesh"):
         LockStep(2).run(Step("all_gather", ("a",), mesh("a"), other(None), (2,)), [np.zeros(1)] * 2)
+    step = Step(
+        "reduce_scatter", ("a",), mesh(None, partial="a"), Mesh((2,), ("b",), (2, 3))("b"), (2,), "sum"
+    )
+    with pytest.raises(WorldError, match="reduce_scatter stays on one mesh"):
+        LockStep(4).run(step, [np.zeros(2)] * 4)
 
 
 @pytest.mark.ranks(2, 4)
