@@ -433,7 +433,7 @@ def test_windows_are_equal_by_value_and_no_other_layout():
     layout = Windowed(base, (Window(4, 2),))
     assert layout == Windowed(base, (Window(4, 2),)) != Windowed(base, (Window(4, 1),))
     assert (layout == base, layout == 3, layout.reduced == layout) == (False, False, True)
-    assert Window(4) == Window(4, 0, 1, 1, False)
+    assert Window(4) == Window(4, 0, 1, 1, False, 1, False, "")
 
 
 @pytest.mark.ranks(2, 3)
