@@ -385,15 +385,18 @@ class _Limits:
         """Return the largest error per element that does not stand out from those around it.
 
         It is the larger of the rounding of the element's own value and ``OUTLIER`` (64) times the error that nine
-        tenths of the shard's elements do not exceed. A shard of fewer than 16 elements uses the median of this error
-        over all shards. For 16-bit types, the rounding of terms as large as the reference's largest value is added to
-        the element's own rounding.
+        tenths of the shard's elements do not exceed. A shard of fewer than 16 elements uses the lower median of this
+        error over all shards. 16-bit types with sums (``depth`` above 0) have another first number: `errors_of_terms`
+        for terms as large as ``scale``.
 
-        It is infinite if errors are measured, the caller passed a tolerance or an array of magnitudes, or the type is
+        All are infinite if errors are measured, the caller passed a tolerance or an array of magnitudes, or the type is
         exact.
 
         Args:
             piece: the shard with its reference.
+
+        Returns:
+            A float64 array of the shard's shape.
         """
         has_own_limits = piece.measured is not None or self.has_user_tolerance or self.has_magnitudes
         if has_own_limits or not is_rounded(self.dtype):

@@ -82,17 +82,19 @@ def to_wider_type(array: np.ndarray) -> np.ndarray:
 
 
 def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
-    """Return the operand of a run in the program's own type: unchanged for run 0, else moved.
+    """Return the operand of a run: unchanged for run 0, else with its elements moved.
 
-    Each element moves up or down by 1, 2, 4 or 8 units in the last place, those of the pair of runs. The direction is
-    random, but depends only on shape, type, pair and ``salt``; in the second run of a pair it is reversed.
+    Each element x moves by ``eps * |x|``, one or two units in the last place; eps is the distance of 1 and the next number
+    of the type. Runs 1 and 2 move by this distance, 3 and 4 by 2 times, 5 and 6 by 4 times, 7 and 8 by 8 times as much.
+    The direction is random, but depends only on shape, type, pair of runs and ``salt``; in the second run of a pair it is
+    reversed.
 
     Integers, zeros, and nan or infinities stay, and elements that would become infinite. Types of 16 bits are
-    returned as float32, because accelerators add them so.
+    returned as float32 in every run, because accelerators add them so; the values are numbers of the 16-bit type.
 
     Args:
         array: the operand; not changed.
-        run: 0, or the number of a run from 1; runs 1 and 2 are the first pair.
+        run: 0 to 8 (``RUNS - 1``).
         salt: distinguishes operands of equal shape, which are otherwise moved alike.
     """
     array = np.asarray(array)
@@ -101,11 +103,12 @@ def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
     values = array.astype(np.float32) if array.dtype.kind != "c" and array.dtype.itemsize == 2 else array
     if run == 0:
         return values
-    pair, sign = divmod(run - 1, 2)
+    pair, is_second = divmod(run - 1, 2)
     seed = zlib.crc32(f"{array.shape} {array.dtype} {pair} {salt}".encode())
     bits = np.frombuffer(np.random.default_rng(seed).bytes(-(-values.size // 8)), np.uint8)
     goes_up = np.unpackbits(bits, count=values.size).reshape(values.shape)
-    relative_step = values.real.dtype.type(MOVES[pair] * (1 - 2 * sign) * 2 * unit_roundoff(array.dtype))
+    direction = -1 if is_second else 1
+    relative_step = values.real.dtype.type(MOVES[pair] * direction * 2 * unit_roundoff(array.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
         moved_values = values + values * np.where(goes_up, relative_step, -relative_step)
         if array.dtype != values.dtype:

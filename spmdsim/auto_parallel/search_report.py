@@ -136,28 +136,44 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
     return text
 
 
+def _optimum_text(answer: SearchResult) -> str:
+    """Return the note on a proven optimum.
+
+    An example is ", optimal to within 1.00% under the model on this mesh". The note names the remaining uncertainty if there is one, and ".shard" if the program configured strategies.
+    """
+    within = f" to within {answer.within:.2%}" if answer.within else ""
+    configured = " with the program's .shard" if answer.graph.configured_names else ""
+    return f", optimal{within} under the model on this mesh{configured}"
+
+
+def _distance_text(answer: SearchResult) -> str:
+    """Return the note on a result that is not proven optimal: its largest distance in percent.
+
+    An example is ", at most +3.00% from the optimum on this mesh". The optimum is that of this mesh, or of all meshes searched if there are several. "of equal pieces" is added if the
+    search allowed only equal blocks, although a dim has no equal blocks on one of these meshes. "" if the distance is
+    unknown.
+    """
+    if answer.gap is None:
+        return ""
+    meshes = {answer.mesh, *answer.rivals}
+    only_equal = answer.settings.even is not False and any(has_uneven_pieces(answer.graph, m) for m in meshes)
+    pieces = " of equal pieces" if only_equal else ""
+    where = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
+    return f", at most {answer.gap:+.2%} from the optimum{pieces} {where}"
+
+
 def _head_text(answer: SearchResult) -> str:
     """Return the first lines of the report of ``answer``: program, machine, method, optimality.
 
-    The first line is the graph. The second one has ranks, mesh, machine and method. For an optimum it adds "optimal"
-    and the share to which that is proven, and that the program's own strategies are kept, if there are any. For other
-    results it adds the largest distance from the optimum, or nothing if that is unknown. Then follow the certainty of
-    a :class:`Machine` and the remarks.
+    The first line is the graph. The second one has ranks, mesh, machine and method, then a note from `_optimum_text` or
+    `_distance_text`. Then follow the certainty of a :class:`Machine`, and a line "remark: …" per remark. The lines are
+    joined by newlines, without one at the end.
     """
-    within = f" to within {answer.within:.2%}" if answer.within else ""
-    optimal = f", optimal{within} under the model on this mesh"
-    if answer.graph.configured_names:
-        optimal += " with the program's .shard"
-    if not answer.optimal:
-        among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
-        meshes = {answer.mesh, *answer.rivals}
-        equal = answer.settings.even is not False and any(has_uneven_pieces(answer.graph, m) for m in meshes)
-        optimum = f"the optimum of equal pieces {among}" if equal else f"the optimum {among}"
-        optimal = "" if answer.gap is None else f", at most {answer.gap:+.2%} from {optimum}"
+    note = _optimum_text(answer) if answer.optimal else _distance_text(answer)
     machine = answer.settings.machine
     lines = [
         str(answer.graph),
-        f"{many(answer.mesh.size, 'rank')} as {answer.mesh}, machine {machine.name}, found by {answer.method}{optimal}",
+        f"{many(answer.mesh.size, 'rank')} as {answer.mesh}, machine {machine.name}, found by {answer.method}{note}",
         *([machine.certainty] if isinstance(machine, Machine) else []),
         *(f"remark: {remark}" for remark in answer.remarks),
     ]

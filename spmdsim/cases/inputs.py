@@ -327,7 +327,10 @@ class ExactInputs(Inputs):
 
     @cached_property
     def ids(self) -> Source:
-        """Random row numbers of the table (0 to 255), as many as the data has ids, in their type."""
+        """Random row numbers of the table (0 to 255), as many as the data has ids, in their type.
+
+        A number depends only on its index and a fixed seed, so every rank reads equal numbers.
+        """
         data = self.data.ids
 
         def read_block(index: Index) -> np.ndarray:

@@ -152,8 +152,9 @@ class RoundTable:
     def _check_round(self, moves: object, number: int, rank: int) -> list[Instruction]:
         """Return the correct instructions of a rank's round; record a finding for each wrong one.
 
-        Findings are also: a round that is no list, too many instructions (then none is returned), and more messages
-        than the rank has ports. A single instruction outside of a list is used in spite of its finding.
+        Findings are also: a round that is no list or tuple, too many instructions (more than 4 per rank and per chunk,
+        plus 1024; then none is returned), and more messages than the rank has ports. A single instruction outside of a
+        list is used in spite of its finding.
 
         Args:
             moves: what the generator yielded; any value.

@@ -292,8 +292,8 @@ class Recipe:
             wanted: for each operand, True if its gradient is wanted.
 
         Returns:
-            A pair. First one list of shards per operand: the operand's own shards, or zeros without memory if the
-                wanted gradients do not read it. Then one list of shards per result, or None if the operator's gradient
+            A pair. First one list of shards per operand: the operand's own shards, or zeros (see `make_blank`) if the
+                wanted gradients do not read it and the world has data. Then one list of shards per result, or None if the operator's gradient
                 does not read results (``saves_result``). The arrays are not copied.
         """
         if wanted not in self.blanks:

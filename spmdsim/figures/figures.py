@@ -322,10 +322,10 @@ def facts_of(value: Any) -> dict[str, Any]:
     """Return the public fields of a dataclass or named tuple, or the attributes of a value.
 
     Args:
-        value: any object; properties are not read.
+        value: any object. Attributes are those of ``__dict__`` and of its classes' ``__slots__``; properties are not read.
 
     Returns:
-        The values by name, without names that begin with "_". {} if there are none.
+        The values by name, without names that begin with "_" and attributes that are not set. {} if there are none.
     """
     if is_dataclass(value):
         names = [f.name for f in fields(value)]

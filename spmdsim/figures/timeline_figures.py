@@ -88,10 +88,10 @@ def draw_timeline(
 
 
 def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
-    """Draw a vertical line from the text of each tick down.
+    """Draw a vertical line for each tick of a time axis, and a text above it.
 
-    The text is the time since the first event; after a cut it is the time at the end of the cut, and then "+" and
-    further time. Neighbouring ticks of equal text share it.
+    The text is the time since the first event. After a cut, the first tick has that time, and the next ones have "+" and
+    the time since the end of the cut. Of neighbouring ticks with equal texts only the first has the text.
 
     Args:
         out: the canvas; changed in place.

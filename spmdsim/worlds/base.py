@@ -433,13 +433,13 @@ class World(AbstractWorld):
     ) -> Moved:
         """Return the bytes that the owned ranks received and sent in a step of rows.
 
-        Sent bytes are counted from what the owned ranks received, so they are complete only if all ranks are owned.
+        Both are in the order of ``ranks``. Sent bytes are counted from what the owned ranks received, so they are complete only if all ranks are owned.
 
         Args:
             step: not used: methods of subclasses use it.
             dtype: the element type.
-            planned: the elements that each owned rank received.
-            peers: for each owned rank, pairs ``(sender, elements)``.
+            planned: the elements that each owned rank received from other ranks.
+            peers: for each owned rank, pairs ``(sender, elements)`` of other ranks.
         """
         sent = dict.fromkeys(self.ranks, 0)
         for peers_of_rank in peers:

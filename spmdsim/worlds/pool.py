@@ -201,7 +201,8 @@ def allocate_with_margins(
 ) -> np.ndarray:
     """Return an uninitialised array with room around it, which a caller can pad without a copy.
 
-    :func:`find_padded` returns the array with this room.
+    :func:`find_padded` returns the array with this room, but only for the very array returned here (no view of it) and
+    equal ``margins``.
 
     Args:
         shape: the shape of the array.
@@ -211,7 +212,10 @@ def allocate_with_margins(
     memory = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
     padded: np.ndarray = np.ndarray(memory.shape, dtype, np.asarray(memory))
     inner = padded[tuple([slice(a, a + n) for n, (a, _) in zip(shape, margins)])]
-    memory.inner, memory.margins = ref(inner), margins
+    memory.inner, memory.margins = (
+        ref(inner),
+        margins,
+    )  # The reference is weak, because inner refers to memory.
     return inner
 
 

@@ -300,10 +300,14 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
 
     Raises:
         UsageTypeError: If there is another number of steps, or a step is no number.
+        OutOfRange: If a dim is out of range.
         RuleError: If a dim has fewer than two elements.
     """
-    dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-    dims = [normalise_along_dim("gradient", f, d) for d in dims]
+    if axis is None:
+        axis = range(f.ndim)
+    elif isinstance(axis, int):
+        axis = [axis]
+    dims = [normalise_along_dim("gradient", f, d) for d in axis]
     steps = varargs * len(dims) if len(varargs) == 1 else varargs or (1.0,) * len(dims)
     if len(steps) != len(dims) or any(np.ndim(step) for step in steps):
         raise UsageTypeError(

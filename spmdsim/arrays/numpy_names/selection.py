@@ -107,14 +107,14 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
 
 
 def _convert_choice(number: complex, dtype: np.dtype) -> np.ndarray:
-    """Convert a number among choices to their type.
+    """Return a number among choices as an array without dims, in their common type.
 
     Args:
         number: a Python number.
         dtype: the common element type of all choices.
 
     Raises:
-        InputError: If it is out of range; NumPy would wrap around.
+        InputError: If an int is out of range for an integer type; ``np.select`` would wrap it around.
     """
     try:
         return np.asarray(number, dtype)

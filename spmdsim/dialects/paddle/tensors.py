@@ -346,11 +346,13 @@ def _format_placement(placement: Placement) -> str:
 def _format_numbers(array: np.ndarray) -> str:
     """Return numbers in nested brackets in Paddle's form, all of one width.
 
-    Of more than 1,000 numbers, dims longer than 6 show three elements at each end. If a number is negative, the others
-    have a space in front. Lines have up to 80 characters.
+    Floats have eight digits; if they are whole, they end in a point. Numbers are filled up with blanks at the end. If a
+    number is negative, non-negative numbers that are shorter than the longest have a blank in front. Of more than 1,000
+    numbers, dims longer than 6 show three elements at each end. Lines end before column 80; the text begins in column 7,
+    after "Tensor(".
 
     Args:
-        array: the numbers.
+        array: the numbers. Without dims, the text is the number alone.
 
     >>> print(_format_numbers(np.float32([1, -2.5])))
     [ 1.        , -2.50000000]

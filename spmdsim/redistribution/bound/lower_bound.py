@@ -246,10 +246,10 @@ class SumCell(NamedTuple):
         return len(self.owners) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Return the additional receptions per element of each rank that alone adds the element up.
+        """Return, for each rank, its additional receptions per element if it adds all addends up.
 
-        Receptions of the other ranks and the reception of the result, which each rank that wants it has anyway, are
-        not counted. Of n addends,
+        Receptions of the other ranks are not counted. A rank that wants the result is counted as if it received the
+        result anyway. So its number is -1 if it also owns the only addend. Of n addends,
 
         * a rank that owns none and does not want the result receives n, or n - 1 if a rank that wants the result owns
           an addend and adds it last;

@@ -140,7 +140,7 @@ def _cut_within_limit(
 
     Args:
         senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send some of the box, in order.
-        limit: the number of elements that an owner may send.
+        limit: the number of elements that an owner may send, over all boxes.
         cut: the function that splits a box: `_cut_one_box` or `_cut_elements`.
 
     Returns:
@@ -148,16 +148,17 @@ def _cut_within_limit(
     """
     portions = []
     sent: Counter[int] = Counter()
-    for rank, box, numbers in senders_of_box:
-        remaining = [box]
-        for number in numbers:
-            uncut, remaining = remaining, []
-            for uncut_box in uncut:
-                cut_boxes, uncut_rest = cut(uncut_box, limit - sent[number])
-                portions += [(number, rank, cut_box) for cut_box in cut_boxes]
-                sent[number] += sum(map(volume, cut_boxes))
-                remaining += uncut_rest
-        if remaining:
+    for receiver, box, owners in senders_of_box:
+        uncut_boxes = [box]
+        for owner in owners:
+            next_uncut_boxes = []
+            for uncut_box in uncut_boxes:
+                cut_boxes, remainder = cut(uncut_box, limit - sent[owner])
+                portions += [(owner, receiver, cut_box) for cut_box in cut_boxes]
+                sent[owner] += sum(map(volume, cut_boxes))
+                next_uncut_boxes += remainder
+            uncut_boxes = next_uncut_boxes
+        if uncut_boxes:
             return None
     return portions
 

@@ -217,7 +217,8 @@ def _start_exchange(
 def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
     """Return a function that starts a reduce_scatter: exchange blocks, then reduce the own one.
 
-    The function returns a generator that yields one request.
+    The function takes the rank's array and returns a generator. The generator starts the exchange, yields one request to
+    wait for, and returns the reduced block in the target's shape. Addends are reduced in the group's order.
 
     Args:
         op: the reduction.

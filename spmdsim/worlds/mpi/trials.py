@@ -136,13 +136,14 @@ def describe_step(step: Step, dtype: np.dtype) -> str:
 def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
     """Return a function that tries implementations of a step, or runs the chosen one.
 
-    In a trial, each call measures one implementation. After the last one the ranks agree on the fastest, by the slowest
-    rank's time. Between two trials (``trial.pause`` calls) the chosen one runs.
+    The function takes the rank's array and returns the step's result. In a trial, each call measures one
+    implementation, after a barrier of the group. After the last one the ranks agree on each call's slowest time, and
+    :meth:`Trial.decide` chooses. Then the chosen one runs for ``trial.pause`` calls; after them comes the next trial.
 
     Args:
         trial: the trial of the step; it is changed.
-        make: returns the implementation at a place of the trial; it is called once per place.
-        comm: the communicator of the group.
+        make: returns the implementation at an index of the trial's names; it is called once per index.
+        comm: the communicator of the group; all ranks must call the returned function equally often.
         meet: function without arguments that returns nothing, when all ranks of the group are in this call.
     """
     implementation = cache(make)
