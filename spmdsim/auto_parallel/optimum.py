@@ -78,7 +78,16 @@ class LeastWork(NamedTuple):
 def least_work(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> LeastWork:
     """Price the best solution on a mesh in which every operator has its least work.
 
-    The price is infinite if the problem is too large for elimination.
+    Both numbers are infinite if the tables of the elimination are too large.
+
+    Args:
+        graph: the program.
+        mesh: the mesh that it runs on.
+        settings: the assumptions of the cost model.
+        moves: prices that earlier calls computed.
+
+    Returns:
+        The seconds of the solution, and its seconds beyond the least work of all operators, at least 0.
     """
     model = ChoiceModel(graph, mesh, settings, moves=moves, slack=0.0)
     solution = _eliminate(model)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
+from numbers import Integral
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, algorithm
@@ -121,8 +122,8 @@ def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:
         options: some of its options by name.
 
     Raises:
-        ScheduleError: If the algorithm has no such option, or a number is below its minimum: 1 for "segments" and
-            "group", 2 for "radix".
+        ScheduleError: If the algorithm has no such option, or "segments", "group" or "radix" is no integer or below
+            its minimum: 1 for "segments" and "group", 2 for "radix".
     """
     defaults = dict(chosen.options)
     for name, value in options.items():
@@ -130,6 +131,8 @@ def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:
             raise ScheduleError(
                 f"{chosen.full_name} has no option {name!r}; it has {', '.join(defaults) or 'none'}"
             )
+        if name in LEAST and not isinstance(value, Integral):
+            raise ScheduleError(f"{chosen.full_name}: {name} must be an integer, got {value!r}")
         least = LEAST.get(name, value)
         if value < least:
             raise ScheduleError(f"{chosen.full_name}: {name} is {value}; it has to be {least} or more")
@@ -151,8 +154,8 @@ def make_schedule(
             its defaults for those left out.
 
     Raises:
-        ScheduleError: If the algorithm does not support the rank count, an option is unknown or too small, or the
-            root is out of range. Also if ranks would own different numbers of chunks.
+        ScheduleError: If the algorithm does not support the rank count, an option is unknown, no integer or too small, or
+            the root is out of range. Also if ranks would own different numbers of chunks.
         UsageTypeError: If ``chosen`` is no algorithm, or the size or root is no integer.
 
     >>> from spmdsim.collectives import algorithm

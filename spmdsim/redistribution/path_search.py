@@ -110,11 +110,14 @@ class Target:
     # -- slice --------------------------------------------------------------------------------------
 
     def _slice(self, state: State) -> StateStep | None:
-        """Return the slice by all free axes that the target needs next, or None if there are none.
+        """Return the slice by all free axes that the target needs next, or None if it needs none.
 
-        An axis is free if it does not stay pending, and the state neither splits a dimension by it nor has it
-        pending. The target needs an axis next if it follows the state's axes of a dimension in the target. One slice
-        takes all these axes in all dimensions.
+        An axis is free if it neither stays pending nor is pending in the state, and the state splits no dimension by
+        it. The target needs the free axes that follow the state's axes of a dimension in the target
+        (:func:`~spmdsim.redistribution.grid.next_axes`). One slice takes them in all dimensions.
+
+        Args:
+            state: the axes that split each dimension, and the pending axes.
         """
         if state.dims == self.dims:
             return None
@@ -196,11 +199,14 @@ class Target:
     def _placements(self, state: State) -> list[StateStep]:
         """Return the all_to_all and all_gather steps from a state without pending axes.
 
-        A dimension's axes after those that it has in common with the target's start are surplus. An all_to_all moves
-        the last of them to a dimension that needs them next. An all_gather gathers the last one, the last two, and so
-        on, in one dimension. A further one gathers all surplus axes of all dimensions, if there are several.
+        A dimension's axes after those that it has in common with the target's start are surplus. With ("a", "b") in the
+        state and ("a", "c") in the target, "b" is surplus. An all_to_all moves the last surplus axes to another
+        dimension without surplus, if these are the axes that it needs next. An all_gather gathers all surplus axes of
+        one dimension, all but the first, and so on. A further one gathers all surplus axes of all dimensions, if
+        several dimensions have some. The list is empty without surplus axes.
 
-        The list is empty without surplus axes.
+        Args:
+            state: the axes that split each dimension.
         """
         dims = state.dims
         surplus: list[DimAxes] = []
@@ -228,12 +234,12 @@ class Target:
 def _moves(dims: Dims, surplus: Sequence[DimAxes], missing: Sequence[DimAxes]) -> list[StateStep]:
     """Return the all_to_all steps that move a dimension's last axes to one that needs them next.
 
-    A step moves 1, 2, ... last axes of one dimension, if another dimension needs precisely these axes next, in any
-    order. They then have the target's order.
+    A step moves the last 1, 2, ... surplus axes of one dimension, if the next missing axes of another dimension are
+    these axes, in any order. They then have the target's order.
 
     Args:
         dims: the axes that split each dimension.
-        surplus: ``(dimension, axes)``: the axes that dimensions have to lose.
+        surplus: ``(dimension, axes)``: the axes that dimensions have to lose, the last of their axes.
         missing: ``(dimension, axes)``: the axes that dimensions have to gain, after those of ``dims``.
     """
     steps = []

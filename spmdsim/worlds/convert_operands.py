@@ -49,7 +49,8 @@ def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Seq
 
     Raises:
         RuleError: If a value is no number and no array of numbers.
-        InputError: If a Python integer is out of range for the integer type of ``like``.
+        InputError: If a Python integer is out of range for the integer type of ``like``, or too large for its float
+            type.
         WorldError: If one of several worlds was made by the program, such as ``LockStep(4)``.
     """
     return in_one_world(name, [as_operand(x, like) for x in values])
@@ -68,8 +69,8 @@ def as_operand(value: Any, like: T) -> T:
 
     Raises:
         RuleError: If ``value`` is no number and no array of numbers, such as a string.
-        InputError: If a Python integer is out of range for the integer type of ``like``, or lists of one level differ
-            in length.
+        InputError: If a Python integer is out of range for the integer type of ``like`` or too large for its float
+            type, or lists of one level differ in length.
     """
     if isinstance(value, PlainTensor):
         return cast(T, value)
@@ -102,7 +103,7 @@ def _make_constant(value: complex, like: T) -> T:
         like: the tensor beside which the number stands.
 
     Raises:
-        InputError: If an integer is out of range for the integer type of ``like``.
+        InputError: If an integer is out of range for the integer type of ``like``, or too large for its float type.
     """
     world: Any = like.world
     make: Any = type(like)
@@ -163,7 +164,7 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
         The array, its meta, which is replicated, and the provenance number, which is 0 for a NaN.
 
     Raises:
-        InputError: If an integer is out of range for the type of ``beside``.
+        InputError: If an integer is out of range for the integer type of ``beside``, or too large for its float type.
     """
     dtype = _with_number(beside.dtype, value)
     try:

@@ -7,6 +7,7 @@ cheapest one in the world's cost model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,8 +68,11 @@ class Emulation:
     def unpack(self, vector: np.ndarray) -> np.ndarray:
         """Return the target shard that the elements of the schedule's output vector form.
 
-        For an average, the sum is divided by the size of the group here. The result is a view of ``vector`` if the
-        vector fills the whole target; then the division changes ``vector``.
+        For an average, the sum is divided by the size of the group. The result is a view of ``vector`` if the vector
+        fills the whole target; then the division changes ``vector``. Else it is a new array.
+
+        Args:
+            vector: the output vector, whose elements are in the order of the target's boxes.
         """
         if self.takes is None:
             result = vector.reshape(self.target)
@@ -147,7 +151,7 @@ def _part(box: Bounds | None, outer: Bounds) -> Index:
 def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the options of ``"name:option=value,..."``.
 
-    Values of digits, also after a minus, become integers; other values stay texts. Blanks around names and values are
+    Values of digits, also after one minus, become integers; other values stay texts. Blanks around names and values are
     dropped.
 
     Args:
@@ -165,14 +169,20 @@ def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
         key, sign, value = item.partition("=")
         if not sign:
             raise ScheduleError(f"an algorithm's option is written name=value, but got {item!r}")
-        options[key.strip()] = int(value) if value.strip().lstrip("-").isdigit() else value.strip()
+        text_value = value.strip()
+        options[key.strip()] = int(text_value) if re.fullmatch("-?[0-9]+", text_value) else text_value
     return name.strip(), options
 
 
 def check_name(name: str, collectives: Sequence[str]) -> None:
     """Raise ScheduleError if none of the collectives has the algorithm ``name``.
 
-    ``name`` may have options; their names are not checked. The error is that of the first collective.
+    Args:
+        name: the name, possibly with options, whose names are not checked.
+        collectives: the names of collectives. There must be at least one.
+
+    Raises:
+        ScheduleError: If no collective has it, or an option has no value. The text is about the first collective.
     """
     algorithm_name, _ = parse_algorithm(name)
     problems = []

@@ -147,3 +147,5 @@ def test_what_cannot_be_chosen_is_refused(world):
     if world.size > 1:
         with pytest.raises(ScheduleError, match="no algorithm 'rung'; did you mean 'ring'"):
             world.run(step, [np.ones(4) for _ in world.ranks], algorithm="rung")
+        with pytest.raises(ScheduleError, match=r"group must be an integer, got '--4'$"):
+            world.run(step, [np.ones(4) for _ in world.ranks], algorithm="hierarchical_leader:group=--4")

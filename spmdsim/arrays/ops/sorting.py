@@ -310,11 +310,14 @@ def _sort_block(
 def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
     """Return sorted rows and the positions from which their entries came.
 
-    Equal entries keep their order; nan are last. ``rows`` is not changed.
+    The order is ascending; equal entries keep their order, and nan are last. ``rows`` is not changed.
 
     Args:
         rows: ``[b, n]``.
         numbered: False to return None instead of the positions.
+
+    Returns:
+        The sorted rows, a new array ``[b, n]``; the positions in the row, ``[b, n]``, or None.
     """
     keys = to_comparable(rows)
     if not numbered and keys is rows:

@@ -116,7 +116,10 @@ def _check_equals_paddles(
 
 
 def _has_operand_layout(x: CoreTensor, shards: list[Tensor]) -> bool:
-    """Return True if a result has the shape and layout of an operand: it was computed element by element."""
+    """Return True if a result has the shape and layout of one of ``shards``.
+
+    It was then computed element by element.
+    """
     return any(x.meta.layout == shard.meta.layout and x.meta.shape == shard.meta.shape for shard in shards)
 
 
@@ -134,9 +137,12 @@ def _refuse(
         function: the function.
         shard: an operand.
         paddles: Paddle's result.
-        shape: shape of our shard of the result.
-        further: text about a pending sum, or empty.
-        communicated: number of calls of each collective, whose names are in the text.
+        shape: shape of the first rank's shard of this package's result.
+        further: text about a pending sum, with a blank in front, or empty.
+        communicated: number of calls of each collective, whose names are in the text; empty for none.
+
+    Raises:
+        NotCovered: Always.
     """
     steps = f" by {', '.join(communicated)}" if communicated else ""
     rank, name = shard.world.ranks[0], function.__name__.strip("_")

@@ -244,7 +244,8 @@ def _piece_number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
 def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
     """Return the boxes that go from one rank to another, or stay on a rank.
 
-    Empty boxes are left out. On the way back, source and target change places.
+    Empty boxes are left out. A box has the slices in the source shard and in the target shard. The block is the source,
+    and the elements that are read are the target; the reverse holds if ``step.back``.
 
     Args:
         step: the step.
@@ -441,11 +442,11 @@ def moved_elements(traffic: Sequence[tuple[int, Sequence[HaloPiece]]], rank: int
 
 @lru_cache(maxsize=1024)
 def all_halo_received(step: HaloStep) -> np.ndarray:
-    """Return the number of elements that every position of the mesh receives.
+    """Return the number of elements that every position of the mesh receives, as an int64 array.
 
-    These are the elements that it reads and does not own; on the way back, the contributions to its block that others
-    have. Counts of dimensions are multiplied; dimensions that the step does not change count with their length. It is
-    an int64 array by mesh position, cached.
+    A rank receives the elements that it reads and does not own. From windows to blocks (``step.back``) it receives the
+    contributions of other ranks to its block. Counts of dimensions are multiplied; dimensions that the step does not
+    change count with their length. Results are cached; the caller must not change the array.
 
     Args:
         step: the step.
@@ -529,7 +530,8 @@ def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBou
 def _element_masks(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return the elements that a rank owns or reads, as one mask per dimension.
 
-    Elements of windows that wrap around are taken modulo the size.
+    The rank has the elements whose indices are True in all masks. Elements of windows that wrap around are taken modulo
+    the size.
 
     Args:
         layout: the layout.
@@ -568,12 +570,12 @@ def build_halo_steps(
     The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a
     few more bytes for shifted windows. The second one takes all at once; it exists if several dimensions with windows
     are split. Unsplit dimensions are part of the first step to windows. A step that sends nothing has the collective
-    :data:`WINDOW`. Cached.
+    :data:`WINDOW`. Results are cached; the caller must not change the list.
 
     Args:
         windowed: the layout with windows.
         shape: the global shape.
-        back: True for the steps from windows to blocks.
+        back: True for the steps from windows to blocks, in reverse order.
     """
     changed = [d for d, window in enumerate(windowed.windows) if window]
     split = [d for d in changed if windowed.base.parts[d] > 1]
