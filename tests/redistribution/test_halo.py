@@ -368,6 +368,7 @@ def test_ranks_send_of_a_halo_what_their_neighbours_receive():
 WINDOWS = [
     Window(6, -1, 3), Window(4, 2), Window(6, -1, wrap=True), Window(3, 1, 2, 2), Window(3, 0, 1, 2), Window(6, 5, 1, -1),
     Window(2, 4, 1, -3), Window(8, -1, 2), Window(5, -2, 4, 1, wrap=True), Window(19, -1, spread=3), Window(4, 2, spread=2),
+    Window(12, -4, spread=2), Window(5, -3, 1, 2),
 ]  # fmt: skip
 
 
