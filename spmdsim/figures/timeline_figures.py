@@ -58,7 +58,8 @@ def draw_timeline(
 ) -> Canvas:
     """Draw a timeline with one lane per name, and a legend below.
 
-    The axis covers all bars; long idle times are cut out of it. Bars that wait are hatched.
+    The axis covers all bars; long idle times are cut out of it (see `TimeAxis`). The wait at the start of a bar is
+    hatched.
 
     Args:
         names: names of the lanes, from top to bottom.
@@ -115,7 +116,8 @@ def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
 def _draw_bar(out: Canvas, bar: Bar, axis: TimeAxis, margin: float, fill: int) -> None:
     """Draw a bar in its lane, with hatching over its wait, and its name if that fits.
 
-    A pointer shows name, duration, facts and wait.
+    The wait is hatched from the start of the bar, at most to its end. A pointer shows name, duration, facts (if any) and
+    wait (if any).
 
     Args:
         out: the canvas; changed in place.
@@ -141,6 +143,8 @@ def _draw_legend(
     out: Canvas, kinds: Sequence[str], axis: TimeAxis, margin: float, y: float, has_waits: bool
 ) -> None:
     """Draw the legend of a timeline in rows that are as wide as the timeline.
+
+    Names of bars come first, then the hatching, then the cuts, each only if there are some.
 
     Args:
         out: the canvas; changed in place.

@@ -27,10 +27,11 @@ Rank r ends the first half with chunk r (1) or r + 1 (0).
     nccl="ring",
 )
 def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
-    """Reduce_scatter, then all_gather, both around the ring.
+    """Run a reduce_scatter, then an all_gather, both around the ring.
 
-    Rank r sends to r+1 and receives from r-1. With MPICH's index rule, step i sends chunk r-1-i; with
-    ``index="openmpi"`` it sends chunk r-i.
+    Yields the ``2 * (size - 1)`` rounds (lists of instructions) of ``rank``. Rank r sends to r+1 and receives from r-1.
+    With MPICH's index rule, step i sends chunk r-1-i; with ``index="openmpi"`` it sends chunk r-i. The order of the
+    operands is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -56,7 +57,7 @@ def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
     openmpi="ring 4",
 )
 def ring_openmpi(rank: int, size: int) -> Rounds:
-    """Run the ring with Open MPI's index rule: step i sends chunk r-i."""
+    """Run :func:`ring` with Open MPI's index rule: step i sends chunk r-i."""
     return ring(rank, size, index="openmpi")
 
 
@@ -71,13 +72,14 @@ def ring_openmpi(rank: int, size: int) -> Rounds:
 def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
     """Run the ring's reduce_scatter segment by segment, then its all_gather in whole blocks.
 
-    This is Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1. The index rule is
-    Open MPI's.
+    This is Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1. Yields ``(segments + 1) *
+    (size - 1)`` rounds (lists of instructions). Rank r sends to r+1; step i of a segment sends its chunk of block r-i,
+    step i of the all_gather block r+1-i. The order of the operands is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
         size: the number of ranks, and of blocks.
-        segments: the number of segments of each block.
+        segments: the number of segments of each block; at least 1.
     """
     right, left = (rank + 1) % size, (rank - 1) % size
     for segment in range(segments):
@@ -109,7 +111,7 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
     Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; the vector is one chunk. If the rank
     count is no power of two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and
-    gets the result at the end. The order of the ranks is kept.
+    gets the result at the end. The order of the operands is kept.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(1))
@@ -196,11 +198,11 @@ def double(rank: int, fold: Fold) -> Rounds:
     mpich="reduce_scatter_allgather",
 )
 def rabenseifner(rank: int, size: int) -> Rounds:
-    """Recursive halving (distance 1 first), then recursive doubling back; MPICH's fold.
+    """Run recursive halving (distance 1 first), then recursive doubling back, after MPICH's fold.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has as many chunks as the
-    largest power of two of ranks. If there are more ranks, the first ones form pairs (MPICH's fold): the even rank
-    sends its whole vector to the odd one, idles, and gets the result at the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has p chunks; p is the largest
+    power of two up to ``size``. The first ``2 * (size - p)`` ranks form pairs (MPICH's fold): the even rank sends its
+    whole vector to the odd one, idles, and gets the result at the end. The order of the operands is not kept.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(fold.power))

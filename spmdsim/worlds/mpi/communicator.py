@@ -122,22 +122,55 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce to all."""
+        """Reduce the operands of all ranks; every rank gets the result.
+
+        Args:
+            sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it.
+            recvbuf: the buffer of the result.
+            op: the operation.
+
+        The errors are those of :meth:`_reduce`.
+        """
         self._reduce("all_reduce", sendbuf, recvbuf, op)
 
     @_report_failures
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        """Reduce to the root."""
+        """Reduce the operands of all ranks; the root gets the result.
+
+        Args:
+            sendbuf: the operand; on the root also MPI.IN_PLACE if ``recvbuf`` has it.
+            recvbuf: the buffer of the result; not read or written on other ranks, where it may be None.
+            op: the operation.
+            root: the rank that gets the result.
+
+        The errors are those of :meth:`_reduce`.
+        """
         self._reduce("reduce", sendbuf, recvbuf, op, root)
 
     @_report_failures
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce the ranks up to and including the own one."""
+        """Reduce the operands of the ranks up to and including the own one.
+
+        Args:
+            sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it.
+            recvbuf: the buffer of the result.
+            op: the operation.
+
+        The errors are those of :meth:`_reduce`.
+        """
         self._reduce("scan", sendbuf, recvbuf, op)
 
     @_report_failures
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce the ranks before the own one; rank 0's result is left as it is."""
+        """Reduce the operands of the ranks before the own one; rank 0's buffer is left as it is.
+
+        Args:
+            sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it.
+            recvbuf: the buffer of the result.
+            op: the operation.
+
+        The errors are those of :meth:`_reduce`.
+        """
         self._reduce("exscan", sendbuf, recvbuf, op)
 
     def _reduce(self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0) -> None:
@@ -213,6 +246,10 @@ class EmulatedCommunicator(Pictured):
             result: the buffer for this rank's block.
             counts: the number of elements of each rank's block.
             op: the operation.
+
+        Raises:
+            UsageTypeError: If ``sendbuf`` is no buffer.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         in_place = sendbuf is MPI.IN_PLACE
         source = result if in_place else parse_buffer(sendbuf)
@@ -237,9 +274,8 @@ class EmulatedCommunicator(Pictured):
         """
         buffer = parse_buffer(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
-        if (
-            self._rank == root
-        ):  # The algorithm may write into both arrays, but the root's buffer is only read.
+        if self._rank == root:
+            # The algorithm may write into both arrays, but the root's buffer is only read.
             vector, target = buffer.elements.copy(), buffer.elements.copy()
         else:
             vector, target = None, buffer.elements
@@ -247,12 +283,26 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send all blocks to all ranks."""
+        """Send all ranks' blocks, of equal length, to all ranks.
+
+        Args:
+            sendbuf: this rank's block, or MPI.IN_PLACE if it is in its place in ``recvbuf``.
+            recvbuf: the buffer for all blocks, in the order of the ranks.
+
+        The errors are those of :meth:`_gather_all`.
+        """
         self._gather_all(sendbuf, parse_buffer(recvbuf))
 
     @_report_failures
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send all blocks, of different lengths, to all ranks."""
+        """Send all ranks' blocks, of any length, to all ranks.
+
+        Args:
+            sendbuf: this rank's block, or MPI.IN_PLACE if it is in its place in ``recvbuf``.
+            recvbuf: the buffer for all blocks, as ``[array, counts]`` or with displacements.
+
+        The errors are those of :meth:`_gather_all`.
+        """
         self._gather_all(sendbuf, parse_buffer(recvbuf, vector=True))
 
     def _gather_all(self, sendbuf: Any, result: Buffer) -> None:
@@ -263,7 +313,9 @@ class EmulatedCommunicator(Pictured):
             result: the buffer of the result, with the counts and displacements of the blocks.
 
         Raises:
+            UsageTypeError: If ``sendbuf`` is no buffer.
             WorldError: If the buffer's counts do not fit the number of ranks.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         counts, begins = result.blocks(self._size)
         schedule = self._schedule("all_gather", sum(counts), result)
@@ -278,6 +330,10 @@ class EmulatedCommunicator(Pictured):
         Args:
             sendbuf: one block per receiver, or MPI.IN_PLACE if ``recvbuf`` has them.
             recvbuf: the buffer for one block per sender.
+
+        Raises:
+            UsageTypeError: If an argument is no buffer.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         result = parse_buffer(recvbuf)
         vector = result.elements.copy() if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf).elements

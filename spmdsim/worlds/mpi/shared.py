@@ -88,8 +88,8 @@ class Windows:
         array exists.
 
         Returns:
-            An array of ``nbytes`` bytes. None if all windows are in use and no more may be added: :data:`MOST` of this
-            size, or :data:`KEPT` of the group.
+            An array of ``nbytes`` bytes. None if all windows of this size are in use and no more may be added: there are
+            :data:`MOST` (60) of this size, or :data:`KEPT` (256) of the group.
         """
         # Make this size the one used last. The order of calls is equal on all ranks, so they free equal windows.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
