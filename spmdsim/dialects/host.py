@@ -81,7 +81,7 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
     """
     listed = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     fit = all(isinstance(size, (int, np.integer, CoreTensor)) and size >= 0 for size in listed)
-    refuse({f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}": not fit})
+    refuse({f"shape must have integers of 0 or more, got {shape!r}": not fit})
     return tuple(map(int, listed))
 
 

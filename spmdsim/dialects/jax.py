@@ -92,7 +92,9 @@ def parse(text: str) -> PartitionSpec:
         raise LayoutError(f"{text!r} is not a partition spec; write it like P('data', None)") from error
     unreduced = keywords.pop("unreduced", ())
     if keywords:
-        raise LayoutError(f"a partition spec takes no {', '.join(map(str, keywords))}: {text!r}")
+        raise LayoutError(
+            f"a partition spec must have no keyword arguments, got {', '.join(map(str, keywords))} in {text!r}"
+        )
     return PartitionSpec(*entries, unreduced=unreduced)
 
 
@@ -114,7 +116,9 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     if not isinstance(mesh, Mesh) or not isinstance(spec, (tuple, list)):
-        raise UsageTypeError(f"layout takes a Mesh and P(...), not {mesh!r} and {spec!r}")
+        raise UsageTypeError(
+            f"layout: mesh must be a Mesh and spec must be P(...), got {mesh!r} and {spec!r}"
+        )
     entries = list(spec)
     if (count := len(entries)) > ndim:
         raise LayoutError(
@@ -132,7 +136,7 @@ def spec_of(layout: Layout) -> PartitionSpec:
         LayoutError: If the layout has a pending reduction other than a sum.
     """
     if (op := layout.reduce_op) not in (None, "sum"):
-        raise LayoutError(f"a partition spec can wait for a sum only, but the layout waits for {op}")
+        raise LayoutError(f"JAX's only pending reduction is a sum, got {op}; reduce the layout first")
     entries = [None if not entry else entry[0] if len(entry) == 1 else entry for entry in layout.dims]
     return PartitionSpec(*entries, unreduced=layout.partial_axes)
 

@@ -60,7 +60,9 @@ def parse_mindspore(
     if all(isinstance(n, int) for n in flat(entries)):
         return from_tensor_map(matrix, entries, order, None if alias is None else written.parse_names(alias))
     if alias is None:
-        raise InputError(f"tensor map {tensor_map!r} uses names, so the aliases must be given, such as dp,mp")
+        raise InputError(
+            f"aliases must be given for a tensor map with names, such as dp,mp, got none for {tensor_map!r}"
+        )
     named_layout = MindSpore(matrix, written.parse_names(alias), order, tuple_order=tuple_order)
     return named_layout(*map(written.dim_entry, entries))
 
@@ -125,7 +127,9 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
             f"an sbp, DTensor placements nor a partition spec"
         ) from None
     if ndim is None:
-        raise InputError(f"{body!r} has one entry per mesh axis, so the tensor's shape must be given")
+        raise InputError(
+            f"the tensor's shape must be given, because {body!r} has one entry per mesh axis, not per dim"
+        )
     return torch.layout(mesh, strided or placements, ndim)
 
 

@@ -177,7 +177,9 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     (('tp', 'dp'),)
     """
     if not isinstance(mesh, Mesh):
-        raise UsageTypeError(f"layout takes a spmdsim.core.Mesh, not {mesh!r}")
+        raise UsageTypeError(
+            f"layout: mesh must be a spmdsim.Mesh, got {mesh!r}; nearest: Mesh((2, 4), ('dp', 'tp'))"
+        )
     placements, factors = parse_placements(placements) if isinstance(placements, str) else (placements, {})
     nested = Layout.from_placements(mesh, placements, ndim)
     if not factors:

@@ -291,9 +291,9 @@ def test_cuts_of_one_tensor(case):
 @pytest.mark.parametrize(
     ("cuts", "devices", "repeat", "kind", "words"),
     [
-        ((2, 3), 8, "right", ValueError, "6 pieces, which must be positive and divide the 8 devices"),
-        ((2, 0), 8, "right", ValueError, "0 pieces"),
-        ((16,), 8, "right", ValueError, "16 pieces"),
+        ((2, 3), 8, "right", ValueError, "6 blocks; their number must be positive and divide the 8 devices"),
+        ((2, 0), 8, "right", ValueError, "0 blocks"),
+        ((16,), 8, "right", ValueError, "16 blocks"),
         ((2, 2), 8, "middle", ValueError, "'right' or 'left'"),
         ((2, 2.0), 8, "right", TypeError, "must be integers"),
     ],
@@ -310,8 +310,8 @@ def test_cuts_that_are_refused(cuts, devices, repeat, kind, words):
         ((-2, 0), ValueError, "has -2"),
         ((0, 0), ValueError, "has been set more than once"),
         (((1, 0), 1), ValueError, "has been set more than once"),
-        (("a", 0), TypeError, "holds integers, but got 'a'"),
-        ((True, 0), TypeError, "holds integers, but got True"),
+        (("a", 0), TypeError, "must have integers, got 'a'"),
+        ((True, 0), TypeError, "must have integers, got True"),
     ],
 )
 def test_tensor_maps_that_are_refused(numbers, kind, words):

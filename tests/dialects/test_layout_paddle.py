@@ -75,7 +75,7 @@ def test_every_id_is_known_to_exactly_one_rank():
 @pytest.mark.parametrize("ids", [[0, 8], [-1], np.array([[3, 99]])])
 def test_ids_outside_the_vocabulary(ids):
     split = paddle.split_layout((8, 8), "embedding", num_partitions=2, padding_row=True)
-    with pytest.raises(InputError, match="outside the vocabulary of 8 words"):
+    with pytest.raises(InputError, match=r"must be in 0\.\.7, the vocabulary, got"):
         split.map_ids(ids, 0)
 
 
@@ -115,10 +115,10 @@ def test_published_errors(case):
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        (((8, 8), "linear", 0, 2), {"padding_row": True}, "only an embedding has a padding row"),
+        (((8, 8), "linear", 0, 2), {"padding_row": True}, "padding_row must be False for a linear layer"),
         (((8, 8), "linear", 0, 0), {}, "num_partitions must be positive"),
-        (((8, 8), "linear", 0, 4), {"world_size": 6}, "6 ranks cannot form groups of num_partitions=4"),
-        (((8, 8), "linear", 0, 4), {"world_size": 2}, "2 ranks cannot form groups"),
+        (((8, 8), "linear", 0, 4), {"world_size": 6}, "num_partitions must divide the 6 ranks, got 4"),
+        (((8, 8), "linear", 0, 4), {"world_size": 2}, "num_partitions must divide the 2 ranks"),
     ],
 )
 def test_other_errors(arguments, options, words):
@@ -150,7 +150,7 @@ def test_what_follows_the_local_operation(operation, axis, p, gather_out, collec
 
 def test_an_unbalanced_table_has_no_layout():
     split = paddle.split_layout((10, 4), "embedding", num_partitions=4, padding_row=True)
-    with pytest.raises(LayoutError, match="no layout says"):
+    with pytest.raises(LayoutError, match="a layout needs blocks"):
         _ = split.weight
     assert [split.part_range(r) for r in range(4)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
 
@@ -191,7 +191,7 @@ def test_a_process_mesh_keeps_the_written_order():
         (lambda: paddle.ProcessMesh([[0, 1], [2, 3]], ["x"]), LayoutError, "needs 2 dim_names"),
         (lambda: paddle.ProcessMesh([0, -1]), LayoutError, "must not be negative"),
         (lambda: paddle.ProcessMesh(["a"]), TypeError, "array of integers"),
-        (lambda: paddle.ProcessMesh(), LayoutError, "needs mesh, or shape"),
+        (lambda: paddle.ProcessMesh(), LayoutError, "mesh must be given, or shape"),
         (
             lambda: paddle.from_dims_mapping(paddle.ProcessMesh([0, 1]), [1]),
             LayoutError,

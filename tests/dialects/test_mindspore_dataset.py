@@ -85,9 +85,7 @@ def test_every_rank_reads_its_shard(world):
         ms.set_seed(4)
         data = ds.NumpySlicesDataset(np.arange(6), num_shards=size, shard_id=rank).batch(6)
         assert sorted(next(iter(data))[0].full().tolist()) == [*range(6)]
-        with pytest.raises(
-            InputError, match=rf"num_shards is 5, but {size} ranks are running.*get_group_size"
-        ):
+        with pytest.raises(InputError, match=rf"num_shards must be 1 or {size}, .*got 5.*get_group_size"):
             ds.NumpySlicesDataset(np.arange(6), num_shards=5, shard_id=0)
         for wrong in (dict(num_shards=size), dict(shard_id=0), dict(num_shards=size, shard_id=size)):
             with pytest.raises(InputError, match="shard_id"):
@@ -137,28 +135,32 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
 @pytest.mark.parametrize(
     "call, kind, said",
     [
-        (lambda d: d.batch(0), InputError, "at least one row, not 0"),
-        (lambda d: d.batch(True), InputError, "at least one row, not True"),
-        (lambda d: d.batch(2, "no"), UsageTypeError, "drop_remainder is True or False"),
+        (lambda d: d.batch(0), InputError, "batch_size must be an integer of 1 or more, got 0"),
+        (lambda d: d.batch(True), InputError, "batch_size must be an integer of 1 or more, got True"),
+        (lambda d: d.batch(2, "no"), UsageTypeError, "drop_remainder must be True or False"),
         (lambda d: d.batch(2).batch(2), InputError, "in batches already"),
-        (lambda d: d.shuffle(1), InputError, "shuffle takes a number of at least 2, not 1"),
-        (lambda d: d.repeat(0), InputError, "repeat takes a number of at least 1, not 0"),
+        (lambda d: d.shuffle(1), InputError, "shuffle: the number must be an integer of 2 or more, got 1"),
+        (lambda d: d.repeat(0), InputError, "repeat: the number must be an integer of 1 or more, got 0"),
         (lambda d: d.repeat(-1), InputError, "nearest: a loop over the epochs"),
-        (lambda d: d.take(-2), InputError, "take takes a number of at least 0, not -2"),
-        (lambda d: d.skip("a"), InputError, "skip takes a number of at least 0, not 'a'"),
+        (lambda d: d.take(-2), InputError, "take: the number must be an integer of 0 or more, got -2"),
+        (lambda d: d.skip("a"), InputError, "skip: the number must be an integer of 0 or more, got 'a'"),
         (lambda d: d.map(abs, ["column_0", "y"]), InputError, "nearest: one map per column"),
         (lambda d: d.map(abs, "column_0", output_columns=["y"]), InputError, "nearest: one map per column"),
         (
             lambda d: ds.NumpySlicesDataset(np.arange(4), shuffle="rows"),
             UsageTypeError,
-            "shuffle is True, False",
+            "shuffle must be True, False",
         ),
         (lambda d: ds.NumpySlicesDataset(np.arange(4), sampler=1), InputError, "nearest: shuffle="),
         (lambda d: ds.GeneratorDataset(lambda: iter([1]), "x", shuffle=True), InputError, "__getitem__"),
         (lambda d: ds.NumpySlicesDataset(np.arange(4), ["x", "y"]), InputError, r"1 column has \['x', 'y'\]"),
-        (lambda d: ds.NumpySlicesDataset((np.arange(4), np.arange(3))), InputError, r"have lengths \[4, 3\]"),
-        (lambda d: ds.config.set_seed(-1), InputError, r"a seed is in 0\.\.4294967295, not -1"),
-        (lambda d: ms.set_seed("one"), UsageTypeError, "a seed is an integer, not 'one'"),
+        (
+            lambda d: ds.NumpySlicesDataset((np.arange(4), np.arange(3))),
+            InputError,
+            r"equal lengths, got \[4, 3\]",
+        ),
+        (lambda d: ds.config.set_seed(-1), InputError, r"seed must be in 0\.\.4294967295, got -1"),
+        (lambda d: ms.set_seed("one"), UsageTypeError, "seed must be an integer, got 'one'"),
     ],
 )
 def test_what_rows_cannot_be_done(call, kind, said):

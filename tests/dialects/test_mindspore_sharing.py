@@ -83,12 +83,12 @@ def test_hsdp_refuses_what_cannot_be(world):
     with use_world(world):
         net = AutoParallel(lambda x: x)
         for wrong, said in (
-            ((0,), r"shard_size is -1 or in 1\.\.2"), ((3,), "the number of ranks, not 3"), ((True,), "shard_size"),
-            ((-1, -1), "threshold is a number of KB"), ((-1, 64, "level4"), "one of level1, level2, level3"),
+            ((0,), r"shard_size must be -1 or in 1\.\.2"), ((3,), "the number of ranks, got 3"), ((True,), "shard_size"),
+            ((-1, -1), "threshold must be an integer"), ((-1, 64, "level4"), "one of level1, level2, level3"),
         ):  # fmt: skip
             with pytest.raises(InputError, match=said):
                 net.hsdp(*wrong)
-        with pytest.raises(InputError, match="one stage here, not 2"):
+        with pytest.raises(InputError, match="one stage here, got 2"):
             net.pipeline(stages=2)
 
 
@@ -132,7 +132,7 @@ def test_a_function_with_a_strategy_runs_by_it(world):
         with record() as trace:
             product(X, W).full()
         assert trace.counts()["all_reduce"] == 1
-        with pytest.raises(InputError, match=r"a function of one operator, not flatten; nearest: \.shard on"):
+        with pytest.raises(InputError, match=r"a function of one operator, got flatten; nearest: \.shard on"):
             ms.parallel.shard(mint.flatten, ((2, 1),))
         with pytest.raises(RuntimeError, match="shard"):
             ms.parallel.shard(mint.matmul, ((1, 3), (3, 1)))(X, W)

@@ -43,7 +43,7 @@ def test_what_strategies_must_be(world):
     layout = Layout((2, 2), ("dp", "mp"))
     with use_world(world):
         relu = ops.ReLU()
-        with pytest.raises(UsageTypeError, match="mixes them"):
+        with pytest.raises(UsageTypeError, match="only cuts or only layouts"):
             ops.MatMul().shard(((2, 2), layout("mp", "None")))
         with pytest.raises(UsageTypeError, match="per operand"):
             ops.ReLU().shard((4, 1))
@@ -51,7 +51,7 @@ def test_what_strategies_must_be(world):
             ops.ReLU().shard((Layout((2,), ("a",))("a", "None"),))(X)
         with pytest.raises(RuleError, match=r"relu.shard\(\(\(3, 1\),\)\)"):
             relu.shard(((3, 1),))(X)
-        with pytest.raises(RuleError, match="needs an in_strategy"):
+        with pytest.raises(RuleError, match="in_strategy must be given"):
             ops.MatMul().shard(None, ((4, 1),))
         assert ops.ReLU().shard(((1, 4),)).shard()(X).layout.cuts == (4, 1)
         assert relu.shard((layout(("mp", "dp"), "None"),))(X).layout.cuts == (4, 1)
@@ -74,11 +74,11 @@ def test_every_rank_is_given_the_same_array(world):
                 ):
                     ops.ReLU()(wrong)
         for wrong in (None, "abc"):
-            with pytest.raises(UsageTypeError, match=r"a tensor, an array or a number, not (NoneType|str)"):
+            with pytest.raises(UsageTypeError, match=r"a tensor, an array or a number, got a (NoneType|str)"):
                 ops.ReLU()(wrong)
         with pytest.raises(InputError, match=r"id 9 is outside 0\.\.3"):
             nn.CrossEntropyLoss()(ops.abs(X), np.array([0, 1, 2, 3, 0, 1, 2, 9]))
-        with pytest.raises(UsageTypeError, match="Cell defines no construct"):
+        with pytest.raises(UsageTypeError, match="Cell must define construct"):
             nn.Cell()(X)
 
 
@@ -104,7 +104,7 @@ def test_settings_of_the_older_style(world):
         for wrong, said in (
             (dict(parallel_mode="auto_parallel"), "nearest: AutoParallel"),
             (dict(parallel_mode="semi"), "semi_auto_parallel"),
-            (dict(device_num=3), "2 ranks are running"),
+            (dict(device_num=3), "device_num must be 2"),
             (dict(pipeline_stages=2), "not covered.*nearest: one stage"),
             (dict(dataset_strategy="data"), "full_batch"),
             (dict(paralel_mode="x"), "no setting is called"),
@@ -171,7 +171,7 @@ def test_datasets():
     assert x[:, 0, 0].tolist() == [3, 4] and y.tolist() == [2, 3]
     assert [sorted(batch) for batch in data.create_dict_iterator()] == [["x", "y"]] * 2
     assert len(list(ds.NumpySlicesDataset(np.arange(4)).batch(2).repeat(3))) == 6
-    with pytest.raises(InputError, match="the columns are x, y"):
+    with pytest.raises(InputError, match="must be one of x, y, got 'z'"):
         data.map(abs, "z")
 
 

@@ -159,7 +159,7 @@ def test_parameters_of_ones_own(world):
             flow.matmul(x, w).sum().backward()
         assert trace.counts() == {}
         np.testing.assert_allclose(w.grad.full(), np.repeat(X.sum(0)[:, None], 6, 1))
-        with pytest.raises(OneFlowError, match="a parameter is global here"):
+        with pytest.raises(OneFlowError, match="data must be a global tensor here"):
             nn.Parameter(flow.randn(2, 2))
 
 

@@ -108,7 +108,8 @@ def test_a_pending_sum_is_on_the_first_rank(world):
         for rank, shard in zip(world.ranks, y.shards):
             np.testing.assert_array_equal(shard, X if rank == 0 else 0 * X)
         with pytest.raises(
-            UsageTypeError, match="reshard takes a tensor, not a ndarray; nearest: shard_tensor"
+            UsageTypeError,
+            match="reshard: dist_tensor must be a tensor, got a ndarray; nearest: shard_tensor",
         ):
             dist.reshard(X, line(), [dist.Replicate()])
 
@@ -193,7 +194,7 @@ def test_layers_are_sharded(world, sharded):
             UsageTypeError, match=r"`process_mesh` is not `dist\.ProcessMesh` type but a list"
         ):
             dist.shard_layer(Net(), [0, 1])
-        with pytest.raises(InputError, match="laid out like its parameters here; nearest: shard_fn=None"):
+        with pytest.raises(InputError, match="shard_fn must be None here"):
             dist.shard_optimizer(optimizer, lay_out)
 
 

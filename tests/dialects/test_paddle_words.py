@@ -64,7 +64,7 @@ def test_layers_with_given_values(world):
         np.testing.assert_allclose(row(X.astype("f4")).numpy(), (X @ np.full((4, 6), 0.5)), rtol=1e-4)
         words = paddle.VocabParallelEmbedding(4, 6, weight_attr=W)
         np.testing.assert_array_equal(words(paddle.to_tensor([3, 0])).numpy(), W[[3, 0]])
-        with pytest.raises(InputError, match=r"shape \(4, 6\) was given values of shape \(6,\)"):
+        with pytest.raises(InputError, match=r"must have its shape \(4, 6\), got \(6,\)"):
             RowParallelLinear(4, 6, BIAS)
         with pytest.raises(InputError, match="mp_group must be None"):
             RowParallelLinear(4, 6, mp_group=object())

@@ -93,17 +93,20 @@ class AutoParallel(DialectObject):
         """
         size = current_world().size
         refuse({
-            f"shard_size is -1 or in 1..{size}, the number of ranks, not {shard_size!r}":
+            f"shard_size must be -1 or in 1..{size}, the number of ranks, got {shard_size!r}":
                 not is_whole(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size),
-            f"threshold is a number of KB of at least 0, not {threshold!r}": not is_whole(threshold) or threshold < 0,
-            f"optimizer_level is one of {', '.join(LEVELS)}, not {optimizer_level!r}": optimizer_level not in LEVELS,
+            f"threshold must be an integer of 0 or more (KB), got {threshold!r}": not is_whole(threshold) or threshold < 0,
+            f"optimizer_level must be one of {', '.join(LEVELS)}, got {optimizer_level!r}": optimizer_level not in LEVELS,
         })  # fmt: skip
         self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
         """Accept one stage. Raise InputError for more: programs run as one stage here."""
         if not is_whole(stages) or stages != 1:
-            raise InputError(f"a program runs as one stage here, not {stages!r}; nearest: pipeline(stages=1)")
+            raise InputError(
+                f"AutoParallel.pipeline: stages must be 1, because a program runs as one stage here, got {stages!r}; "
+                "nearest: pipeline(stages=1)"
+            )
 
     def wrap(self, network: Callable[..., Any]) -> AutoParallel:
         """Return an AutoParallel of another network with equal settings."""
@@ -137,8 +140,8 @@ class AutoParallel(DialectObject):
                 raise wrong_arguments(called, inputs, named, error) from None
             if bound.kwargs:
                 raise UsageTypeError(
-                    f"AutoParallel passes inputs by their place, but {', '.join(bound.kwargs)} can be passed by name "
-                    "only; nearest: a function with positional parameters"
+                    "AutoParallel passes inputs by their place, but the function accepts "
+                    f"{', '.join(bound.kwargs)} by name only; nearest: a function with positional parameters"
                 )
             inputs = bound.args
         with use_settings(self.settings):

@@ -49,7 +49,9 @@ class Cell(DialectModule):
 
     def construct(self, *inputs: Any, **options: Any) -> Any:
         """Compute the results; each subclass defines it. The base raises UsageTypeError."""
-        raise UsageTypeError(f"{type(self).__name__} defines no construct()")
+        raise UsageTypeError(
+            f"{type(self).__name__} must define construct(); it has none of its own, so it cannot be called"
+        )
 
     forward = property(lambda self: self.construct, doc="Function that a call runs.")
 
@@ -170,7 +172,7 @@ class GELU(Cell):
 
     def __init__(self, approximate: bool = True) -> None:
         if not isinstance(approximate, bool):
-            raise UsageTypeError(f"approximate is True or False, not {approximate!r}")
+            raise UsageTypeError(f"GELU: approximate must be True or False, got {approximate!r}")
         self.gelu = primitive("GeLU" if approximate else "GeluExt")()
 
     def construct(self, x: Any) -> Any:
@@ -242,7 +244,9 @@ class Embedding(Cell):
         dtype: Any = np.float32, padding_idx: int | None = None,
     ) -> None:  # fmt: skip
         if use_one_hot or padding_idx is not None:
-            raise InputError("Embedding has neither use_one_hot nor padding_idx here; nearest: ops.Gather()")
+            raise InputError(
+                "Embedding: use_one_hot must be False and padding_idx None here; nearest: ops.Gather()"
+            )
         self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
         self.gather, self.dtype = primitive("Gather")(), type_name(self.embedding_table.dtype)
 
@@ -286,7 +290,7 @@ class Dropout(Cell):
     def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
         self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob
         if not 0 <= self.p < 1:
-            raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
+            raise InputError(f"Dropout: p must be at least 0 and less than 1, got {self.p!r}")
 
     def construct(self, x: Any) -> Any:
         """Return ``x`` with elements dropped; ``x`` itself outside of training."""
@@ -347,7 +351,7 @@ class CrossEntropyLoss(_Loss):
     ) -> None:  # fmt: skip
         super().__init__(reduction)
         if not 0 <= label_smoothing <= 1:
-            raise InputError(f"label_smoothing is in [0, 1], not {label_smoothing}")
+            raise InputError(f"label_smoothing must be in [0, 1], got {label_smoothing!r}")
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
@@ -397,7 +401,10 @@ class CrossEntropyLoss(_Loss):
             return None
         values = np.asarray(self.weight, rows.dtype)
         if values.shape != rows.shape[-1:]:
-            raise InputError(f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}")
+            raise InputError(
+                f"weight must have one number for each of {many(rows.shape[-1], 'class', 'classes')}, got shape "
+                f"{values.shape}"
+            )
         return place(values, Layout.replicated(rows.layout.mesh, 1))
 
 
@@ -421,7 +428,8 @@ class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
         dims = np.ndim(labels)
         if (dims < to_tensor(logits).ndim) is not self.sparse:
             raise InputError(
-                f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "
-                f"they have {many(dims, 'dim')}"
+                f"with sparse={self.sparse} labels must be {'numbers' if self.sparse else 'probabilities'} of "
+                f"classes, with {'one dim less than' if self.sparse else 'as many dims as'} logits, got "
+                f"{many(dims, 'dim')}"
             )
         return super().construct(logits, labels)

@@ -23,7 +23,7 @@ from spmdsim.dialects.mindspore.communication import get_process_group_ranks, ow
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError, many
+from spmdsim.errors import InputError, UsageTypeError
 
 Attrs = dict[str, Any]
 AXIS = "rank"
@@ -49,12 +49,15 @@ def check_attributes(attrs: Any) -> None:
     reductions = [value for word, value in vars(ReduceOp).items() if word.isupper()]
     if attrs.get("op", "sum") not in reductions:
         kind = InputError if isinstance(attrs["op"], str) else UsageTypeError
-        raise kind(f"op is one of ReduceOp's {', '.join(reductions)}, not {attrs['op']!r}")
+        raise kind(f"op must be one of ReduceOp's {', '.join(reductions)}, got {attrs['op']!r}")
     if not isinstance(attrs["group"], str):
-        raise UsageTypeError(f"group is the name of a group, not {attrs['group']!r}")
+        raise UsageTypeError(
+            f"group must be the name of a group, got {attrs['group']!r}; nearest: create_group(name, ranks), then "
+            "group=name"
+        )
     for name in ("split_count", "split_dim", "concat_dim", "root_rank"):
         if not is_whole(attrs.get(name, 0)):
-            raise UsageTypeError(f"{name} is an integer, not {attrs[name]!r}")
+            raise UsageTypeError(f"{name} must be an integer, got {attrs[name]!r}")
 
 
 class _Back(Node):
@@ -122,7 +125,8 @@ class CallGroup:
             missing_ranks = [rank for rank in self.ranks if rank not in operand.layout.mesh]
             if missing_ranks:
                 raise InputError(
-                    f"{name}: rank {missing_ranks[0]} is in group {group!r}, but holds nothing of the tensor"
+                    f"{name}: every rank of group {group!r} must own a shard of the tensor, but rank "
+                    f"{missing_ranks[0]} owns none; nearest: a group of the ranks of the tensor's mesh"
                 )
             self.arrays: list[Any] = self.tensor.stored_shards
             self.shape = self.tensor.layout.local_shape(self.tensor.shape, self.ranks[0])
@@ -132,7 +136,7 @@ class CallGroup:
             self._compare(f"{array.dtype.name} {array.shape}")
         self.dtype = np.dtype(self.arrays[0].dtype)
         if self.dtype.kind not in "iufcV":
-            raise UsageTypeError(f"{name} takes a tensor of numbers, not of {self.dtype.name}")
+            raise UsageTypeError(f"{name}: the tensor must have numbers, got {self.dtype.name}")
 
     def _compare(self, description: str) -> None:
         """Raise InputError unless all ranks of the group have this description of their array.
@@ -148,8 +152,8 @@ class CallGroup:
         for rank, text in texts.items():
             if text != first:
                 raise InputError(
-                    f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has {first} and "
-                    f"rank {rank} has {text}"
+                    f"{self.name}: all ranks must pass arrays of equal shape and type, but rank {self.ranks[0]} "
+                    f"has {first} and rank {rank} has {text}"
                 )
 
     def check_dim(self, number: int, what: str = "the dim", divides: bool = False) -> int:
@@ -165,12 +169,13 @@ class CallGroup:
         """
         if not -len(self.shape) <= number < len(self.shape):
             raise InputError(
-                f"{self.name}: {what} is {number}, but a rank holds a tensor of shape {self.shape}"
+                f"{self.name}: {what} must be in -{len(self.shape)}..{len(self.shape) - 1} for a rank's array of "
+                f"shape {self.shape}, got {number}"
             )
         if divides and self.shape[number] % self.size:
             raise InputError(
-                f"{self.name}: dim {number % len(self.shape)} of what a rank holds has size {self.shape[number]}, which "
-                f"{self.size} ranks do not divide"
+                f"{self.name}: the size of dim {number % len(self.shape)} of a rank's array must be a multiple of "
+                f"the {self.size} ranks of the group, got {self.shape[number]}"
             )
         return number % len(self.shape)
 
@@ -294,7 +299,9 @@ def all_to_all(group: CallGroup) -> Tensor:
     """
     count, concat = group.attrs["split_count"], group.check_dim(group.attrs["concat_dim"], "concat_dim")
     if count != group.size:
-        raise InputError(f"AlltoAll: split_count is {count}, but the group has {many(group.size, 'rank')}")
+        raise InputError(
+            f"AlltoAll: split_count must be {group.size}, the number of ranks of the group, got {count}"
+        )
     split = group.check_dim(group.attrs["split_dim"], "split_dim", divides=True)
     shape = list(group.shape)
     if split == concat:  # Make the number of the block a dim of its own during the exchange.
@@ -325,7 +332,7 @@ def broadcast(group: CallGroup) -> Tensor:
     """
     root = group.attrs["root_rank"]
     if root not in group.ranks:
-        raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
+        raise InputError(f"Broadcast: root_rank must be one of the group's ranks {group.ranks}, got {root}")
 
     def back(dy: Tensor) -> Tensor:
         total = group.run_on(all_reduce, dy, op="sum")
@@ -349,5 +356,7 @@ def run_broadcast(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tupl
     """Return the root's array on all ranks, for each tensor of the tuple that is the first operand."""
     name, tensors = type(primitive).__name__, operands[0]
     if not isinstance(tensors, (tuple, list)):
-        raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(tensors).__name__}")
+        raise UsageTypeError(
+            f"{name}: the operand must be a tuple of tensors, got a {type(tensors).__name__}; nearest: (x,)"
+        )
     return tuple(broadcast(CallGroup(name, x, attrs)) for x in tensors)

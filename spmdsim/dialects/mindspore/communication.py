@@ -59,14 +59,14 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     """
     world, groups = current_world(), _groups.setdefault(current_world(), {})
     refuse({
-        f"a group has a str as its name, not {group!r}": not isinstance(group, str),
-        f"create_group takes a list of ranks, not {rank_ids!r}": not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)),
+        f"group must be a str, the name of a group, got {group!r}": not isinstance(group, str),
+        f"create_group: rank_ids must be a list of ranks, got {rank_ids!r}": not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)),
     }, UsageTypeError)  # fmt: skip
     refuse({
-        f"{group!r} is the group of all ranks; give the new one another name": group in _EVERYONE,
-        f"a group has two ranks or more, each once, not {rank_ids}": len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids),
-        f"group {group!r} has ranks {rank_ids}, but the ranks are 0..{world.size - 1}": not {*rank_ids} <= {*range(world.size)},
-        f"group {group!r} has ranks {[*groups.get(group, ())]} already, not {rank_ids}; nearest: destroy_group":
+        f"create_group: group must be a new name, got {group!r}, the group of all ranks": group in _EVERYONE,
+        f"create_group: rank_ids must have two ranks or more, each once, got {rank_ids}": len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids),
+        f"create_group: rank_ids must be in 0..{world.size - 1}, got {rank_ids}": not {*rank_ids} <= {*range(world.size)},
+        f"group {group!r} exists with ranks {[*groups.get(group, ())]}, got {rank_ids}; nearest: destroy_group":
             groups.get(group, tuple(rank_ids)) != tuple(rank_ids),
     })  # fmt: skip
     groups[group] = tuple(rank_ids)
@@ -76,7 +76,9 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
 def destroy_group(group: str) -> None:
     """Remove a group. Raises InputError if it does not exist, or is the group of all ranks."""
     if group in _EVERYONE:
-        raise InputError(f"{group!r} is the group of all ranks, which stays")
+        raise InputError(
+            f"destroy_group: group must be made by create_group, got {group!r}, the group of all ranks"
+        )
     get_process_group_ranks(group)
     del _groups[current_world()][group]
 
@@ -92,13 +94,13 @@ def get_process_group_ranks(group: str | None = None) -> list[int]:
         InputError: If the group does not exist.
     """
     if not isinstance(group, str | None):
-        raise UsageTypeError(f"a group has a str as its name, not {group!r}")
+        raise UsageTypeError(f"group must be a str, the name of a group, got {group!r}")
     if group is None or group in _EVERYONE:
         return [*range(current_world().size)]
     groups = _groups.get(current_world(), {})
     if group not in groups:
         names = ", ".join(map(repr, groups)) or "none but that of all ranks"
-        raise InputError(f"there is no group {group!r}; there is {names}; nearest: create_group")
+        raise InputError(f"group must be a group that exists ({names}), got {group!r}; nearest: create_group")
     return [*groups[group]]
 
 
@@ -129,7 +131,9 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     """Return the rank at a position of a group. Raises InputError if the position is out of range."""
     ranks = get_process_group_ranks(group)
     if group_rank_id not in range(len(ranks)):
-        raise InputError(f"group {group!r} has ranks 0..{len(ranks) - 1} of its own, not {group_rank_id!r}")
+        raise InputError(
+            f"group_rank_id must be in 0..{len(ranks) - 1}, the positions in group {group!r}, got {group_rank_id!r}"
+        )
     return ranks[group_rank_id]
 
 
@@ -138,7 +142,9 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     """Return the position of a rank in a group. Raises InputError if the rank is not in the group."""
     ranks = get_process_group_ranks(group)
     if world_rank_id not in ranks:
-        raise InputError(f"rank {world_rank_id!r} is not in group {group!r} of ranks {ranks}")
+        raise InputError(
+            f"world_rank_id must be a rank of group {group!r}, one of {ranks}, got {world_rank_id!r}"
+        )
     return ranks.index(world_rank_id)
 
 

@@ -80,8 +80,8 @@ class Sharing:
             return layout
         if copies % sharing_ranks:
             raise InputError(
-                f"hsdp: shard_size {sharing_ranks} does not divide the "
-                f"{many(copies, 'rank that needs', 'ranks that need')} the same slice"
+                f"hsdp: shard_size must divide the number of ranks that need the same slice, {copies}, got "
+                f"{sharing_ranks}"
             )
         axes: list[tuple[str, int]] = []
         shared: list[str] = []
@@ -161,8 +161,8 @@ class Parallel:
             strategy = [(size, *[1] * (x.ndim - 1)) if array else None for x, array in zip(inputs, arrays)]
         elif len(strategy) != len(inputs):
             raise InputError(
-                f"dataset_strategy has {many(len(strategy), 'strategy', 'strategies')}, but the network is given "
-                f"{many(len(inputs), 'input')}"
+                "dataset_strategy must have one entry per input of the network, got "
+                f"{many(len(strategy), 'entry', 'entries')} for {many(len(inputs), 'input')}"
             )
         return [_join_slices(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
 
@@ -204,9 +204,9 @@ def _join_slices(array: np.ndarray, cuts: Any) -> Tensor:
     for rank, (text, slice_index, checksum) in enumerate(facts):
         first_rank = first.setdefault(slice_index, rank)
         refuse({
-            f"every rank is given a slice of the same shape and type, but rank 0 has {facts[0][0]} and rank {rank} has {text}; nearest: "
+            f"all ranks must pass slices of equal shape and type, but rank 0 has {facts[0][0]} and rank {rank} has {text}; nearest: "
             "batch(..., drop_remainder=True)": text != facts[0][0],
-            f"ranks {first_rank} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
+            f"ranks {first_rank} and {rank} own the same slice of the input, so their arrays must be equal, but they differ; nearest: one shard_id "
             "for both": facts[first_rank][2] != checksum,
         })  # fmt: skip
     return with_methods(
@@ -323,7 +323,7 @@ def set_context(**settings: Any) -> None:
         if name not in _KNOWN.split() and name not in _other:
             raise unknown(f"no context setting is called {name!r}", name, sorted({*_KNOWN.split(), *_other}))
         if name == "mode" and value not in (GRAPH_MODE, PYNATIVE_MODE):
-            raise InputError(f"mode is GRAPH_MODE (0) or PYNATIVE_MODE (1), not {value!r}")
+            raise InputError(f"mode must be GRAPH_MODE (0) or PYNATIVE_MODE (1), got {value!r}")
         if name == "device_target" and value not in _TARGETS:
             raise unknown(f"no device_target is called {value!r}", str(value), _TARGETS)
     _other.update(settings)
@@ -410,10 +410,10 @@ def _check_setting(name: str, value: Any) -> None:
         "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
         'AutoParallel(train_step, parallel_mode="recursive_programming")':
             name == "parallel_mode" and value == ParallelMode.AUTO_PARALLEL,
-        f"device_num is {value}, but {many(ranks, 'rank is', 'ranks are')} running": name == "device_num" and value not in (None, ranks),
+        f"device_num must be {ranks}, the number of ranks, or None, got {value}": name == "device_num" and value not in (None, ranks),
     })  # fmt: skip
     if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool):
-        raise UsageTypeError(f"{name} is True or False, not {value!r}")
+        raise UsageTypeError(f"{name} must be True or False, got {value!r}")
     if name == "dataset_strategy":
         check_strategy(value)
 
@@ -430,13 +430,13 @@ def check_strategy(config: Any) -> Any:
         UsageTypeError: If it has another type, or an entry is neither cuts nor a Layout.
     """
     if config is None or (isinstance(config, str) and config not in ("full_batch", "data_parallel")):
-        raise InputError(f"dataset_strategy is 'full_batch', 'data_parallel' or a tuple, not {config!r}")
+        raise InputError(f"dataset_strategy must be 'full_batch', 'data_parallel' or a tuple, got {config!r}")
     if not isinstance(config, str | tuple):
-        raise UsageTypeError(f"dataset_strategy is a str or a tuple, but got a {type(config).__name__}")
+        raise UsageTypeError(f"dataset_strategy must be a str or a tuple, got a {type(config).__name__}")
     for entry in () if isinstance(config, str) else config:
         if not isinstance(entry, Layout) and not (isinstance(entry, tuple) and all(map(is_whole, entry))):
             raise UsageTypeError(
-                f"dataset_strategy has a tuple of cuts or a Layout per input, but got {entry!r}"
+                f"dataset_strategy must have a tuple of cuts or a Layout per input, got {entry!r}"
             )
     return config
 

@@ -125,7 +125,7 @@ def _flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int =
         InputError: If ``order`` is another text.
     """
     if order not in ("C", "F"):
-        raise InputError(f"flatten goes by rows, 'C', or by columns, 'F', not {order!r}")
+        raise InputError(f"flatten: order must be 'C' (by rows) or 'F' (by columns), got {order!r}")
     return TORCH["flatten"].call(input if order == "C" else core.transpose(input), start_dim, end_dim)
 
 
@@ -223,7 +223,7 @@ def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Non
         InputError: If ``use_norm`` is not None; MindSpore refuses it too.
     """
     if use_norm is not None:
-        raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
+        raise InputError(f"clip_by_global_norm: use_norm must be None, as in MindSpore, got {use_norm!r}")
     tensors = [to_tensor(g) for g in x]
     norm = math.sqrt(sum(float(core.sum(squared_modulus(g)).item()) for g in tensors))
     return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)

@@ -60,8 +60,8 @@ def device_mesh(mesh: Mesh) -> Mesh:
     for block in blocks:
         if block[0] % times or block != tuple(range(block[0], block[0] + times)):
             raise LayoutError(
-                f"a device plays {times} virtual ranks, device * {times} + i, which stand side by side in "
-                f"rank_list, but got {block} in {list(mesh.ranks)}"
+                f"a device must play the virtual ranks device * {times} + i of i in 0..{times - 1}, next to each "
+                f"other in rank_list, got {block} in {list(mesh.ranks)}"
             )
     return Mesh(shape, mesh.axes, [block[0] // times for block in blocks])
 
@@ -201,7 +201,7 @@ class Layout(DialectObject):
         if rank_list is not None:
             _check_ranks(rank_list, device_matrix)
         if tuple_order not in ("tuple", "mesh"):
-            raise LayoutError(f"tuple_order is 'tuple' or 'mesh', but got {tuple_order!r}")
+            raise LayoutError(f"tuple_order must be 'tuple' or 'mesh', got {tuple_order!r}")
         self.mesh = Mesh(device_matrix, alias_name or (), rank_list)
         self.device_matrix, self.tuple_order = device_matrix, tuple_order
         self.alias_name: tuple[str, ...] = self.mesh.axes
@@ -265,7 +265,7 @@ def from_tensor_map(
     names = tuple(f"d{count - 1 - i}" for i in range(count)) if alias_name is None else tuple(alias_name)
     for number in flat(tensor_map):
         if not is_whole(number):
-            raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
+            raise UsageTypeError(f"a tensor map must have integers, got {number!r} in {tensor_map}")
         if not -1 <= number < count:
             raise LayoutError(
                 f"tensor map {tensor_map} has {number}, but the {many(count, 'axis', 'axes')} of device matrix "
@@ -338,8 +338,8 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
         raise UsageTypeError(f"cuts must be integers, but got {tuple(cuts)}")
     product = math.prod(cuts)
     refuse({
-        f"repeat is 'right' or 'left', but got {repeat!r}": repeat not in ("right", "left"),
-        f"cuts {tuple(cuts)} make {many(product, 'piece')}, which must be positive and divide the {many(devices, 'device')}":
+        f"repeat must be 'right' or 'left', got {repeat!r}": repeat not in ("right", "left"),
+        f"cuts {tuple(cuts)} make {many(product, 'block')}; their number must be positive and divide the {many(devices, 'device')}":
             min(cuts, default=1) <= 0 or devices % product > 0,
     }, LayoutError)  # fmt: skip
     times = () if product == devices else (devices // product,)

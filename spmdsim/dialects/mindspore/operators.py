@@ -66,7 +66,7 @@ def _dim_param(default: int) -> ToParams:
     def params(shapes: Shapes, attrs: Attrs) -> Params:
         dims = _read_dims(attrs, len(shapes[0]), default)
         if len(dims) != 1:
-            raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
+            raise ShardError(f"axis must be one dim for this operator, got {attrs.get('axis')}")
         return {"dim": dims[0]}
 
     return params
@@ -115,7 +115,7 @@ def _adjust_prelu_cuts(cuts: Any, shapes: Shapes) -> Any:
 def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
     """Return the parameters of a OneHot. Raises ShardError if ``depth`` is missing."""
     if "depth" not in attrs:
-        raise ShardError("OneHot needs the attribute depth")
+        raise ShardError("OneHot: attribute depth must be given, got none")
     at = normalise_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
     return {"depth": int(attrs["depth"]), "dtype": np.dtype("f4"), "dim": at}
 
@@ -129,7 +129,7 @@ def _new_shape(shape: Shape, attrs: Attrs) -> Shape:
     """Return the shape of a Reshape, with -1 replaced. Raises ShardError if it is missing."""
     wanted = attrs.get("shape", attrs.get("dst_shape"))
     if wanted is None:
-        raise ShardError("Reshape needs the attribute shape")
+        raise ShardError("Reshape: attribute shape must be given, got none")
     return tuple(resolve_shape(shape, wanted))
 
 
@@ -153,7 +153,7 @@ def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
     removed_dims = set(normalise_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
     if any(shape[d] != 1 for d in removed_dims):
         raise InputError(
-            f"Squeeze takes dims of size 1 away, but shape {shape} has others at {sorted(removed_dims)}"
+            f"Squeeze: axis must name dims of size 1, got dims {sorted(removed_dims)} of shape {shape}"
         )
     return [n for d, n in enumerate(shape) if d not in removed_dims]
 
@@ -173,7 +173,7 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
     """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
     if min(strides, default=1) < 1:
-        raise InputError(f"StridedSlice takes positive strides here, but got {strides}; nearest: Transpose")
+        raise InputError(f"StridedSlice: strides must be positive here, got {strides}; nearest: Transpose")
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
     cuts += [slice(None)] * (len(shapes[0]) - len(cuts))
     start, stop, step = zip(*(cut.indices(n) for cut, n in zip(cuts, shapes[0])))
@@ -301,7 +301,9 @@ def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
     axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
     if parts < 1 or shape[axis] % parts:
-        raise InputError(f"axis {axis} of size {shape[axis]} does not split into {parts} equal parts")
+        raise InputError(
+            f"Split: output_num must be positive and divide {shape[axis]}, the size of axis {axis}, got {parts}"
+        )
     size = shape[axis] // parts
     step, pieces = (1,) * len(shape), []
     for k in range(parts):
@@ -381,7 +383,7 @@ ROWS = (
     _elementwise_row("GeLU", "gelu"),
     _elementwise_row("GeluExt", "gelu", "gelu(input, approximate='none')", attrs="(approximate='none')", called="(input)",
               params=lambda _s, a: {"approximate": a.get("approximate", "none")}, check=lambda a: refuse({
-                  f"approximate is 'none' or 'tanh', not {a['approximate']!r}": a["approximate"] not in ("none", "tanh")})),
+                  f"approximate must be 'none' or 'tanh', got {a['approximate']!r}": a["approximate"] not in ("none", "tanh")})),
     _elementwise_row("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
     _elementwise_row("Tanh", "tanh", "tanh", "Tanh"),
     _elementwise_row("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
@@ -399,7 +401,7 @@ ROWS = (
     _elementwise_row("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 0)),
     _elementwise_row("Dropout", "dropout", attrs="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
               run=_run_dropout, check=lambda a: refuse({
-                  f"keep_prob is in (0, 1], not {a['keep_prob']}": not 0 < a["keep_prob"] <= 1})),
+                  f"keep_prob must be in (0, 1], got {a['keep_prob']}": not 0 < a["keep_prob"] <= 1})),
     OperatorRow("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
         functions="cast(input, dtype)", sharded="identity"),
     OperatorRow("", also_named="DropoutDoMask", first_only=True),

@@ -66,9 +66,9 @@ def set_rows_seed(seed: int) -> None:
         InputError: If it is not in 0..2**32-1.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
-        raise UsageTypeError(f"a seed is an integer, not {seed!r}")
+        raise UsageTypeError(f"seed must be an integer, got {seed!r}")
     if not 0 <= seed < 2**32:
-        raise InputError(f"a seed is in 0..{2**32 - 1}, not {seed}")
+        raise InputError(f"seed must be in 0..{2**32 - 1}, got {seed}")
     rows_seed[0] = seed
 
 
@@ -86,7 +86,7 @@ def next_seed() -> int:
 def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
     """Return an initialiser of normal numbers. Raises InputError if ``mean`` is not 0."""
     if mean:
-        raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
+        raise InputError(f"Normal: mean must be 0 here, got {mean!r}; nearest: Parameter(array)")
     return nn.Normal(sigma)
 
 
@@ -184,7 +184,7 @@ def _as_initialiser(values: Any, shape: tuple[int, ...]) -> Any:
     """Return an array as an initialiser. Raises InputError if it has another shape."""
     array = values.full() if isinstance(values, CoreTensor) else np.asarray(values)
     if array.shape != shape:
-        raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
+        raise InputError(f"values of a parameter must have its shape {shape}, got {array.shape}")
     return Values(array)
 
 
@@ -411,7 +411,9 @@ class Tensor(metaclass=_Kind):
     def from_numpy(array: np.ndarray) -> HostTensor:
         """Return a NumPy array with MindSpore's methods. Raises UsageTypeError if it is no array."""
         if not isinstance(array, np.ndarray):
-            raise UsageTypeError(f"from_numpy takes an array of NumPy's, not a {type(array).__name__}")
+            raise UsageTypeError(
+                f"from_numpy: array must be an array of NumPy, got a {type(array).__name__}; nearest: Tensor(x)"
+            )
         return host(array)
 
 

@@ -136,7 +136,7 @@ class Primitive(DialectObject):
             return self
         if name != "repeated_num_in_dev_matrix_right_":
             raise RuleError(
-                f"the attribute {name!r} has no effect here; repeated_num_in_dev_matrix_right_ is the nearest"
+                f"the attribute {name!r} is not supported here; nearest: repeated_num_in_dev_matrix_right_"
             )
         self._repeat = "right" if value else "left"
         return self.shard(*self._strategies) if self.configured else self
@@ -157,7 +157,7 @@ class Primitive(DialectObject):
             ShardError: If only ``out_strategy`` is given.
         """
         if in_strategy is None and out_strategy is not None:
-            raise ShardError("an out_strategy needs an in_strategy beside it")
+            raise ShardError("shard: in_strategy must be given with an out_strategy, got None")
         self._sharding = None
         if in_strategy is not None:
             self._sharding = rules.configure(self.op, in_strategy, out_strategy, self._repeat)
@@ -365,13 +365,15 @@ def sharded(
         ShardError: If the strategy does not fit; for a function, its call raises it.
     """
     if options:
-        raise InputError(f"shard takes in_strategy and out_strategy here, not {', '.join(options)}")
+        raise InputError(
+            f"shard: arguments must be in_strategy and out_strategy here, got {', '.join(options)}"
+        )
     if isinstance(fn, Primitive):
         return fn.shard(in_strategy, out_strategy)
     if not hasattr(fn, "sharded"):
         name = getattr(fn, "__name__", type(fn).__name__)
         raise InputError(
-            f"shard takes a function of one operator, not {name}; nearest: .shard on the primitives inside"
+            f"shard: fn must be a function of one operator, got {name}; nearest: .shard on the primitives inside"
         )
     chosen: Callable[..., Any] = vars(fn)["sharded"](in_strategy, out_strategy)
     return chosen

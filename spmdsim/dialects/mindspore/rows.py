@@ -44,7 +44,7 @@ def _create_generator(epoch: Epoch, step: int) -> np.random.Generator:
 def _check_count(number: Any, what: str, least: int) -> int:
     """Return ``number`` as an int. Raises InputError if it is no integer of at least ``least``."""
     if not is_whole(number) or number < least:
-        raise InputError(f"{what} takes a number of at least {least}, not {number!r}")
+        raise InputError(f"{what}: the number must be an integer of {least} or more, got {number!r}")
     return int(number)
 
 
@@ -74,13 +74,13 @@ class Dataset(DialectObject):
         shard_id: int | None = None, num_samples: int | None = None, sampler: Any = None,
     ) -> None:  # fmt: skip
         if shuffle not in (None, True, False, Shuffle.GLOBAL, Shuffle.FILES, Shuffle.INFILE):
-            raise UsageTypeError(f"shuffle is True, False or one of Shuffle's words, not {shuffle!r}")
+            raise UsageTypeError(f"shuffle must be True, False or one of Shuffle's words, got {shuffle!r}")
         self._num_shards, self._shards = _shards_of(num_shards, shard_id)
         lengths = [len(array) for array in columns.values()]
         refuse({
             "rows come in turn or shuffled, without a sampler; nearest: shuffle=, num_samples=, num_shards= and shard_id=":
                 sampler is not None,
-            f"columns of equal length with a name each are needed, but {[*columns]} have lengths {lengths}":
+            f"columns must have equal lengths, got {lengths} for {[*columns]}":
                 len({*lengths}) != 1,
         })  # fmt: skip
         self.columns, self.count = dict(columns), lengths[0]
@@ -114,7 +114,7 @@ class Dataset(DialectObject):
         refuse({
             "a transform has one column here, of the same name after it; nearest: one map per column":
                 len(names) != 1 or output not in (None, names, names[0]),
-            f"the columns are {', '.join(self.columns)}, but the transform is for {names[0]!r}": names[0] not in self.columns,
+            f"input_columns must be one of {', '.join(self.columns)}, got {names[0]!r}": names[0] not in self.columns,
         })  # fmt: skip
         for operation in operations if isinstance(operations, (list, tuple)) else [operations]:
             self._transforms[names[0]].append(
@@ -135,11 +135,11 @@ class Dataset(DialectObject):
             UsageTypeError: If ``drop_remainder`` is no bool.
         """
         refuse({
-            f"a batch has at least one row, not {batch_size!r}": not is_whole(batch_size) or batch_size < 1,
+            f"batch: batch_size must be an integer of 1 or more, got {batch_size!r}": not is_whole(batch_size) or batch_size < 1,
             "the rows are in batches already; nearest: one batch() of the larger size": self._batch > 0,
         })  # fmt: skip
         if not isinstance(drop_remainder, bool):
-            raise UsageTypeError(f"drop_remainder is True or False, not {drop_remainder!r}")
+            raise UsageTypeError(f"drop_remainder must be True or False, got {drop_remainder!r}")
         self._batch, short = batch_size, (batch_size - 1) * drop_remainder
 
         def batches(before: Order, epoch: Epoch) -> list[Any]:
@@ -154,7 +154,10 @@ class Dataset(DialectObject):
         Raises InputError if ``count`` is no integer of at least 1.
         """
         if count == -1:
-            raise InputError("repeat(-1) never ends here; nearest: a loop over the epochs around the dataset")
+            raise InputError(
+                "repeat: count must be 1 or more here, got -1, which never ends; nearest: a loop over the epochs "
+                "around the dataset"
+            )
         times = _check_count(count, "repeat", 1)
         return self._add_step(lambda before, epoch: [x for k in range(times) for x in before((*epoch, k))])
 
@@ -291,12 +294,12 @@ def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[
         return 1, [0]
     if num_shards is None or shard_id is None:
         raise InputError(
-            "num_shards and shard_id are given both or not at all; nearest: get_group_size() and get_rank()"
+            f"num_shards and shard_id must be given both or not at all, got {num_shards} and {shard_id}; nearest: "
+            "get_group_size() and get_rank()"
         )
     refuse({
-        f"num_shards is {num_shards}, but {many(world.size, 'rank is', 'ranks are')} running, and every rank has a shard of its own; "
-        "nearest: get_group_size()": _check_count(num_shards, "num_shards", 1) not in (1, world.size),
-        f"shard_id is in 0..{num_shards - 1}, not {shard_id}": _check_count(shard_id, "shard_id", 0) >= num_shards,
+        f"num_shards must be 1 or {world.size}, the number of ranks, got {num_shards}; nearest: get_group_size()": _check_count(num_shards, "num_shards", 1) not in (1, world.size),
+        f"shard_id must be in 0..{num_shards - 1}, got {shard_id}": _check_count(shard_id, "shard_id", 0) >= num_shards,
     })  # fmt: skip
     several = len(world.ranks) > 1 and num_shards > 1  # in lock step one program runs for all ranks
     return num_shards, [*world.ranks] if several else [shard_id]
@@ -353,7 +356,8 @@ class GeneratorDataset(NumpySlicesDataset):
         by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__")
         if shuffle and not by_number:
             raise InputError(
-                "rows of a generator come in its order; nearest: a source with __getitem__ and __len__"
+                "shuffle must be False for a generator, because its rows come in its order; nearest: a source "
+                "with __getitem__ and __len__"
             )
         if by_number:
             rows = map(source.__getitem__, range(len(source)))
@@ -361,7 +365,7 @@ class GeneratorDataset(NumpySlicesDataset):
             rows, shuffle = source() if callable(source) else source, False
         tuples = [row if isinstance(row, tuple) else (row,) for row in rows]
         if not tuples:
-            raise InputError("the generator gave no rows")
+            raise InputError("source must have at least one row, got none")
         columns = tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*tuples))
         super().__init__(columns, column_names, num_samples, num_parallel_workers, shuffle, **options)
 

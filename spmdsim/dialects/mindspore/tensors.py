@@ -168,7 +168,9 @@ class Array(HostTensor):
         Raises InputError if it has several and no index is given.
         """
         if not index and self.size != 1:
-            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+            raise InputError(
+                f"item(): the tensor must have one element, got shape {self.shape}; reduce it first"
+            )
         return super().item(*index)
 
     __getattr__ = find_method
@@ -205,10 +207,12 @@ def set_memory(
     sizes = dict(init_size=init_size, increase_size=increase_size, max_size=max_size)
     for name, value in dict(sizes, huge_page_reserve_size=huge_page_reserve_size).items():
         if not isinstance(value, str):
-            raise UsageTypeError(f"{name} is a str such as '2GB', not {value!r}")
+            raise UsageTypeError(f"{name} must be a str such as '2GB', got {value!r}")
         fits = _SIZE.fullmatch(value) and (name not in sizes or float(value[:-2]))
-        refuse({f"{name} is a size such as '2GB' or '0.5GB', not {value!r}": not fits})
-    refuse({f"optimize_level is 'O0' or 'O1', not {optimize_level!r}": optimize_level not in ("O0", "O1")})
+        refuse({f"{name} must be a size such as '2GB' or '0.5GB', got {value!r}": not fits})
+    refuse(
+        {f"optimize_level must be 'O0' or 'O1', got {optimize_level!r}": optimize_level not in ("O0", "O1")}
+    )
 
 
 class GlobalTensor(Tensor):

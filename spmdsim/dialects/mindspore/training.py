@@ -52,7 +52,9 @@ def value_and_grad(
         InputError: If ``grad_position`` and ``weights`` are None; in a call, if a position is out of range.
     """
     if grad_position is None and weights is None:
-        raise InputError("value_and_grad needs a grad_position, weights or both")
+        raise InputError(
+            "value_and_grad: grad_position or weights must be given, got None for both; nearest: grad_position=0"
+        )
     wanted = [weights] if isinstance(weights, Parameter) else list(weights or ())
     places = () if grad_position is None else grad_position
     positions = (places,) if isinstance(places, int) else tuple(places)
@@ -99,8 +101,8 @@ def _replace_by_leaves(inputs: Sequence[Any], positions: Sequence[int]) -> list[
     for k in positions:
         if not -len(arguments) <= k < len(arguments):
             raise InputError(
-                f"grad_position is {k}, but there {'is' if len(arguments) == 1 else 'are'} "
-                f"{many(len(arguments), 'input')}"
+                f"grad_position must be in -{len(arguments)}..{len(arguments) - 1} for "
+                f"{many(len(arguments), 'input')}, got {k}"
             )
         arguments[k] = _make_leaf(arguments[k])
     return arguments
@@ -185,14 +187,14 @@ class Optimizer(DialectObject, nn.Optimiser):
 
     def __init__(self, parameters: Iterable[Any], rate: Any, **options: Any) -> None:
         refuse({
-            f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()":
+            f"params must be an iterable of parameters, got a {type(parameters).__name__}; nearest: net.trainable_params()":
                 not isinstance(parameters, Iterable) or isinstance(parameters, str),
         }, UsageTypeError)  # fmt: skip
         trained = list(parameters)
         wrong_type = next((type(x).__name__ for x in trained if not isinstance(x, Parameter)), "")
         refuse({
-            "an optimiser takes parameters, but got none; nearest: net.trainable_params()": not trained,
-            f"an optimiser takes parameters, but got a {wrong_type}; groups with rates of their own are not covered, nearest: one "
+            "params must have at least one parameter, got none; nearest: net.trainable_params()": not trained,
+            f"params must have parameters only, got a {wrong_type}; groups with their own rates are not supported, nearest: one "
             "optimiser per group": bool(wrong_type),
         })  # fmt: skip
         self.learning_rate, self.global_step = rate, 0
@@ -214,7 +216,8 @@ class Optimizer(DialectObject, nn.Optimiser):
             rate = rate[min(self.global_step, len(rate) - 1)]
         if isinstance(rate, (str, bool)) or not hasattr(rate, "__float__"):
             raise UsageTypeError(
-                f"learning_rate is a number, numbers or a function of the step, not {rate!r}; nearest: 0.1"
+                f"learning_rate must be a number, a list of numbers or a function of the step, got {rate!r}; "
+                "nearest: 0.1"
             )
         return float(rate)
 
@@ -226,13 +229,12 @@ class Optimizer(DialectObject, nn.Optimiser):
             InputError: If there is not one gradient per parameter.
         """
         if not isinstance(grads, Iterable):
-            raise UsageTypeError(
-                f"an optimiser is called with gradients, one per parameter, not with {grads!r}"
-            )
+            raise UsageTypeError(f"grads must be a list with one gradient per parameter, got {grads!r}")
         gradients = list(grads)
         if len(gradients) != len(self.parameters):
             raise InputError(
-                f"{many(len(gradients), 'gradient was', 'gradients were')} given for {many(len(self.parameters), 'parameter')}"
+                f"grads must have one gradient for each of {many(len(self.parameters), 'parameter')}, got "
+                f"{len(gradients)}"
             )
         self.zero_grad()
         for parameter, gradient in zip(self.parameters, gradients):
@@ -280,7 +282,7 @@ def _check_options(loss_scale: float, refused: str, **options: Any) -> dict[str,
     Raises:
         InputError: If one of the first two arguments is refused.
     """
-    scaled = f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0"
+    scaled = f"loss_scale must be 1.0 here, because gradients are not scaled, got {loss_scale}"
     refuse({scaled: loss_scale != 1.0, refused: bool(refused)})
     return options
 
@@ -484,7 +486,8 @@ def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, An
     """
     if Path(ckpt_file_name).is_file():
         raise InputError(
-            f"{ckpt_file_name} is a file of another program; checkpoints here are folders written by save_checkpoint"
+            "load_checkpoint: ckpt_file_name must be a folder written by save_checkpoint, got the file "
+            f"{ckpt_file_name}"
         )
     world = current_world()
     parameters = checkpoint.load(
@@ -522,7 +525,10 @@ def load_param_into_net(
     missing = [name for name in wanted if name not in parameter_dict]
     extra = [name for name in parameter_dict if name not in wanted]
     if strict_load and (missing or extra):
-        raise InputError(f"the checkpoint lacks {missing} and has {extra} that the network does not know")
+        raise InputError(
+            f"with strict_load the checkpoint must have the names of the network's parameters, but it lacks {missing} "
+            f"and has also {extra}"
+        )
     return missing, extra
 
 
@@ -543,5 +549,6 @@ def _named_parameters(parameters: Any) -> Iterable[tuple[str, Parameter]]:
     if isinstance(parameters, Mapping):
         return [(n, v if isinstance(v, Parameter) else Parameter(v, n)) for n, v in parameters.items()]
     raise InputError(
-        f"save_checkpoint takes a cell, a list or a dict of parameters, not a {type(parameters).__name__}"
+        "save_checkpoint: parameters must be a cell, a list or a dict of parameters, got a "
+        f"{type(parameters).__name__}"
     )

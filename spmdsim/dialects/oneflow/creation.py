@@ -97,7 +97,7 @@ def tensor(
         UsageTypeError: If the data are no numbers.
     """
     if isinstance(data, GlobalTensor):
-        raise OneFlowError("the data of a tensor are numbers, but got a global tensor; nearest: x.to_global")
+        raise OneFlowError("data must be numbers, got a global tensor; nearest: x.to_global")
     array = host(data.numpy() if isinstance(data, LocalTensor) else data, dtype).numpy()
     if not _is_global(placement, sbp):
         return _create_local([array.copy() for _ in current_world().ranks], device, requires_grad)
@@ -205,7 +205,10 @@ def _random_function(about: str, block: Callable[..., np.ndarray], draw: Draw) -
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
         shape, kind = sizes_of(as_number_tuple(size)), element_type(dtype)
         if kind.kind != "f":
-            raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
+            raise OneFlowError(
+                f"dtype must be a float type for these random numbers, got oneflow.{kind.name}; nearest: "
+                "oneflow.float32"
+            )
         return _create_random(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
 
     create.__doc__ = about
@@ -241,9 +244,9 @@ def randint(
         low, high, size = 0, low, high
     for bound in (low, high):
         if not isinstance(bound, int | np.integer) or isinstance(bound, bool):
-            raise UsageTypeError(f"randint(low, high, size) has whole numbers as bounds, but got {bound!r}")
+            raise UsageTypeError(f"randint: low and high must be integers, got {bound!r}")
     if not isinstance(size, Sequence):
-        raise UsageTypeError(f"randint(low, high, size) has a tuple of sizes, but got {size!r}")
+        raise UsageTypeError(f"randint: size must be a tuple of integers, got {size!r}; nearest: (4,)")
     if low >= high:
         raise OneFlowError(f"randint expects low to be less than high, but got low {low} and high {high}")
     shape, wide, kind = sizes_of(size), np.dtype(np.float64), element_type(dtype)

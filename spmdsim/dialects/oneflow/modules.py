@@ -50,7 +50,10 @@ class Parameter(ours.Parameter):
         self, data: Any, initialiser: Any = None, requires_grad: bool = True, *, dtype: Any = None
     ) -> None:
         if isinstance(data, LocalTensor):
-            raise OneFlowError("a parameter is global here; nearest: Parameter(x.to_global(placement, sbp))")
+            raise OneFlowError(
+                "Parameter: data must be a global tensor here, got a local one; nearest: "
+                "Parameter(x.to_global(placement, sbp))"
+            )
         if isinstance(data, GlobalTensor):
             source = data.value.detach()
             super().__init__(source.shape, source.layout, dtype=source.dtype)
@@ -137,7 +140,9 @@ class Module(DialectModule):
         passed = (*inputs, *options.values())
         if any(isinstance(x, LocalTensor) for x in passed):
             kind = type(self).__name__
-            raise OneFlowError(f"{kind} computes on global tensors here; nearest: {TO_GLOBAL}")
+            raise OneFlowError(
+                f"{kind}: inputs must be global tensors here, got a local one; nearest: {TO_GLOBAL}"
+            )
         placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
         for path, parameter in vars(self).items():
             if isinstance(parameter, ours.Parameter):

@@ -50,8 +50,8 @@ def _list_parameters(params: Any) -> list[Any]:
     for parameter in listed:
         if not isinstance(parameter, nn.Parameter) or parameter is params:
             raise OneFlowError(
-                f"an optimizer takes a list of parameters, but got a {type(parameter).__name__}; nearest: model.parameters(), and one "
-                "optimizer per group"
+                f"params must be a list of parameters, got a {type(parameter).__name__}; nearest: "
+                "model.parameters(), and one optimizer per group"
             )
     return listed
 

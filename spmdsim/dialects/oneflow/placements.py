@@ -48,7 +48,9 @@ class device:
         _check_type(kind, type)
         digits = number if colon else "0" if index is None else str(index)
         if not digits.isdecimal() or (colon and index is not None):
-            raise OneFlowError(f"a device has one index, such as {kind}:1, not {type!r} with index {index!r}")
+            raise OneFlowError(
+                f"device: index must be given once, as in {kind}:1, got {type!r} and index {index}"
+            )
         vars(self).update(type=kind, index=int(digits))  # because the class is frozen
 
     def __str__(self) -> str:
@@ -91,7 +93,7 @@ class placement:
         _check_type(type, type)
         if isinstance(ranks, dict):
             raise OneFlowError(
-                f"placement ranks are nested lists, not nodes with devices such as {ranks}; nearest: [0, 1]"
+                f"placement: ranks must be nested lists, got nodes with devices, {ranks}; nearest: [0, 1]"
             )
         shape, order = flatten(ranks, "placement ranks", OneFlowError)
         _check_ranks(order, world_size, devices_per_node)
@@ -173,7 +175,7 @@ def check_kind(placement: Any) -> None:
     """Raise OneFlowError unless the value is a placement."""
     if not isinstance(placement, _Placement):
         raise OneFlowError(
-            f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
+            f"placement must be a oneflow.placement, got {placement!r}; nearest: placement('cpu', [0, 1])"
         )
 
 

@@ -89,7 +89,7 @@ def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
     """
     position = dim if axis is None else axis
     if not isinstance(position, int) or isinstance(position, bool):
-        raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {position!r}")
+        raise UsageTypeError(f"sbp.split: the axis must be a tensor dim, an integer, got {position!r}")
     refuse({
         f"Split axis must not be negative, but got {position}!": position < 0,
         f"Expected split axis to be less than the supported maximum axis ({MAX_SPLIT_AXIS}), but got {position}!":
@@ -169,7 +169,9 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
     sbps = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)
     for entry in sbps:
         if not isinstance(entry, Sbp):
-            raise UsageTypeError(f"{entry!r} is not sbp.split(dim), sbp.broadcast or sbp.partial_sum")
+            raise UsageTypeError(
+                f"sbp must be sbp.split(dim), sbp.broadcast or sbp.partial_sum, one per mesh axis, got {entry!r}"
+            )
     if ndim is not None and len(sbps) != ndim:
         raise OneFlowError(
             f"the placement has {many(ndim, 'mesh axis', 'mesh axes')}, so sbp needs "
@@ -193,7 +195,9 @@ def from_placement(placement: Placement) -> Sbp:
     if isinstance(placement, Replicate):
         return broadcast
     if placement.op != "sum":
-        raise LayoutError(f"OneFlow has only partial_sum, but the layout holds {placement}")
+        raise LayoutError(
+            f"OneFlow's only pending reduction is partial_sum, got {placement}; reduce the layout first"
+        )
     return partial_sum
 
 

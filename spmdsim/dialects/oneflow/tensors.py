@@ -175,7 +175,9 @@ class LocalTensor(TensorSymbols):
     def item(self) -> Any:
         """Return the only element of the first rank's array. Raises OneFlowError if it has several."""
         if self.shards[0].size != 1:
-            raise OneFlowError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+            raise OneFlowError(
+                f"item(): the tensor must have one element, got shape {self.shape}; reduce it first"
+            )
         return self.shards[0].item()
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
@@ -431,7 +433,7 @@ class GlobalTensor(TensorSymbols):
 def check_same_shape(old: Size, new: Size) -> None:
     """Raise OneFlowError if a tensor is to take values of another shape."""
     if old != new:
-        raise OneFlowError(f"a tensor of shape {old} cannot become one of shape {new}")
+        raise OneFlowError(f"a new value must have the tensor's shape {old}, got {new}; reshape it first")
 
 
 def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:

@@ -22,7 +22,7 @@ def set_default_dtype(d: Any) -> None:
     Raises InputError if it is another one.
     """
     is_other_type = np.dtype(d) != np.float32
-    refuse({f"the default type is float32 here, not {d}; nearest: dtype= of each call": is_other_type})
+    refuse({f"the default type must be float32 here, got {d}; nearest: dtype= of each call": is_other_type})
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:

@@ -127,7 +127,7 @@ def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> T
     """
     kind, tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
     refuse({
-        f"reshard takes a tensor, not a {kind}; nearest: shard_tensor(data, mesh, placements)": not tensor
+        f"reshard: dist_tensor must be a tensor, got a {kind}; nearest: shard_tensor(data, mesh, placements)": not tensor
     }, UsageTypeError)  # fmt: skip
     source = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
     moved: Tensor = call_recorded(_move, source, layout_of(mesh, placements, source.ndim))
@@ -166,7 +166,7 @@ def shard_layer(
     kinds = [type(argument).__name__ for argument in (process_mesh, layer)]
     refuse({
         f"the argument `process_mesh` is not `dist.ProcessMesh` type but a {kinds[0]}": not isinstance(process_mesh, ProcessMesh),
-        f"shard_layer takes a paddle.nn.Layer, not a {kinds[1]}": not hasattr(layer, "named_sublayers"),
+        f"shard_layer: layer must be a paddle.nn.Layer, got a {kinds[1]}": not hasattr(layer, "named_sublayers"),
     }, UsageTypeError)  # fmt: skip
     for name, sublayer in layer.named_sublayers(include_self=True):
         if shard_fn is not None:
@@ -206,7 +206,8 @@ def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
     """
     if shard_fn is not None:
         raise InputError(
-            "an optimiser's state is laid out like its parameters here; nearest: shard_fn=None, or spmdsim.nn.sharded_over"
+            "shard_optimizer: shard_fn must be None here, because the state has the layout of its parameter; "
+            "nearest: spmdsim.nn.sharded_over"
         )
     return optimizer
 

@@ -54,7 +54,10 @@ class Executor:
         """
         chosen = default_main_program() if program is None else program
         if not isinstance(chosen, Program):
-            raise UsageTypeError(f"exe.run takes a paddle.static.Program, but got a {type(chosen).__name__}")
+            raise UsageTypeError(
+                f"exe.run: program must be a paddle.static.Program, got a {type(chosen).__name__}; nearest: "
+                "paddle.static.default_main_program()"
+            )
         if not chosen.instructions and not chosen.feeds and not fetch_list:
             _reset_parameters(chosen)
             return []
@@ -105,7 +108,7 @@ def _check_feed(program: Program, name: str, value: Any) -> Tensor:
     if name not in program.feeds:
         close = nearest(name, program.feeds) or next(iter(program.feeds), None)
         hint = f"nearest: {close}" if close else "the program feeds nothing"
-        raise InputError(f"feed has {name!r}, which is no variable of static.data; {hint}")
+        raise InputError(f"feed must have names of variables of static.data, got {name!r}; {hint}")
     variable = program.feeds[name]
     if isinstance(value, (list, tuple, int, float, bool)):
         value = np.asarray(value, variable.dtype)

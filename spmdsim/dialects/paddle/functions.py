@@ -103,7 +103,7 @@ def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
     size, cut = x.shape[axis], num_or_sections
     if isinstance(cut, int):
         fits = cut > 0 and not size % cut
-        refuse({f"split takes a number of parts that divides dim {axis} of size {size}, not {cut}": not fits})
+        refuse({f"split: num_or_sections must divide {size}, the size of dim {axis}, got {cut}": not fits})
         return TORCH["split"].call(x, size // cut, axis)
     remaining_size = size - sum(n for n in cut if n != -1)
     return TORCH["split"].call(x, [remaining_size if n == -1 else n for n in cut], axis)

@@ -88,7 +88,8 @@ class Layer(DialectModule):
         for path, value in state_dict.items():
             if path not in parameters:
                 raise InputError(
-                    f"{path} is none of this layer's parameters, which are {', '.join(parameters)}"
+                    f"set_state_dict: names must be those of this layer's parameters ({', '.join(parameters)}), "
+                    f"got {path!r}"
                 )
             parameters[path].set_value(value.value if hasattr(value, "as_operand") else value)
 
@@ -280,7 +281,9 @@ def with_padding_rows(table: Any, where: SplitLayout) -> Any:
 def _check_no_group(mp_group: Any) -> None:
     """Raise InputError if a group is given: groups follow from layouts here."""
     if mp_group is not None:
-        raise InputError("groups follow from layouts here, so mp_group must be None; nearest: mp_degree=N")
+        raise InputError(
+            "mp_group must be None here, because groups follow from layouts; nearest: mp_degree=N"
+        )
 
 
 def _weight_layout(

@@ -75,7 +75,7 @@ class ClipGradByValue:
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max, self.min = float(max), float(-max if min is None else min)
         refuse({
-            f"ClipGradByValue brings gradients into [min, max], but min is {self.min} and max {self.max}": self.min > self.max
+            f"ClipGradByValue: min must be at most max, got min {self.min} and max {self.max}": self.min > self.max
         })  # fmt: skip
 
     def __call__(self, parameters: Sequence[Any]) -> None:
@@ -108,18 +108,20 @@ class Optimizer(DialectObject, nn.Optimiser):
         is_single = isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)) or not isinstance(
             parameters, Iterable | None
         )
-        refuse({f"parameters is a list or tuple of parameters, not a {kinds[0]}": is_single}, UsageTypeError)
+        refuse(
+            {f"parameters must be a list or tuple of parameters, got a {kinds[0]}": is_single}, UsageTypeError
+        )
         listed = None if parameters is None else list(parameters)
         number = isinstance(weight_decay, (int, float))
         refuse({
-            f"learning_rate is a number here, not a {kinds[1]}; nearest: set_lr before each step": not isinstance(rate, (int, float)),
+            f"learning_rate must be a number here, got a {kinds[1]}; nearest: set_lr before each step": not isinstance(rate, (int, float)),
             "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: parameters=model.parameters()":
                 parameters is None and static.in_dynamic_mode(),
             "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter":
                 any(isinstance(x, dict) for x in listed or ()),
-            f"weight_decay is a number, L2Decay or L1Decay, not a {kinds[2]}; nearest: 0.0":
+            f"weight_decay must be a number, L2Decay or L1Decay, got a {kinds[2]}; nearest: 0.0":
                 not (number or weight_decay is None or hasattr(weight_decay, "slope")),
-            f"grad_clip is none of paddle.nn's, but a {kinds[3]}; nearest: ClipGradByGlobalNorm(1.0)":
+            f"grad_clip must be a class of paddle.nn, got a {kinds[3]}; nearest: ClipGradByGlobalNorm(1.0)":
                 not isinstance(grad_clip, (ClipGradByNorm, ClipGradByValue, type(None))),
             "AdamW has no lr_ratio here; nearest: ParamAttr(learning_rate=...)": options.pop("lr_ratio", None) is not None,
         })  # fmt: skip
@@ -157,8 +159,8 @@ class Optimizer(DialectObject, nn.Optimiser):
         program = loss.program if symbolic else static.default_main_program()
         chosen = _select_parameters(self._trained(program), parameters, no_grad_set, program)
         refuse({
-            f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)": math.prod(loss.shape) != 1,
-            "minimize(loss) finds no parameter to train; give parameters=model.parameters()": not chosen,
+            f"minimize: loss must have one element, got shape {list(loss.shape)}; nearest: paddle.mean(loss)": math.prod(loss.shape) != 1,
+            "minimize: the loss must depend on a parameter that is trained, got none; give parameters=model.parameters()": not chosen,
         })  # fmt: skip
         if symbolic or static.in_static_mode():
             (startup_program or static.default_startup_program()).optimizers.append(self)

@@ -54,10 +54,10 @@ class ParamAttr(DialectObject):
     def __post_init__(self) -> None:
         rate, decay, flags = self.learning_rate, self.regularizer, ("trainable", "need_clip")
         refuse({
-            f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}": not isinstance(rate, (int, float)) or not 0 <= rate < math.inf,
-            f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {type(decay).__name__}": not (decay is None or hasattr(decay, "slope")),
-            **{f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}": not isinstance(getattr(self, word), (bool, int)) for word in flags},
-            f"name of ParamAttr is a str, not {self.name!r}": not isinstance(self.name, (str, type(None))),
+            f"ParamAttr: learning_rate must be a number of 0 or more, got {rate!r}": not isinstance(rate, (int, float)) or not 0 <= rate < math.inf,
+            f"ParamAttr: regularizer must be a paddle.regularizer.L2Decay or L1Decay, got a {type(decay).__name__}": not (decay is None or hasattr(decay, "slope")),
+            **{f"ParamAttr: {word} must be True or False, got {getattr(self, word)!r}": not isinstance(getattr(self, word), (bool, int)) for word in flags},
+            f"ParamAttr: name must be a str, got {self.name!r}": not isinstance(self.name, (str, type(None))),
         })  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _read_first_values(values: Any, shape: tuple[int, ...], default: Initialiser
         values = Assign(values)
     if isinstance(values, Values):
         unfit = values.array.shape != tuple(shape)
-        refuse({f"a parameter of shape {shape} was given values of shape {values.array.shape}": unfit})
+        refuse({f"values of a parameter must have its shape {shape}, got {values.array.shape}": unfit})
     return values or default, kind
 
 
@@ -215,7 +215,7 @@ class Parameter(nn.Parameter):
         """
         array = np.asarray(host(value))
         refuse({
-            f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}": array.shape != self.shape
+            f"values of parameter {self.name} must have its shape {self.shape}, got {array.shape}": array.shape != self.shape
         })  # fmt: skip
         self.assign(Tensor.from_global(array.astype(self.dtype), self.layout, current_world()))
 

@@ -53,7 +53,10 @@ class ProcessMesh(DialectObject):
     ) -> None:  # fmt: skip
         sizes, ids = (shape, process_ids) if mesh is None else flatten(mesh, "the mesh")
         if sizes is None or ids is None:
-            raise LayoutError("a ProcessMesh needs mesh, or shape together with process_ids")
+            raise LayoutError(
+                "ProcessMesh: mesh must be given, or shape together with process_ids; nearest: ProcessMesh([[0, 1], "
+                "[2, 3]])"
+            )
         names = [f"d{i}" for i in range(len(sizes))] if dim_names is None else list(dim_names)
         refuse({
             f"a mesh of shape {list(sizes)} needs {len(sizes)} dim_names, but got {names}": len(names) != len(sizes),

@@ -55,7 +55,7 @@ class SplitLayout:
         """
         rows, even = self.size[self.axis], not self.size[self.axis] % self.num_partitions
         refuse({
-            f"{rows} rows in parts of {self.part_sizes()} are not balanced, so no layout says so; ask weight_bounds(rank)": not even
+            f"a layout needs blocks that differ by one row at most, got {self.part_sizes()} for {rows} rows; call weight_bounds(rank) instead": not even
         }, LayoutError)  # fmt: skip
         return self.mesh(MODEL_AXIS, None) if self.axis == 0 else self.mesh(None, MODEL_AXIS)
 
@@ -133,12 +133,12 @@ class SplitLayout:
         [4, 4, 4, 4, 0, 1, 2, 3]
         """
         table = self.operation == "embedding"
-        refuse({f"ids belong to an embedding, but this is a {self.kind}": not table}, LayoutError)
+        refuse({f"map_ids: the layer must be an embedding, got a {self.kind}": not table}, LayoutError)
         numbers = np.asarray(ids)
         wrong = numbers[(numbers < 0) | (numbers >= self.size[0])]
         if wrong.size:
             raise InputError(
-                f"id {int(wrong.flat[0])} is outside the vocabulary of {many(self.size[0], 'word')}"
+                f"ids must be in 0..{self.size[0] - 1}, the vocabulary, got {int(wrong.flat[0])}"
             )
         (start, stop), foreign = self.part_range(rank), self.padding_index(rank)
         is_own = (numbers >= start) & (numbers < stop)
@@ -169,8 +169,8 @@ def split_layout(
     check_call(size, operation)
     ranks = num_partitions if world_size is None else world_size
     refuse({
-        f"num_partitions must be positive, but got {num_partitions}": num_partitions < 1,
-        f"{many(ranks, 'rank')} cannot form groups of num_partitions={num_partitions}": ranks < num_partitions or bool(ranks % max(1, num_partitions)),
+        f"num_partitions must be positive, got {num_partitions}": num_partitions < 1,
+        f"num_partitions must divide the {many(ranks, 'rank')}, got {num_partitions}": ranks < num_partitions or bool(ranks % max(1, num_partitions)),
     }, LayoutError)  # fmt: skip
     mesh = Mesh((ranks // num_partitions, num_partitions), (DATA_AXIS, MODEL_AXIS))
     rows, columns = (int(n) for n in size)
@@ -209,7 +209,7 @@ def _check_parts(split: SplitLayout) -> None:
     """
     p, axis, table = split.num_partitions, split.axis, split.operation == "embedding"
     refuse({
-        "only an embedding has a padding row": split.padding_row and not table,
+        "padding_row must be False for a linear layer, because only an embedding has one": split.padding_row and not table,
         f"The value of axis must be 0 or 1, but the value given is {axis}.": axis not in (0, 1) and not table,
     }, LayoutError)  # fmt: skip
     size, which = split.size[bool(axis)], "column" if axis else "rows"

@@ -525,7 +525,12 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
     """
     current, wanted = scope(), (main_program, startup_program or main_program)
     kinds = {type(program).__name__: not isinstance(program, Program) for program in wanted}
-    refuse({f"program_guard takes a paddle.static.Program, but got a {kind}": kinds[kind] for kind in kinds})
+    refuse(
+        {
+            f"program_guard: programs must be of paddle.static.Program, got a {kind}": kinds[kind]
+            for kind in kinds
+        }
+    )
     current.programs.append((main_program, startup_program or current.programs[-1][1]))
     try:
         yield
