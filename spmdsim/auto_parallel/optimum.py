@@ -118,7 +118,12 @@ def is_used(model: ChoiceModel) -> bool:
 def check_usable(model: ChoiceModel) -> None:
     """Raise InputError if no operator of a model can use its mesh; see :func:`is_used`.
 
-    The message has the sizes of the operator with the most floating point operations.
+    Args:
+        model: the choices on the mesh.
+
+    Raises:
+        InputError: If no operator can use it. The text has the sizes of the operator with the most floating point
+            operations.
     """
     if is_used(model):
         return

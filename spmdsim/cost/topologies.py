@@ -96,7 +96,12 @@ class Torus(Topology):
     def _link(self, dim: int, backwards: Ints | int, rank: Ints) -> Ints:
         """Return the numbers of the links that leave ranks along a dim.
 
-        ``backwards`` is 1 for the negative direction.
+        A number is ``(2 * dim + backwards) * ranks + rank``: each direction of each dim has one link per rank.
+
+        Args:
+            dim: the number of the dim.
+            backwards: 1 for the negative direction, else 0.
+            rank: the ranks.
         """
         links: Ints = (2 * dim + backwards) * self.ranks + rank
         return links

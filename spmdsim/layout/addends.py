@@ -70,7 +70,11 @@ class PartialReduction:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the reduction, its axes and the number of its contributions as plain values."""
+        """Return the pending reduction as plain values.
+
+        An example is ``{"reduction": "sum", "axes": ["tp"], "addends": 2}``; "addends" is :attr:`count` for any
+        reduction.
+        """
         return {"reduction": self.op, "axes": list(self.axes), "addends": self.count}
 
     def number(self, rank: int) -> int:

@@ -228,8 +228,8 @@ def declare_binary(
     """Return the public operator of a function of two elements.
 
     The operator takes tensors, arrays and numbers, at least one tensor, that broadcast. Operands are promoted as by
-    NumPy. A Python int that is out of range of the integer tensor beside it is accepted by comparisons and by
-    division.
+    NumPy. A Python int that is out of range of the integer tensor beside it is accepted by comparisons, logical operators and,
+    up to about 1.8e308, by division; other operators refuse it with InputError.
 
     Args:
         name: the operator's name.
@@ -404,6 +404,10 @@ def _multiply_slope(dy: Array, slope: Array) -> Array:
 
     The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes (256 KiB), and the slope
     is boolean or has the gradient's element type.
+
+    Args:
+        dy: the gradient of the result.
+        slope: the slope, of equal shape.
     """
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope

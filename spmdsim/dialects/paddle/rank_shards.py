@@ -34,16 +34,17 @@ def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -
     """Return the result of a function, some of whose operands are the ranks' own shards.
 
     A rank's own shard is a tensor of which the program sees the rank's shard alone. The function gets the global
-    tensors. Tensors of the result that are not replicated are ranks' shards, too.
+    tensors. Tensors of the result that are not replicated are ranks' shards, too; its other values stay.
 
     Args:
         function: the function or the bound method.
-        args: the tuple of its positional arguments.
-        options: the dict of its named arguments.
+        args: the tuple of its positional arguments; tensors may be nested in them.
+        options: the dict of its named arguments; tensors may be nested in them.
 
     Raises:
-        NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs. Layers with
-            ``takes_rank_shards`` are not checked, because they sum over the shards in Paddle, too.
+        NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs
+            (:func:`_check_equals_paddles`). Methods of layers with ``takes_rank_shards`` are not checked, because these
+            layers sum over the shards in Paddle, too.
     """
     shards: list[Tensor] = []
     operands = map_nested((args, options), lambda x: _as_global(x, shards))

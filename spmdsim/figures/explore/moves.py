@@ -366,22 +366,22 @@ def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]
     return rounds
 
 
-def _chunk_spans(story: History, count: int) -> list[tuple[int, int]]:
+def _chunk_spans(history: History, count: int) -> list[tuple[int, int]]:
     """Return ``(start, stop)`` of each chunk's elements, if a vector has ``count`` elements.
 
-    ``story`` is the executed schedule that divides the vector into chunks.
+    ``history`` is the executed schedule that divides the vector into chunks.
     """
-    ends = np.cumsum([0, *story.schedule.chunk_elements(count)]).tolist()
+    ends = np.cumsum([0, *history.schedule.chunk_elements(count)]).tolist()
     return list(pairwise(ends))
 
 
 def _rank_values(
-    story: History, state: int, member: int, local_values: list[np.ndarray], spans: list[tuple[int, int]]
+    history: History, state: int, member: int, local_values: list[np.ndarray], spans: list[tuple[int, int]]
 ) -> list[int]:
     """Return the values of a rank in a state: per chunk the sum of its contributors' elements.
 
     Args:
-        story: the executed schedule of the ring.
+        history: the executed schedule of the ring.
         state: number of the state; 0 is the state before the first round.
         member: the rank's index in its group.
         local_values: the local values of each member of the group, as flat arrays.
@@ -389,7 +389,7 @@ def _rank_values(
     """
     numbers: list[int] = []
     for chunk, span in enumerate(spans):
-        contributors = story.contributors(story.states[state].holds[member][chunk])
+        contributors = history.contributors(history.states[state].holds[member][chunk])
         numbers += np.sum(
             [local_values[contributor][slice(*span)] for contributor in contributors], axis=0
         ).tolist()

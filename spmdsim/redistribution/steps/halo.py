@@ -136,16 +136,22 @@ class Dim:
         return int(self.blocks.start[piece]), int(self.blocks.stop[piece])
 
     def reads(self, piece: int) -> range:
-        """Return the elements that the positions of a piece read.
+        """Return the elements that the window positions of a piece read, as a range; its step may be negative.
 
-        If the window wraps around, they may exceed the dimension.
+        If the window wraps around, they may exceed the dimension; take them modulo ``n``.
+
+        Args:
+            piece: the number of the piece.
         """
         return self.window.reads(int(self.positions.start[piece]), int(self.positions.stop[piece]), self.n)
 
     def sources(self, piece: int) -> list[int]:
-        """Return the pieces from whose blocks this piece reads, sorted; possibly the piece itself.
+        """Return the pieces from whose blocks a piece reads, sorted; possibly the piece itself.
 
-        Empty if the piece reads nothing. A piece is the block, or the window positions, of one coordinate.
+        The list is empty if the piece reads nothing.
+
+        Args:
+            piece: the number of the piece, from 0 to :attr:`count` - 1.
         """
         wanted, pieces = self.reads(piece), set()
         for turn in self._turns(wanted):
@@ -157,10 +163,12 @@ class Dim:
         return [source for source in sorted(pieces) if self.read_slices(source, piece)]
 
     def readers(self, piece: int) -> list[int]:
-        """Return the pieces that read from this piece's block, sorted; possibly the piece itself.
+        """Return the pieces that read from a piece's block, sorted; possibly the piece itself.
 
-        Empty if the block is empty or nothing reads from it. A piece is the block, or the window positions, of one
-        coordinate.
+        The list is empty if the block is empty or nothing reads from it.
+
+        Args:
+            piece: the number of the piece, from 0 to :attr:`count` - 1.
         """
         (start, stop), pieces = self.block(piece), set()
         if start == stop or not self.window.size:
@@ -223,7 +231,11 @@ def _slice_between(first: int, last: int, step: int) -> slice:
 def _changed_dims(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
     """Return ``(number, dimension, axes)`` of each dimension whose window the step changes.
 
+    These dimensions have a window in the layout with more windows (``step.windowed``) and none in the other one.
     ``axes`` are those that split the dimension; () if it is not split.
+
+    Args:
+        step: the halo exchange.
     """
     before = step.unwindowed.windows if isinstance(step.unwindowed, Windowed) else (None,) * len(step.shape)
     return [

@@ -172,7 +172,7 @@ class RowExchange:
         row is wanted.
 
         Args:
-            wants: the rows that each member wants.
+            wants: the rows that each member wants, in the group's order.
             rows: the buffer of the distinct rows; it is filled.
 
         Returns:
@@ -218,7 +218,7 @@ class RowExchange:
         Nothing is sent if no rank wants a row of another one.
 
         Args:
-            wants: the rows that each member wants.
+            wants: the rows that each member wants, in the group's order.
             table: this rank's shard of the table.
             rows: the buffer of the distinct rows; it is filled.
 
@@ -289,7 +289,7 @@ class RowExchange:
         """Return the layout and the elements of the rows that other ranks want, ordered by rank.
 
         Args:
-            wants: the rows that each member wants.
+            wants: the rows that each member wants, in the group's order.
             table: this rank's shard of the table.
 
         Returns:
