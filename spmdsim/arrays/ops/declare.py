@@ -228,8 +228,8 @@ def declare_binary(
     """Return the public operator of a function of two elements.
 
     The operator takes tensors, arrays and numbers, at least one tensor, that broadcast. Operands are promoted as by
-    NumPy. A Python int that is out of range of the integer tensor beside it is accepted by comparisons, logical operators and,
-    up to about 1.8e308, by division; other operators refuse it with InputError.
+    NumPy. A Python int that is out of range of the integer tensor beside it is accepted by comparisons, by logical
+    operators and, up to about 1.8e308, by division. Other operators refuse it with InputError.
 
     Args:
         name: the operator's name.
