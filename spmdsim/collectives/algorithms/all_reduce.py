@@ -255,7 +255,7 @@ def all_gather_reduce(rank: int, size: int) -> Rounds:
 
     Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. Rank j's vector is
     stored in scratch chunk 1 + j until all have arrived. Then, in one round without messages, chunk 0 becomes the
-    result.
+    result. The order of the operands is kept.
     """
     for i in range(1, size):
         yield [send((rank + i) % size, 0), recv((rank - i) % size, 1 + (rank - i) % size)]
@@ -266,7 +266,10 @@ def all_gather_reduce(rank: int, size: int) -> Rounds:
 
 @built_in("all_reduce", "1", Formula("2*c", "2*c", "c", "c"), in_order=True, openmpi="nonoverlapping 2")
 def reduce_broadcast(rank: int, size: int) -> Rounds:
-    """Binomial reduce to rank 0, binomial broadcast from rank 0."""
+    """Run a binomial reduce to rank 0, then a binomial broadcast from rank 0.
+
+    The vector is one chunk. The order of the operands is kept.
+    """
     yield from reduce.binomial(rank, size)
     yield from broadcast.binomial(rank, size)
 
@@ -281,7 +284,7 @@ def reduce_broadcast(rank: int, size: int) -> Rounds:
 def linear(rank: int, size: int) -> Rounds:
     """Send all vectors to rank 0, which sends the result to all ranks.
 
-    Rank 0 receives and sends one message at a time.
+    Rank 0 receives and sends one message at a time. The vector is one chunk. The order of the operands is kept.
     """
     yield from reduce.linear(rank, size)
     yield from broadcast.linear(rank, size)
@@ -304,7 +307,7 @@ def bit_tree_parent(rank: int, size: int) -> int | None:
 
 
 def _rename_for_tree(rank: int, size: int, tree: int, by: int) -> int:
-    """Convert a rank to its position in a tree (``by`` = -1), or back (``by`` = 1).
+    """Convert a rank to its position in a tree (``by`` = -1), or a position to its rank (``by`` = 1).
 
     Tree 0 has rank r at position r. Tree 1 is its mirror image for an even number of ranks, else it is shifted by one
     rank.
@@ -433,11 +436,11 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     astra_sim="hierarchical",
 )
 def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
-    """Ring reduce_scatter in groups, ring all_reduce between groups, ring all_gather in groups.
+    """Run a ring reduce_scatter in groups, ring all_reduce between groups, ring all_gather in groups.
 
-    These are also called rail rings; local rank i of each group works on shard i. A shard has one chunk per group. If
+    The rings between groups are also called rail rings; local rank i of each group works on shard i. A shard has one chunk per group. If
     the last group is smaller, its ranks work on several shards each, and take part in the rings of these shards one
-    after the other.
+    after the other. The order of the operands is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.

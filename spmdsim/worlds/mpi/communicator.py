@@ -371,12 +371,24 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Send all blocks to the root."""
+        """Send all ranks' blocks, of equal length, to the root.
+
+        Args:
+            sendbuf: this rank's block; on the root also MPI.IN_PLACE if it is in its place in ``recvbuf``.
+            recvbuf: the buffer for all blocks, in the order of the ranks; only the root's is used.
+            root: the rank that receives the blocks.
+
+        The errors are those of :meth:`_gather`.
+        """
         self._gather(sendbuf, recvbuf, root, False)
 
     @_report_failures
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Send all blocks, of different lengths, to the root, which sends the lengths to all."""
+        """Send all ranks' blocks, of any length, to the root.
+
+        The root first sends the lengths to all ranks. Arguments and errors are those of :meth:`Gather`, but ``recvbuf``
+        is ``[array, counts]``, or has displacements, too.
+        """
         self._gather(sendbuf, recvbuf, root, True)
 
     def _gather(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
@@ -409,12 +421,24 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Send the root's blocks to all ranks."""
+        """Send one block of the root's, of equal length, to each rank.
+
+        Args:
+            sendbuf: the buffer with all blocks, in the order of the ranks; only the root's is used.
+            recvbuf: the buffer for this rank's block; on the root also MPI.IN_PLACE to leave its block in ``sendbuf``.
+            root: the rank that sends the blocks.
+
+        The errors are those of :meth:`_scatter`.
+        """
         self._scatter(sendbuf, recvbuf, root, False)
 
     @_report_failures
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Send the root's blocks, of different lengths, to all ranks, lengths first."""
+        """Send one block of the root's, of any length, to each rank.
+
+        The root first sends the lengths to all ranks. Arguments and errors are those of :meth:`Scatter`, but ``sendbuf``
+        is ``[array, counts]``, or has displacements, too.
+        """
         self._scatter(sendbuf, recvbuf, root, True)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:

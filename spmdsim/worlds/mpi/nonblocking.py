@@ -224,6 +224,9 @@ def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implement
         op: the reduction.
         group: the ranks, their order and communicator.
         implementation: the implementation, with the position of each rank's block.
+
+    Raises:
+        WorldError: When the generator starts, if the reduction is undefined for the array's element type.
     """
     layout = implementation.blocks
     assert layout is not None
@@ -243,12 +246,16 @@ def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implement
 def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
     """Return a function that starts an all_reduce.
 
-    It exchanges blocks, reduces the own block, and gathers the blocks. The function returns a generator that yields two
-    requests.
+    The function takes the rank's array and returns a generator. The generator starts an exchange of blocks and yields its
+    request, reduces the own block in the group's order, starts to gather the blocks and yields that request. It returns
+    the reduced array.
 
     Args:
         op: the reduction.
         group: the ranks, their order and communicator.
+
+    Raises:
+        WorldError: When the generator starts, if the reduction is undefined for the array's element type.
     """
 
     def post(array: np.ndarray) -> Requests:
@@ -272,8 +279,9 @@ def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
 def _derive_gather_start(group: ReduceGroup, target: tuple[int, ...]) -> Post:
     """Return a function that starts an all_gather of equal blocks.
 
-    The function returns a generator that yields one request. The result is copied once more if the order of the group
-    is not that of the communicator.
+    The function takes the rank's block and returns a generator. The generator starts the gather, yields its request, and
+    returns the whole array in shape ``target``. The result is copied once more if the order of the group is not that of
+    the communicator.
 
     Args:
         group: the ranks, their order and communicator.
