@@ -458,7 +458,7 @@ def test_check_says_which_argument_is_where(x: Tensor) -> None:
     for function in (np.matmul, lambda a, b: a @ b, lambda a: a * 2.0):
         with pytest.raises(
             UsageTypeError,
-            match=r"if it is a function of arrays, say which: check\(y, .*, operands=\(a, b\)\)",
+            match=r"give a function of arrays its arrays: check\(y, .*, operands=\(a, b\)\)",
         ):
             check(x, function)
     assert check(x, lambda index: A[index])

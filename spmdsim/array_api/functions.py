@@ -94,7 +94,9 @@ def finfo(type: Any, /) -> FloatInfo:
     """
     dtype = dtype_of(type)
     if not (is_float(dtype) or dtype.kind == "c"):
-        raise UsageTypeError(f"finfo takes a floating type, but got {dtype}")
+        raise UsageTypeError(
+            f"finfo: type must be a floating or complex type, got {dtype}; use iinfo for integers"
+        )
     import ml_dtypes  # It supports NumPy's types and bfloat16.
 
     info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -118,7 +120,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
     """
     dtype = dtype_of(type)
     if dtype.kind not in "iu":
-        raise UsageTypeError(f"iinfo takes an integer type, but got {dtype}")
+        raise UsageTypeError(
+            f"iinfo: type must be an integer type, got {dtype}; use finfo for floating types"
+        )
     info = np.iinfo(dtype)
     return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
 
@@ -143,7 +147,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     if isinstance(kind, str) and kind in KINDS:
         return dtype_of(dtype).kind in KINDS[kind]
     if isinstance(kind, str):
-        raise InputError(f"kinds of element types are {', '.join(map(repr, KINDS))}, but got {kind!r}")
+        raise InputError(f"isdtype: kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
     return dtype_of(dtype) == dtype_of(kind)
 
 

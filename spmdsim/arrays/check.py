@@ -105,12 +105,13 @@ def check(
         raise UsageTypeError(f"check: tensor must be a Tensor, got {type(tensor).__name__}; {advice}")
     world = tensor.world
     if not world.has_data:
-        raise WorldError("a ShapeOnly world holds no data to check")
+        raise WorldError("check: tensor must have data, got one of a ShapeOnly world; use LockStep")
     tensor = tensor.detach().to(tensor.layout.reduced)
     expected = _Expected(tensor, reference, operands)
     if magnitude is not None and np.shape(magnitude) not in ((), tensor.meta.shape):
         raise InputError(
-            f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.meta.shape}"
+            f"check: magnitude must be one number or have the tensor's shape {tensor.meta.shape}, got shape "
+            f"{np.shape(magnitude)}"
         )
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
     pieces = Pieces(tensor.layout, tensor.meta.shape)
@@ -188,7 +189,9 @@ class _Expected:
         self._read_block: Callable[..., Any] | None = None
         if operands is not None:
             if not callable(reference):
-                raise InputError("operands are for a reference that is a function, but it is an array")
+                raise InputError(
+                    "check: reference must be a function if operands are given, got an array; leave operands out"
+                )
             self.whole = measure(
                 lambda cast: reference(*[cast(np.asarray(x)) for x in operands]), tensor.dtype, tensor.world
             )
@@ -201,7 +204,9 @@ class _Expected:
                 self.whole = np.asarray(self.whole)
             shape = (self.whole.truth if isinstance(self.whole, Measured) else self.whole).shape
             if shape != tensor.meta.shape:
-                raise InputError(f"the reference has shape {shape}, but the tensor {tensor.meta.shape}")
+                raise InputError(
+                    f"check: reference must have the tensor's shape {tensor.meta.shape}, got {shape}"
+                )
 
     def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
         """Return the block at these bounds (start and stop per dim): an array, or a measured one.
@@ -233,8 +238,8 @@ class _Expected:
         except TypeError as error:
             name = getattr(self._read_block, "__name__", "reference")
             raise UsageTypeError(
-                f"check: {name} was given one tuple of slices, as functions without operands= are ({error}); if it is a "
-                f"function of arrays, say which: check(y, {name}, operands=(a, b))"
+                f"check: {name} must take one tuple of slices if operands is left out, got an error ({error}); give a function "
+                f"of arrays its arrays: check(y, {name}, operands=(a, b))"
             ) from error
         if not isinstance(block, tuple):
             return np.asarray(block)
@@ -275,7 +280,9 @@ def _compare_shard(
     measured = block if isinstance(block, Measured) else None
     truth = np.asarray(block.truth if isinstance(block, Measured) else block)
     if truth.shape != sizes:
-        raise InputError(f"the reference gave a block of shape {truth.shape} for one of {sizes}")
+        raise InputError(
+            f"check: reference must return a block of shape {sizes} for its slices, got shape {truth.shape}"
+        )
     error = difference(shard.reshape(sizes), truth)
     start = tuple(low for low, _ in bounds)
     summary = _summarise_errors(tensor.dtype, truth, measured, error)

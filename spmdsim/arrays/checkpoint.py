@@ -38,7 +38,7 @@ from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.arrays.sources import require_equal_source
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
-from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many, nearest
 from spmdsim.layout.element_type import safetensors_name
 from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.trace.source_lines import source_line
@@ -128,10 +128,12 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
         WorldError: If tensors belong to different worlds.
     """
     if not tensors:
-        raise InputError(f"there are no tensors to save, at {source_line()}")
+        raise InputError(f"save: tensors must have at least one tensor, got none, at {source_line()}")
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            raise UsageTypeError(f"save() takes tensors, but {name!r} is a {type(tensor).__name__}")
+            raise UsageTypeError(
+                f"save: {name!r} must be a tensor, got {type(tensor).__name__}; make one with Tensor.from_global(array, layout)"
+            )
         try:
             format_dtype(tensor.dtype)
         except InputError as error:
@@ -370,7 +372,8 @@ def load(
             if facts == before:
                 raise
     raise InputError(
-        f"the checkpoint in {str(folder)!r} is replaced faster than it can be read, {MOST_READS} times"
+        f"load: the checkpoint in {str(folder)!r} was replaced during each of {MOST_READS} attempts to read it; load it when "
+        "no job saves to this folder"
     )
 
 
@@ -425,8 +428,10 @@ def _read_tensors(
     try:
         for name in layouts if isinstance(layouts, Mapping) else ():
             if name not in entries:
+                near = nearest(name, entries)
                 raise InputError(
-                    f"the checkpoint in {str(source)!r} has no {name!r}, but a layout is given for it"
+                    f"the checkpoint in {str(source)!r} has no {name!r}, but a layout is given for it; "
+                    + (f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(entries)[:3])}, ...")
                 )
         for name, entry in entries.items():
             loaded[name] = _create_tensor(name, entry, files, world, layouts)
@@ -506,7 +511,8 @@ def _create_tensor(
         layout = (layouts or {}).get(name) or parse_layout(entry)
     if max(layout.mesh.rank_list) >= world.size:
         raise WorldError(
-            f"{name!r} was saved on {layout.mesh}, but {many(world.size, 'rank is', 'ranks are')} running; load() takes other layouts"
+            f"load: the layout of {name!r} must be for the {many(world.size, 'rank')} of the world, got {layout.mesh}; pass layouts= "
+            "with a mesh of these ranks"
         )
     dtype = parse_dtype(entry["dtype"], files)
     # Without a description, from_global does not compare ranks: `_load_tensors` does when all ranks have read all tensors.

@@ -73,7 +73,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         version, data, tensors = manifest["spmdsim_checkpoint"], manifest["data"], manifest["tensors"]
         if version == VERSION:
             if not _is_plain_name(data) or not isinstance(tensors, dict):
-                raise ValueError("its entries have other types")
+                raise ValueError("its data must be the name of a folder, and its tensors a table of names")
             for name, entry in tensors.items():
                 _check_entry(name, entry)
     if version != VERSION:
@@ -129,17 +129,21 @@ def _check_entry(name: str, entry: Any) -> None:
     """
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
-        raise ValueError(f"{name!r} has the shape {shape!r}")
+        raise ValueError(f"the shape of {name!r} must be a list of sizes from 0 on, got {shape!r}")
     parse_dtype(entry["dtype"], name)
     if parse_layout(entry).ndim != len(shape):
-        raise ValueError(f"{name!r} has shape {shape} and a layout for another number of dims")
+        raise ValueError(
+            f"the layout of {name!r} must be for shape {shape}, got one for {many(parse_layout(entry).ndim, 'dim')}"
+        )
     total = 0
     boxes = []
     for shard in entry["shards"]:
         bounds = shard["bounds"]
         is_box = len(bounds) == len(shape) and all(map(_is_range, bounds, shape))
         if not is_box or not _is_plain_name(shard["file"]) or not _is_count(shard["crc32"]):
-            raise ValueError(f"a shard of {name!r} is {shard!r}")
+            raise ValueError(
+                f"a shard of {name!r} must have bounds inside of shape {shape}, a file and a crc32, got {shard!r}"
+            )
         size = math.prod(stop - start for start, stop in bounds)
         total += size
         if size:
@@ -148,7 +152,7 @@ def _check_entry(name: str, entry: Any) -> None:
         raise ValueError(f"the shards of {name!r} are not the blocks of a grid")
     if total != math.prod(shape):
         raise ValueError(
-            f"the shards of {name!r} have {many(total, 'element')}, but its shape {tuple(shape)} has others"
+            f"the shards of {name!r} have {many(total, 'element')}, but its shape {tuple(shape)} has {math.prod(shape):,}"
         )
 
 

@@ -11,6 +11,7 @@ from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.arrays.symbols import ops
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import as_array, number_type
+from spmdsim.reading import one_line
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def asarray(
     keeps_type = isinstance(obj, Tensor) and (kind is None or kind == obj.dtype)
     if copy is False and not (keeps_type and layout in (None, obj.layout)):
         raise InputError(
-            "asarray takes its pieces out of what it is given: without a copy it takes tensors only"
+            "asarray: obj must be a tensor that already has dtype and layout if copy is False, got "
+            f"{one_line(repr(obj), 60)}; pass copy=None"
         )
     if isinstance(obj, Tensor):
         result = obj if layout is None else obj.to(layout)
@@ -74,7 +76,7 @@ def asarray(
     array = as_array(obj)
     if array.dtype == object:
         raise UsageTypeError(
-            f"asarray takes numbers, lists of them, arrays and tensors, but got {type(obj).__name__}"
+            f"asarray: obj must be a number, a list of numbers, an array or a tensor, got {type(obj).__name__}"
         )
     layout, world = choose_layout_and_world(layout, world, array.ndim)
     return Tensor.from_global(array, layout, world, dtype=kind)

@@ -90,7 +90,7 @@ def _normalise_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """
     sizes = as_integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
     if any(n < 0 for n in sizes):
-        raise InputError(f"a shape has no negative sizes, but got {sizes}")
+        raise InputError(f"shape must have sizes from 0 on, got {sizes}")
     return sizes
 
 
@@ -133,7 +133,7 @@ def full(
     value = fill_value.dtype.type(fill_value.item()) if isinstance(fill_value, Tensor) else fill_value
     if np.ndim(value):
         raise RuleError(
-            f"a tensor is filled with one number, but got {np.size(value)} of shape {np.shape(value)}"
+            f"full: fill_value must be one number, got an array of shape {np.shape(value)}; use Tensor.from_global(array, layout)"
         )
     kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
     number = np.asarray(value).astype(kind)
@@ -358,7 +358,7 @@ def arange(
     """
     first, last = (0, start) if stop is None else (start, stop)
     if not step:
-        raise InputError(f"arange needs a step that is not zero, but got {step!r}")
+        raise InputError(f"arange: step must not be 0, got {step!r}")
     natural = np.result_type(*[np.asarray(value) for value in (first, last, step)])
     kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
     count = _count_steps(first, last, step)
@@ -408,15 +408,15 @@ def linspace(
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: If ``num`` is negative, the element type is no number, or the device is unknown.
+        InputError: If ``num`` is negative or no integer, the element type is no number, or the device is unknown.
         LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> linspace(0, 1, 5, layout=Mesh((2,), ("x",))("x")).local(1)
     array([0.75, 1.  ])
     """
-    if num < 0:
-        raise InputError(f"linspace makes no negative number of elements, but got {num}")
+    if not isinstance(num, (int, np.integer)) or num < 0:
+        raise InputError(f"linspace: num must be an integer from 0 on, got {num!r}")
     natural = np.result_type(np.asarray(start), np.asarray(stop), np.float64)
     kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
     parts = num - 1 if endpoint else num

@@ -230,10 +230,10 @@ def _pair_dims_with_points(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, P
     sizes = [None] * len(dims) if s is None else [None if n in (None, -1) else n for n in s]
     if len(sizes) != len(dims):
         raise RuleError(
-            f"{many(len(sizes), 'number of points was', 'numbers of points were')} given for {many(len(dims), 'dim')}"
+            f"s must have one number of points for each of the {many(len(dims), 'dim')}, got {s!r}"
         )
     if not dims:
-        raise RuleError("a transform needs at least one dim")
+        raise RuleError(f"axes must name at least one dim, got {axes!r}")
     return list(zip(dims, sizes))
 
 

@@ -58,8 +58,8 @@ class FileArray:
         )
         if len(entries) > len(self.shape) or has_wrong_entry:
             raise InputError(
-                f"an array in a file is read at up to {many(len(self.shape), 'slice')} or whole numbers, not at {index!r}; "
-                "array[...] is all of it in memory"
+                f"the index of an array in a file must be up to {many(len(self.shape), 'slice')} or integers, got {index!r}; "
+                "read the complete array with array[...]"
             )
         picks: list[int | slice] = []
         spans: list[slice] = []
@@ -177,7 +177,7 @@ def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, byte_count
         word = "cut short" if byte_count < needs else "too long"
         raise InputError(
             f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {many(needs, 'byte')}, but "
-            f"{many(max(byte_count, 0), 'is', 'are')} there"
+            f"the file has {max(byte_count, 0):,}"
         )
 
 
@@ -197,7 +197,9 @@ def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None
     if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_DIMS:
         raise InputError(f"{str(path)!r} is damaged: its header says shape {one_line(shape, 60)}")
     if math.prod(n for n in shape if n) * dtype.itemsize > sys.maxsize:
-        raise InputError(f"{str(path)!r} is damaged: no memory holds an array of shape {one_line(shape, 60)}")
+        raise InputError(
+            f"{str(path)!r} is damaged: its header says shape {one_line(shape, 60)}, which no memory can hold"
+        )
 
 
 def stream_array(
@@ -264,7 +266,7 @@ def require_end(stream: IO[bytes], path: Path) -> None:
     """Raise InputError if a stream has further bytes."""
     if more := read_to_end(stream):
         raise InputError(
-            f"{str(path)!r} is too long: {many(more, 'byte follows', 'bytes follow')} the data that its header speaks of"
+            f"{str(path)!r} is too long: {many(more, 'byte follows', 'bytes follow')} the data that its header describes"
         )
 
 
@@ -282,6 +284,6 @@ def read_exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
     data = stream.read(count)
     if len(data) != count:
         raise InputError(
-            f"{str(path)!r} is cut short: {many(count, 'more byte was', 'more bytes were')} expected, {len(data)} came"
+            f"{str(path)!r} is cut short: the next part has {many(count, 'byte')} according to the header, but only {len(data):,} follow"
         )
     return data

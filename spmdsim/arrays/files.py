@@ -143,7 +143,9 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
             return {name: open_array(file, name) for name in names}
         if file.suffix.lower() == ".safetensors":
             return _open_safetensors(file)
-    raise InputError(f"{str(file)!r} has no names of arrays; .npz, .safetensors and {INDEX} files have")
+    raise InputError(
+        f"{str(file)!r} is one array without a name; read it with open_array, or give a .npz, .safetensors or {INDEX} file"
+    )
 
 
 def _find_model_file(path: Path) -> Path:
@@ -179,12 +181,14 @@ def _read_index(path: Path) -> dict[str, Path]:
         index = parse_json(path.read_bytes())
     files = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(files, dict) or not files:
-        raise InputError(f"{str(path)!r} is no index of a model: it has no weight_map of names and files")
+        raise InputError(
+            f"{str(path)!r} is not an index of a model: it must have a weight_map from names of arrays to files"
+        )
     for name, file in files.items():
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise InputError(
-                f"{str(path)!r} is damaged: {one_line(name, 60)!r} would be in {one_line(file, 60)!r}, and not in a "
-                ".safetensors file beside it"
+                f"{str(path)!r} is damaged: the file of {one_line(name, 60)!r} must be a .safetensors file in the index's folder, got "
+                f"{one_line(file, 60)!r}"
             )
     return {name: path.parent / file for name, file in files.items()}
 
@@ -196,7 +200,7 @@ def _require_readable_kind(file: Path) -> None:
     """
     require_file(file)
     if file.suffix.lower() in _FOREIGN:
-        raise InputError(f"{str(file)!r} is not read: {_FOREIGN[file.suffix.lower()]}; {_ANY_SOURCE}")
+        raise InputError(f"{str(file)!r} cannot be read: {_FOREIGN[file.suffix.lower()]}; {_ANY_SOURCE}")
 
 
 def open_tokens(path: str | Path) -> FileArray:
@@ -220,7 +224,7 @@ def open_tokens(path: str | Path) -> FileArray:
     _require_readable_kind(file)
     count = file.stat().st_size
     if not count:
-        raise InputError(f"{str(file)!r} is empty")
+        raise InputError(f"{str(file)!r} is empty; give a file with tokens")
     return map_array(file, (count,), np.dtype("u1"), 0)
 
 
@@ -264,15 +268,19 @@ def _read_npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
         raise InputError(
-            f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark and a version"
+            f"{str(path)!r} is not a .npy file: it does not begin with NumPy's signature and a version from 1 to 3"
         )
     size = 2 if magic[6] == 1 else 4
     length = int.from_bytes(read_exactly(stream, size, path), "little")
     if length > MOST_CHARACTERS:
-        raise InputError(f"{str(path)!r} is damaged: its header would be {many(length, 'byte')}")
+        raise InputError(
+            f"{str(path)!r} is damaged: its header would have {many(length, 'byte')}, more than {MOST_CHARACTERS:,}"
+        )
     header = literal(read_exactly(stream, length, path).decode("utf-8" if magic[6] == 3 else "latin1"))
     if set(header) != {"descr", "fortran_order", "shape"} or type(header["fortran_order"]) is not bool:
-        raise InputError(f"{str(path)!r} is damaged: its header is {one_line(header, 60)}")
+        raise InputError(
+            f"{str(path)!r} is damaged: its header must have descr, fortran_order and shape, got {one_line(header, 60)}"
+        )
     if not isinstance(header["descr"], str):
         raise InputError(
             f"{str(path)!r} holds elements of type {one_line(header['descr'], 60)}; save numbers"
@@ -334,7 +342,7 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         )
     if info.compress_type != zipfile.ZIP_DEFLATED:
         raise InputError(
-            f"{str(path)!r} is compressed in a way that numpy does not use; save it with savez_compressed"
+            f"{str(path)!r} is compressed by another method than numpy's; save it with np.savez_compressed"
         )
     return _stream_member(path, info, start, shape, dtype, fortran)
 
@@ -398,7 +406,9 @@ def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
     if member is None and len(names) == 1:
         return names[0]
     if member not in names:
-        what = "say which array is meant of" if member is None else f"there is no array {member!r} in"
+        what = (
+            "the name of an array must be given for" if member is None else f"there is no array {member!r} in"
+        )
         listing = ", ".join(sorted(names))
         if len(names) > MOST_NAMED:
             near = nearest(member or "", names)
@@ -429,11 +439,13 @@ def _open_safetensors(path: Path) -> dict[str, FileArray]:
         data_size = path.stat().st_size - 8 - length
         if data_size < 0 or length > MOST_HEADER:
             raise InputError(
-                f"{str(path)!r} is not a .safetensors file: its header would be {many(length, 'byte')}"
+                f"{str(path)!r} is not a .safetensors file: its header would have {many(length, 'byte')}"
             )
         header = parse_json(stream.read(length))
     if not isinstance(header, dict):
-        raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
+        raise InputError(
+            f"{str(path)!r} is not a .safetensors file: its header must be a table of names, got {type(header).__name__}"
+        )
     header.pop("__metadata__", None)
     entries = {name: _parse_safetensors_entry(name, entry, path) for name, entry in header.items()}
     _require_no_gaps(entries, data_size, path)
@@ -489,14 +501,16 @@ def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path)
     for start, stop, name in sorted((start, stop, name) for name, (_, _, start, stop) in entries.items()):
         if start != covered:
             what = (
-                "overlaps another one" if start < covered else f"leaves bytes {covered} to {start} to nobody"
+                "overlaps another one"
+                if start < covered
+                else f"leaves bytes {covered} to {start} without a tensor"
             )
             raise InputError(f"{str(path)!r} is damaged: {one_line(name, 60)!r} {what}")
         covered = stop
     if covered != byte_count:
         word = "cut short" if byte_count < covered else "too long"
         raise InputError(
-            f"{str(path)!r} is {word}: its tensors are {many(covered, 'byte')}, but {many(byte_count, 'is', 'are')} there"
+            f"{str(path)!r} is {word}: its tensors need {many(covered, 'byte')}, but the file has {byte_count:,}"
         )
 
 
@@ -523,7 +537,7 @@ def _open_idx(path: Path) -> FileArray:
         head = stream.read(4)
         if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
             raise InputError(
-                f"{str(path)!r} is neither .npy, .npz, .safetensors nor an IDX file (it begins with {head!r})"
+                f"{str(path)!r} must be a .npy, .npz, .safetensors or IDX file, got one that begins with {head!r}"
             )
         shape = struct.unpack(f">{head[3]}I", read_exactly(stream, 4 * head[3], path))
     dtype, offset = np.dtype(_IDX_TYPES[head[2]]), 4 + 4 * head[3]

@@ -75,17 +75,19 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     if programs:
         programs[-1].changed(x, what)
     if result.shape != x.shape:
-        raise LayoutError(f"{what} in place would make shape {result.shape} of {x.shape}; give it a new name")
+        raise LayoutError(
+            f"{what} in place must keep the shape {x.shape}, got {result.shape}; give the result a new name"
+        )
     if result.dtype != x.dtype:
         if not np.can_cast(result.dtype, x.dtype, "same_kind"):
             raise RuleError(
-                f"{what} in place would make {result.dtype} of {x.dtype}; give it a new name, or convert it first"
+                f"{what} in place must keep the element type {x.dtype}, got {result.dtype}; give the result a new name, or convert it first"
             )
         result = _ops().cast(result, x.dtype)
     if _is_leaf(x) and result.requires_grad:
         raise UsageTypeError(
-            f"{what} in place: the tensor wants a gradient, and so do its new values; give them a new name, or "
-            "detach() them"
+            f"{what} in place: a parameter's new values must not require a gradient; give the result a new name, or "
+            "detach() the values"
         )
     placed = result.to(x.layout.reduced)
     if x._view is not None:
@@ -161,8 +163,8 @@ def _write_back(x: Any, value: Any, what: str) -> None:
     last = min(common)
     if last and x._view.depth > MOST_PARENTS:
         raise UsageTypeError(
-            f"{what} in place: the tensor is the last of more than {MOST_PARENTS} views, each of the one before; take a "
-            "copy() first"
+            f"{what} in place: a view must have at most {MOST_PARENTS} views between it and its tensor; take a copy() "
+            "first"
         )
     base = bases[last]
     for k in range(last + 1):
@@ -189,8 +191,8 @@ def _require_current(view: View, what: str) -> None:
     """
     if not all(_are_disjoint(view.base_shape, view, index) for index in view.changes[view.seen :]):
         raise UsageTypeError(
-            f"{what} in place: the tensor is a view of one that has got other values since, and still has the old ones; take "
-            "the view again, such as row = x[0], or a copy() of it"
+            f"{what} in place: the view has old values, because its tensor was changed after the view was taken; take the "
+            "view again, such as row = x[0], or change a copy()"
         )
 
 

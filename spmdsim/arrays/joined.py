@@ -221,5 +221,5 @@ def require_values(world: Any, what: str) -> None:
     """Raise WorldError if the world has no values, on which the number of entries of a result depends."""
     if not world.has_data:
         raise WorldError(
-            f"how many entries {what} has depends on values, and a world of shapes has none: use LockStep"
+            f"the number of entries of {what} depends on values, which a ShapeOnly world does not have; use LockStep"
         )

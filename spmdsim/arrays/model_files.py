@@ -87,6 +87,6 @@ def _check_layouts(path: Path, arrays: Mapping[str, FileArray], layouts: LayoutC
         if name not in arrays:
             near = nearest(name, arrays)
             raise InputError(
-                f"{str(path)!r} has no array {name!r}{f', the nearest is {near!r}' if near else ''}, but a layout is "
-                "given for it"
+                f"{str(path)!r} has no array {name!r}, but a layout is given for it; "
+                + (f"did you mean {near!r}?" if near else "open_arrays(path) lists its arrays")
             )

@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.core.operator import operands_of_one_world
 from spmdsim.errors import OutOfRange, UsageTypeError, many
+from spmdsim.reading import one_line
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -84,5 +85,5 @@ def flag(name: str, value: Any) -> bool:
     True
     """
     if isinstance(value, type) or value not in (False, True):
-        raise UsageTypeError(f"{name} is True or False, but got {value!r}")
+        raise UsageTypeError(f"{name} must be True or False, got {one_line(repr(value), 60)}")
     return bool(value)

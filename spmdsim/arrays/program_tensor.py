@@ -27,6 +27,7 @@ from spmdsim.arrays.symbols import SymbolicTensor, ops
 from spmdsim.core import Layout
 from spmdsim.core.tensor import create_shards
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.reading import one_line
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grow_world
 from spmdsim.worlds.current import world as current
@@ -287,8 +288,8 @@ class Tensor(SymbolicTensor):
         def __array__(self, *_: object, **__: object) -> NoReturn:
             """Refuse ``np.asarray(x)``: it would gather without being asked, and only on the ranks that call it."""
             raise UsageTypeError(
-                "a tensor is not turned into an array by itself; use .full() on all ranks, or .local(), "
-                "and ops.take(array, x, 0) for array[x]"
+                "a tensor is not converted to an array implicitly; use .full() on all ranks or .local(), and ops.take(array, x, 0) "
+                "for array[x]"
             )
 
     def __setitem__(self, index: Index, value: Operand) -> None:
@@ -306,7 +307,7 @@ class Tensor(SymbolicTensor):
         xp = import_module("spmdsim.array_api")
         if api_version not in (None, *VERSIONS):
             raise InputError(
-                f"the array API is there in versions {', '.join(VERSIONS)}, not in {api_version!r}"
+                f"__array_namespace__: api_version must be one of {', '.join(VERSIONS)}, got {api_version!r}"
             )
         return xp
 
@@ -331,7 +332,9 @@ class Tensor(SymbolicTensor):
     def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
         """Return the tensor itself; raise InputError for devices other than "cpu", or for a stream."""
         if device != self.device or stream is not None:
-            raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")
+            raise InputError(
+                f"to_device: device must be 'cpu' and stream None, got {device!r} and {stream!r}"
+            )
         return self
 
     @explained
@@ -444,5 +447,5 @@ def _choose_world(world: World | None, layout: Layout) -> World:
     if world is None:
         return current(mesh=layout.mesh)
     if not isinstance(world, World):
-        raise UsageTypeError(f"a tensor lives in a world, such as LockStep(4), but got {world!r}")
+        raise UsageTypeError(f"world must be a world, such as LockStep(4), got {one_line(repr(world), 60)}")
     return grow_world(world, layout.mesh)

@@ -279,7 +279,9 @@ def _make_source(
     """
     kind, size = np.dtype(dtype), tuple(shape)
     if kind.kind not in "fV":
-        raise InputError(f"random tensors are of floating types, not {kind}")
+        raise InputError(
+            f"dtype of random numbers must be a floating type, got {kind}; convert the tensor with .astype"
+        )
     function = Described(lambda index: finish(block(index, size, kind, seed)), f"{words}, seed {seed}")
     return function, {"shape": size, "dtype": kind}
 

@@ -115,7 +115,9 @@ def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tens
         elif isinstance(item, Iterable) and not isinstance(item, (str, bytes, np.ndarray)):
             yield from _iterate_named(item, name)
         else:
-            raise UsageTypeError(f"check_replicas() takes tensors, but got a {type(item).__name__}")
+            raise UsageTypeError(
+                f"check_replicas: tensors must be tensors, modules or lists of these, got {type(item).__name__}"
+            )
 
 
 def _list_replica_groups(tensor: Tensor) -> list[tuple[int, ...]]:

@@ -16,6 +16,7 @@ from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, number_type, resolve_nameless, why_no_number
+from spmdsim.reading import one_line
 from spmdsim.redistribution import plan
 from spmdsim.sides import in_words, number_of, sides
 from spmdsim.worlds.base import follow_watched
@@ -78,12 +79,16 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
     check_layout(layout)
     if callable(source) and not hasattr(source, "shape"):
         if shape is None or dtype is None:
-            raise InputError("a tensor made by a function needs shape=... and dtype=...")
+            raise InputError(
+                f"from_global: shape and dtype must be given if the array is a function, got shape={shape!r} and dtype={dtype!r}"
+            )
         kind = number_type(dtype, "a tensor cannot have")
         return Meta.of(layout, shape, kind), _wrap_function(source, kind)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
-        raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
+        raise InputError(
+            f"from_global: shape must be the array's {tuple(array.shape)}, got {tuple(shape)}; leave shape out"
+        )
     own_type = resolve_nameless(np.dtype(array.dtype), dtype, "the array has")
     kind = number_type(own_type if dtype is None or own_type != array.dtype else dtype, "the array has")
 
@@ -102,7 +107,9 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
 def check_layout(layout: Any) -> None:
     """Raise UsageTypeError if a value is no layout."""
     if not isinstance(layout, Layout):
-        raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
+        raise UsageTypeError(
+            f"layout must be a layout, such as mesh('dp', None), got {one_line(repr(layout), 60)}"
+        )
 
 
 def _wrap_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
@@ -121,7 +128,9 @@ def _wrap_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype
         block = np.array(function(index), dtype=dtype, order="C")
         wanted = tuple(span.stop - span.start for span in index)
         if block.shape != wanted:
-            raise InputError(f"the function returned a block of shape {block.shape} for {wanted} at {index}")
+            raise InputError(
+                f"from_global: the function must return a block of shape {wanted} at {index}, got shape {block.shape}"
+            )
         return block
 
     return take
@@ -161,7 +170,7 @@ def assemble_shards(
         wanted = layout.local_shape(full_shape, rank)
         if facts[rank][0] != wanted:
             raise LayoutError(
-                f"rank {world.job[rank]} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
+                f"rank {world.job[rank]} owns a shard of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
                 f"{full_shape} gives it {wanted}; "
                 f"{in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
             )
@@ -190,10 +199,12 @@ def _require_one_type(
     """
     for rank in members:
         if facts[rank][2] is not None:
-            raise LayoutError(f"rank {world.job[rank]} holds a piece with {facts[rank][2]}")
+            raise LayoutError(f"rank {world.job[rank]} owns a shard with {facts[rank][2]}")
     ranks_by_type = sides((rank, facts[rank][1]) for rank in members)
     if len(ranks_by_type) > 1:
-        raise LayoutError(f"all pieces need one dtype, but {in_words(ranks_by_type, 'hold', world.job)}")
+        raise LayoutError(
+            f"from_local: all shards must have one dtype, but {in_words(ranks_by_type, 'hold', world.job)}"
+        )
     return facts[members[0]][1]
 
 
@@ -219,8 +230,8 @@ def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
         shards = [shards]
     if len(shards) != len(world.ranks):
         raise InputError(
-            f"this process owns {many(len(world.ranks), 'rank')}, but "
-            f"{many(len(shards), 'local array was', 'local arrays were')} given"
+            f"from_local: shards must have one array for each of the {many(len(world.ranks), 'rank')} that this process owns, got "
+            f"{many(len(shards), 'array')}"
         )
     return [as_array(shard) for shard in shards]
 
@@ -248,7 +259,7 @@ def infer_global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]])
     for rank, local in local_shapes.items():
         if len(local) != layout.ndim:
             raise LayoutError(
-                f"rank {rank} holds a piece of {many(len(local), 'dim')} {local}, but layout {layout} is for {layout.ndim}"
+                f"rank {rank} owns a shard of shape {local}, but layout {layout} is for {many(layout.ndim, 'dim')}"
             )
     return tuple(
         sum(local_shapes[rank][dim] for rank in mesh.group(first, *entry))
@@ -302,7 +313,9 @@ def redistribute_reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
         WorldError: If the mesh needs more ranks than the world has.
     """
     if not isinstance(layout, Layout):
-        raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
+        raise UsageTypeError(
+            f"layout must be a layout, such as mesh('dp', None), got {one_line(repr(layout), 60)}"
+        )
     tensor = move_to_larger_world(tensor, layout.mesh)
     world, meta = tensor.world, tensor.meta
     machine = world.machine  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from spmdsim.core.tensor import PlainTensor
-from spmdsim.errors import InputError, UsageTypeError, WorldError, many
+from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
@@ -82,9 +82,11 @@ class ReadableTensor(PlainTensor):
             return read_only(shards[0])
         ranks, size = self.world.ranks, self.world.size
         if rank not in range(size):
-            raise WorldError(f"there is no rank {rank!r} in a world of {many(size, 'rank')}")
+            raise WorldError(f"local: rank must be from 0 to {size - 1}, got {rank!r}")
         if rank not in ranks:
-            raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
+            raise WorldError(
+                f"local: rank must be one that this process owns, {list(ranks)}, got {rank}; use .full() on all ranks"
+            )
         return read_only(shards[ranks.index(rank)])
 
     #: Names of torch, OneFlow and Paddle, and of MindSpore.
@@ -103,11 +105,13 @@ class ReadableTensor(PlainTensor):
             WorldError: If the world has no data.
         """
         if self.size != 1 and not indices:
-            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+            raise InputError(
+                f"item() needs a tensor of one element, but the shape is {self.shape}; give an index, such as x.item(0)"
+            )
         try:
             np.broadcast_to(0, self.shape).item(*indices)  # type: ignore[arg-type]
         except (IndexError, TypeError, ValueError):
-            raise InputError(f"item{indices} is no place of a tensor of shape {self.shape}") from None
+            raise InputError(f"item: the index must be inside of shape {self.shape}, got {indices}") from None
         if not indices or self.size == 1:
             return self.full().item()
         index: Any = indices[0] if len(indices) == 1 else indices
@@ -147,7 +151,7 @@ class ReadableTensor(PlainTensor):
         """
         if self.layout.split_axes or self.layout.partial_axes:
             raise UsageTypeError(
-                f"a tensor in pieces ({self.layout.placement_text()}) is no array of another library's; use .full() on all ranks"
+                f"__dlpack__: x must be replicated, got {self.layout.placement_text()}; use .full() on all ranks"
             )
         options: dict[str, Any] = dict(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
         chosen = {key: value for key, value in options.items() if value is not None}
@@ -188,7 +192,7 @@ class ReadableTensor(PlainTensor):
     def __index__(self) -> int:
         """Return the only element if it is an integer, for calls such as ``range(n)``."""
         if self.dtype.kind not in "iu":
-            raise UsageTypeError(f"only a tensor of integers is an index, but this one holds {self.dtype}")
+            raise UsageTypeError(f"a tensor that is used as an index must have integers, got {self.dtype}")
         return int(self.item())
 
     def __bool__(self) -> bool:

@@ -303,7 +303,7 @@ def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R
     def refuse(_value: Any) -> Any:
         """Raise UsageTypeError."""
         raise UsageTypeError(
-            f"{what} is read-only, {reason}: make a tensor of its own of it with .copy(), or change the tensor that it is of"
+            f"{what} is read-only, {reason}; change a .copy() of it, or the tensor that it was taken from"
         )
 
     return turned(base, result, lambda base: base, refuse)

@@ -223,7 +223,10 @@ def test_magnitudes_of_each_element():
         wrong = Tensor.from_local(shards, y.layout, LockStep(4), shape=y.shape)
         verdict = check(wrong, true, depth=64, magnitude=terms)
         assert verdict.word == "WRONG" and verdict.index == place
-    with pytest.raises(InputError, match=r"magnitudes of shape \(3,\) are not those of a tensor \(16, 16\)"):
+    with pytest.raises(
+        InputError,
+        match=r"magnitude must be one number or have the tensor's shape \(16, 16\), got shape \(3,\)",
+    ):
         check(y, true, magnitude=np.ones(3))
 
 
@@ -329,13 +332,13 @@ def test_truth_without_longdouble_is_the_run_itself():
 @pytest.mark.ranks(2)
 def test_mistakes_are_one_line_on_all_ranks(world):
     y = whole(world, np.ones((2, 3), "f4"))
-    with pytest.raises(
-        InputError, match="operands are for a reference that is a function, but it is an array"
-    ):
+    with pytest.raises(InputError, match="reference must be a function if operands are given, got an array"):
         check(y, np.ones((2, 3)), operands=(1.0,))
-    with pytest.raises(InputError, match=r"the reference has shape \(3, 2\), but the tensor \(2, 3\)"):
+    with pytest.raises(InputError, match=r"reference must have the tensor's shape \(2, 3\), got \(3, 2\)"):
         check(y, np.transpose, operands=(np.ones((2, 3), "f4"),))
-    with pytest.raises(InputError, match=r"gave a block of shape \(2,\) for one of \(2, 3\)"):
+    with pytest.raises(
+        InputError, match=r"reference must return a block of shape \(2, 3\) for its slices, got shape \(2,\)"
+    ):
         check(y, lambda index: np.ones(2))
     with pytest.raises(ZeroDivisionError):
         check(y, lambda x: 1 // 0, operands=(np.ones((2, 3), "f4"),))

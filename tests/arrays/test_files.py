@@ -95,7 +95,8 @@ def test_safetensors_by_hand(tmp_path):
         assert_read(open_array(path, name), array)
         assert_read(open_array(f"{path}:{name}"), array)
     with pytest.raises(
-        InputError, match=r"say which array is meant of .*which has a, b\.0, last, none, one; write .*:NAME$"
+        InputError,
+        match=r"the name of an array must be given for .*which has a, b\.0, last, none, one; write .*:NAME$",
     ):
         open_array(path)
     with pytest.raises(InputError, match=r"there is no array 'c' in"):
@@ -128,7 +129,7 @@ def test_which_file_is_meant(name, member, expected, tmp_path):
         with pytest.raises(InputError, match=r"there is no file '.*gone\.npz'$"):
             open_array(tmp_path / name)
     elif expected == "x:y.npz:two":
-        with pytest.raises(InputError, match=r"is neither \.npy, \.npz, \.safetensors nor an IDX file"):
+        with pytest.raises(InputError, match=r"must be a \.npy, \.npz, \.safetensors or IDX file"):
             open_array(tmp_path / name)
     else:
         np.testing.assert_array_equal(open_array(tmp_path / name, member).read((slice(0, 3),)), np.arange(3))
@@ -208,12 +209,12 @@ def test_one_file_in_a_folder_is_the_model_and_many_names_are_not_listed(tmp_pat
     [
         (
             {"weight_map": {"x": "../a.safetensors"}},
-            "would be in '../a.safetensors', and not in a .safetensors file beside it",
+            "must be a .safetensors file in the index's folder, got '../a.safetensors'",
         ),
-        ({"weight_map": {"x": 3}}, "would be in '3', and not in a .safetensors file"),
-        ({"weight_map": {}}, "is no index of a model"),
-        ({"weights": {"x": "a.safetensors"}}, "is no index of a model: it has no weight_map"),
-        ([], "is no index of a model"),
+        ({"weight_map": {"x": 3}}, "must be a .safetensors file in the index's folder, got '3'"),
+        ({"weight_map": {}}, "is not an index of a model"),
+        ({"weights": {"x": "a.safetensors"}}, "is not an index of a model: it must have a weight_map"),
+        ([], "is not an index of a model"),
     ],
 )
 def test_damaged_indices_are_refused(index, message, tmp_path):
@@ -232,7 +233,7 @@ def test_files_of_other_kinds_are_refused_with_a_way_out(name, tmp_path):
     (tmp_path / name).write_bytes(b"PK")
     with pytest.raises(
         InputError,
-        match=r"is not read: .*; Tensor.from_global takes any array that can be read in parts, such as np.load",
+        match=r"cannot be read: .*; Tensor.from_global takes any array that can be read in parts, such as np.load",
     ):
         open_array(tmp_path / name)
 
@@ -266,7 +267,7 @@ def test_indices_that_files_do_not_take(tmp_path):
     for index in (None, [0, 1], (0, 0, 0), True, np.array([1, 2])):
         with pytest.raises(
             InputError,
-            match=r"is read at up to 2 slices or whole numbers, not at .*array\[\.\.\.\] is all of it",
+            match=r"must be up to 2 slices or integers, got .*; read the complete array with array\[\.\.\.\]",
         ):
             array[index]
     with pytest.raises(IndexError):

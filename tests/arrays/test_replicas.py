@@ -130,7 +130,7 @@ def test_modules_and_dicts_are_named(world):
     t = Tensor.from_local(pieces, Mesh((3,), ("x",))(None), world)
     with pytest.raises(WorldError, match="copies of 'bias'"):
         check_replicas({"weight": layer.weight, "bias": t})
-    with pytest.raises(UsageTypeError, match="takes tensors, but got a int"):
+    with pytest.raises(UsageTypeError, match="tensors must be tensors, modules or lists of these, got int"):
         check_replicas(3)
 
 

@@ -459,8 +459,8 @@ def test_what_is_written_wrongly_is_refused():
         (lambda: element_type(3.5), InputError, "no element type is called 3.5"),
         (lambda: element_type("__version__"), InputError, "no element type is called '__version__'"),
         (lambda: split_entries("a),(b"), InputError, "brackets must match"),
-        (lambda: flag("keepdims", bool), UsageTypeError, "keepdims is True or False"),
-        (lambda: flag("keepdims", 2), UsageTypeError, "keepdims is True or False"),
+        (lambda: flag("keepdims", bool), UsageTypeError, "keepdims must be True or False"),
+        (lambda: flag("keepdims", 2), UsageTypeError, "keepdims must be True or False"),
     ):
         with pytest.raises(error, match=words):
             ask()

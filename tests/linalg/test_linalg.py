@@ -199,7 +199,9 @@ def test_systems_are_solved_where_the_rows_are(world, dtype):
         singular = tensor_of(np.ones((8, 8)), mesh("x", None), world)
         with pytest.raises(np.linalg.LinAlgError, match="Singular"):
             linalg.solve(singular, np.ones(8))
-        with pytest.raises(RuleError, match=r"right sides of shape \(4, 1\) do not fit a matrix of shape"):
+        with pytest.raises(
+            RuleError, match=r"b must have \d+ rows like a, got shape \(4, 1\) for a of shape"
+        ):
             linalg.solve(singular, np.ones(4))
 
 
@@ -226,7 +228,7 @@ def test_least_squares_and_eigenvalues(world):
     np.testing.assert_allclose(q.full().T @ q.full(), np.eye(11), atol=1e-12)
     np.testing.assert_allclose(q.full() @ r.full(), x, atol=1e-12)
     assert (q.shape, r.shape) == ((11, 11), (11, 3))
-    with pytest.raises(RuleError, match="qr in the mode 'complete' has no gradient"):
+    with pytest.raises(RuleError, match="qr with mode='complete' has no gradient"):
         linalg.qr(Tensor.from_global(x, mesh("x", None), world, requires_grad=True), "complete")
     tolerances = np.array([0.1, 0.9])
     stack = tensor_of(normal(2, 4, 3), mesh("x", None, None), world)
@@ -399,17 +401,15 @@ def test_the_standard_s_names_are_there():
 def test_what_is_no_linear_algebra(world):
     x = tensor_of(normal(2, 3), Mesh((2,), ("x",))("x", None), world)
     for function in (linalg.det, linalg.inv, linalg.cholesky, linalg.eigh, linalg.slogdet):
-        with pytest.raises(
-            RuleError, match=r"takes square matrices \[..., n, n\], but the shape is \(2, 3\)"
-        ):
+        with pytest.raises(RuleError, match=r"x must be square matrices \[..., n, n\], got shape \(2, 3\)"):
             function(x)
-    with pytest.raises(RuleError, match="the order of a norm of matrices"):
+    with pytest.raises(RuleError, match="ord must be 'fro', 'nuc'"):
         linalg.norm(x, "max")
-    with pytest.raises(RuleError, match="qr has the modes 'reduced', 'complete' and 'r', but got 'raw'"):
+    with pytest.raises(RuleError, match="qr: mode must be 'reduced', 'complete' or 'r', got 'raw'"):
         linalg.qr(x, "raw")
-    with pytest.raises(RuleError, match="outer takes two vectors"):
+    with pytest.raises(RuleError, match="outer: a and b must have one dim"):
         linalg.outer(x, x)
-    with pytest.raises(RuleError, match="cross takes dims of size 3"):
+    with pytest.raises(RuleError, match=r"cross: dim -?\d of a and b must have size 3"):
         linalg.cross(x, x, axis=0)
     with pytest.raises(RuleError, match="do not fit"):
         linalg.tensordot(x, x, 1)

@@ -298,8 +298,8 @@ def small_gpt() -> nn.GPT:
 @pytest.mark.parametrize(
     "wrong, error, said",
     [
-        (lambda: nn.Linear(6, 4, "tp"), UsageTypeError, "a tensor has a layout, such as mesh('dp', None), but got 'tp'"),
-        (lambda: nn.Linear(6, 4, MESH), UsageTypeError, "a tensor has a layout, such as"),
+        (lambda: nn.Linear(6, 4, "tp"), UsageTypeError, "layout must be a layout, such as mesh('dp', None), got 'tp'"),
+        (lambda: nn.Linear(6, 4, MESH), UsageTypeError, "layout must be a layout, such as"),
         (lambda: nn.Embedding(3.5, 2, MESH(None, None)), UsageTypeError, "the sizes of a parameter are integers, but got (3.5, 2)"),
         (lambda: nn.LayerNorm("4", MESH(None)), UsageTypeError, "the sizes of a parameter are integers, but got ('4',)"),
         (lambda: nn.Parameter(3, MESH(None)), UsageTypeError, "the sizes of a parameter are integers, but got 3"),
@@ -320,9 +320,9 @@ def small_gpt() -> nn.GPT:
         (lambda: nn.Uniform(-1), InputError, "Uniform: bound must be a number of 0 or more, got -1"),
         (lambda: nn.Attention(8, 0, MESH(None, None, None), None), LayoutError, "Attention: heads must divide width 8"),
         (lambda: nn.Attention(8, None, MESH(None, None, None), None), UsageTypeError, "Attention: width, heads and kv_heads"),
-        (lambda: nn.Attention(8, 2, None, None), UsageTypeError, "a tensor has a layout, such as"),
+        (lambda: nn.Attention(8, 2, None, None), UsageTypeError, "layout must be a layout, such as"),
         (lambda: nn.RotaryEmbedding(2, None), LayoutError, "RotaryEmbedding: base must be a positive number, got None"),
-        (lambda: nn.MLP(8, 8, None, "tp"), UsageTypeError, "a tensor has a layout, such as"),
+        (lambda: nn.MLP(8, 8, None, "tp"), UsageTypeError, "layout must be a layout, such as"),
         (lambda: nn.Sequential(nn.zeros, 3), UsageTypeError, "Sequential: modules must be modules or functions of a tensor, got 3"),
         (lambda: nn.ModuleList(3), UsageTypeError, "ModuleList: modules must be a list of modules, got 3"),
         (lambda: nn.GPT(8, 4, 2, None, 4, MESH(None, None, None), None), LayoutError, "GPT: blocks must be an integer of 0 or more, got None"),

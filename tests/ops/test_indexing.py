@@ -121,7 +121,7 @@ def test_what_is_refused(index, message):
 
 def test_a_computed_mask_needs_values():
     x = Tensor.from_global(A, Mesh((2,), ("a",))("a", None, None), ShapeOnly(2))
-    with pytest.raises(WorldError, match=r"how many entries x\[mask\] has depends on values"):
+    with pytest.raises(WorldError, match=r"the number of entries of x\[mask\] depends on values"):
         x[x > 0]
 
 

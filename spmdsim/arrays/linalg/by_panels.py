@@ -379,7 +379,9 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
         return ops.reshape(solution, solution.shape[:-1])
     if b.ndim == 2 and _is_split_matrix(a):
         if a.shape[0] != b.shape[0]:
-            raise RuleError(f"solve: right sides of shape {b.shape} do not fit a matrix of shape {a.shape}")
+            raise RuleError(
+                f"solve: b must have {a.shape[0]} rows like a, got shape {b.shape} for a of shape {a.shape}"
+            )
         return lu_solve(a, b)
     return solve_op(a, b)
 

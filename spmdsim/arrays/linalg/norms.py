@@ -95,7 +95,9 @@ def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Or
     if ord == 2:
         return _root(ops.sum(ops.multiply(size, size), axis, keepdims))
     if not isinstance(ord, (int, float)):
-        raise RuleError(f"the order of a norm of vectors is a number, but got {ord!r}")
+        raise RuleError(
+            f"vector_norm: ord must be a number, got {ord!r}; use matrix_norm for 'fro' and 'nuc'"
+        )
     if math.isinf(ord):
         return (ops.max if ord > 0 else ops.min)(size, axis, keepdims)
     return _power(ops.sum(_power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
@@ -124,7 +126,9 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     5.7446
     """
     if x.ndim < 2:
-        raise RuleError(f"matrix_norm takes matrices [..., m, n], but the shape is {x.shape}")
+        raise RuleError(
+            f"matrix_norm: x must have at least two dims [..., m, n], got shape {x.shape}; use vector_norm"
+        )
     if ord == "fro":
         return vector_norm(x, axis=(x.ndim - 2, x.ndim - 1), keepdims=keepdims)
     x = to_division_type(x)
@@ -135,9 +139,7 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
         sums = ops.sum(ops.absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
         norms = (ops.max if float(ord) > 0 else ops.min)(sums, -1)
     else:
-        raise RuleError(
-            f"the order of a norm of matrices is 'fro', 'nuc', 1, 2, inf or negative, but got {ord!r}"
-        )
+        raise RuleError(f"matrix_norm: ord must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
     return ops.reshape(norms, (*norms.shape, 1, 1)) if keepdims else norms
 
 
@@ -171,7 +173,7 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
     if len(dims) == 1:
         return vector_norm(x, axis=dims[0], keepdims=keepdims, ord=ord)
     if len(dims) != 2:
-        raise RuleError(f"norm of order {ord!r} goes along one dim or two, but got {dims}")
+        raise RuleError(f"norm: axis must be one dim or two if ord is {ord!r}, got {dims}")
     others = [d for d in range(x.ndim) if d not in dims]
     norms = matrix_norm(ops.transpose(x, [*others, *dims]), ord=ord)
     return ops.reshape(norms, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else norms
@@ -299,7 +301,7 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     """
     b = as_operand(b, a)
     if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
-        raise RuleError(f"lstsq takes [m, n] and [m] or [m, k], but the shapes are {a.shape} and {b.shape}")
+        raise RuleError(f"lstsq: a must have shape [m, n] and b [m] or [m, k], got {a.shape} and {b.shape}")
     (m, n), sides = a.shape, ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
     u, s, vh = reduced_svd(a)
     counts, inverse = _invert_values(s, a.shape, rcond)

@@ -219,14 +219,14 @@ def qr(x: Tensor, mode: str = "reduced") -> Any:
     if mode == "r":
         return qr(x).R
     if mode not in ("reduced", "complete"):
-        raise RuleError(f"qr has the modes 'reduced', 'complete' and 'r', but got {mode!r}")
+        raise RuleError(f"qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
     if x.ndim < 2:
-        raise RuleError(f"qr takes matrices [..., m, n], but the shape is {x.shape}")
+        raise RuleError(f"qr: x must have at least two dims [..., m, n], got shape {x.shape}")
     height, width = x.shape[-2:]
     if mode == "complete" and height > width:
         if x.requires_grad:
             raise RuleError(
-                "qr in the mode 'complete' has no gradient, since the columns beyond those of 'reduced' are any; use "
+                "qr with mode='complete' has no gradient, because its additional columns are not unique; use "
                 "mode='reduced', or x.detach()"
             )
         return Triangular(*_complete_op.results(to_division_type(x)))
@@ -296,14 +296,14 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     ((6, 2), (6, 6))
     """
     if x.ndim < 2:
-        raise RuleError(f"svd takes matrices [..., m, n], but the shape is {x.shape}")
+        raise RuleError(f"svd: x must have at least two dims [..., m, n], got shape {x.shape}")
     if not compute_uv:
         return svdvals(x)
     if not full_matrices or x.shape[-1] == x.shape[-2]:
         return reduced_svd(x)
     if x.requires_grad:
         raise RuleError(
-            "svd with full_matrices=True has no gradient, since the columns beyond the reduced ones are any; use "
+            "svd with full_matrices=True has no gradient, because its additional columns are not unique; use "
             "full_matrices=False, or x.detach()"
         )
     u, s, vh = reduced_svd(x)

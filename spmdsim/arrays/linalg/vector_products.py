@@ -39,7 +39,9 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     [[1, 2], [2, 4]]
     """
     if a.ndim != 1 or b.ndim != 1:
-        raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
+        raise RuleError(
+            f"outer: a and b must have one dim, got shapes {a.shape} and {b.shape}; flatten them first"
+        )
     return ops.einsum("i,j->ij", *convert_to_one_type("outer", a, b))
 
 
@@ -109,7 +111,7 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     [4.0, 3.0]
     """
     if x.ndim < 2:
-        raise RuleError(f"diagonal takes matrices [..., m, n], but the shape is {x.shape}")
+        raise RuleError(f"diagonal: x must have at least two dims [..., m, n], got shape {x.shape}")
     rows, columns = x.shape[-2:]
     first = max(0, -offset)
     count = max(0, min(rows - first, columns - max(0, offset)))
@@ -174,7 +176,7 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     a, b = operands("cross", (a, b))
     at = normalise_along_dim("cross", a, axis)
     if a.shape[at] != 3 or b.shape[normalise_along_dim("cross", b, axis)] != 3:
-        raise RuleError(f"cross takes dims of size 3, but dim {axis} of {a.shape} and {b.shape} is not")
+        raise RuleError(f"cross: dim {axis} of a and b must have size 3, got shapes {a.shape} and {b.shape}")
     a, b = convert_to_one_type("cross", a, b)
 
     def rotate(x: Tensor, by: int) -> Tensor:

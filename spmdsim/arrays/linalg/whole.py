@@ -31,7 +31,7 @@ def require_square(name: str, x: Tensor) -> Tensor:
         RuleError: If the last two dims differ in size.
     """
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise RuleError(f"{name} takes square matrices [..., n, n], but the shape is {x.shape}")
+        raise RuleError(f"{name}: x must be square matrices [..., n, n], got shape {x.shape}")
     return to_division_type(x)
 
 
@@ -44,7 +44,7 @@ def _move_to_lower_triangle(name: str, x: Tensor, triangle: str) -> Tensor:
         RuleError: If ``triangle`` is neither "L" nor "U", or the matrices are not square.
     """
     if triangle not in ("L", "U"):
-        raise RuleError(f"{name} reads the triangle 'L' or 'U', but got {triangle!r}")
+        raise RuleError(f"{name}: UPLO must be 'L' or 'U', got {triangle!r}")
     matrices = require_square(name, x)
     return matrices if triangle == "L" else conjugate_if_complex(matrix_transpose(matrices))
 
