@@ -400,6 +400,16 @@ def test_windows_read_what_their_definition_says(window):
             assert (min(readers), max(readers) + 1) == (low, high)
 
 
+@pytest.mark.parametrize("mirror", ["reflect", "symmetric"])
+def test_mirrored_windows_read_the_elements_that_numpy_pads_with(mirror):
+    for n, lo, hi in itertools.product((4, 5), range(4), range(4)):
+        window = Window(n, -lo, 1 + lo + hi, mirror=mirror)
+        padded = np.pad(np.arange(n), (lo, hi), mirror)
+        for start, stop in itertools.combinations(range(n + 1), 2):
+            wanted = padded[start : stop + lo + hi]
+            assert window.reads(start, stop, n) == range(wanted.min(), wanted.max() + 1), (window, start)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_the_largest_piece_of_windows_is_some_rank_s(window, ranks):
