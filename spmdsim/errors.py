@@ -69,6 +69,10 @@ class WorldError(SpmdError, RuntimeError):
     """The error of a world: wrong number of ranks, no MPI, a mismatched collective."""
 
 
+class LauncherError(WorldError):
+    """The error for a launcher whose ranks do not see each other in MPI; rank 0 alone prints it."""
+
+
 class DisagreementError(WorldError):
     """The error for ranks that made different calls, or that do not arrive; it names them on every rank."""
 

@@ -128,6 +128,15 @@ def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
     return None
 
 
+def find_slurm_plugin(vendor: str) -> str:
+    """Return the plugin that ``srun --mpi`` needs for the ranks of an MPI library to see each other.
+
+    >>> find_slurm_plugin("Open MPI"), find_slurm_plugin("MPICH")
+    ('pmix', 'pmi2')
+    """
+    return "pmix" if vendor == "Open MPI" else "pmi2"
+
+
 def launched() -> bool:
     """Return True if an MPI launcher started this process."""
     return detect() is not None

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import InputError, SpmdError, many
 from spmdsim.launch.mpi import (
     YIELD_VARIABLE,
-    check_size,
     count_cores,
     count_own_blas_threads,
     find_package_version,
@@ -25,7 +24,7 @@ from spmdsim.launch.mpi import (
 )
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
-from spmdsim.shutdown.phase_watch import start_mpi
+from spmdsim.shutdown.phase_watch import check_size, start_mpi
 from spmdsim.shutdown.processes import find_leftovers, remove_path
 
 if TYPE_CHECKING:

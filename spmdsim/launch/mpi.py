@@ -22,7 +22,7 @@ from pathlib import Path
 from spmdsim._version import __version__
 from spmdsim.errors import WorldError, many
 from spmdsim.launch.hosts import Host, format_hosts
-from spmdsim.launcher import LAUNCHER, Launched, detect, read_job_facts
+from spmdsim.launcher import LAUNCHER, Launched, detect, find_slurm_plugin, read_job_facts
 
 #: Vendors whose launchers can start ranks of each other's libraries.
 MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
@@ -37,8 +37,6 @@ print("%d.%d" % MPI.Get_version())
 print(MPI.Get_library_version().splitlines()[0].strip())
 """
 """Run in a process of its own: loading MPI into this one would fix its settings too early."""
-#: The plugin of ``srun --mpi`` for each vendor's library: ``pmi2`` for all others.
-SLURM_PLUGINS = {"Open MPI": "pmix"}
 #: The binary interface of the library that each launcher's ranks need.
 FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
 THREAD_VARIABLES = (
@@ -250,7 +248,7 @@ def find_launcher() -> Launcher:
         other_launchers.append(f"{path} ({vendor or 'unknown'})")
     srun = shutil.which("srun")
     if srun and "SLURM_JOB_ID" in os.environ:
-        return Launcher(srun, "Slurm", SLURM_PLUGINS.get(wanted, "pmi2"))
+        return Launcher(srun, "Slurm", find_slurm_plugin(wanted))
     if other_launchers:
         raise WorldError(
             f"mpi4py is built for {wanted}, but the launchers found are of another MPI: "
@@ -420,20 +418,3 @@ def find_binary_interface() -> str | None:
     except (RuntimeError, OSError):
         return None
     return family
-
-
-def check_size(size: int, vendor: str, job: Launched | None) -> None:
-    """Raise WorldError if MPI has another number of ranks than the launcher has started.
-
-    Args:
-        size: the number of ranks of MPI.
-        vendor: the vendor of MPI's library, for the message.
-        job: the job, as the launcher describes it; None outside of a launcher.
-    """
-    if job is None or job.size == size:
-        return
-    raise WorldError(
-        f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but MPI ({vendor}, through mpi4py) "
-        f"sees {size}: start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, "
-        "which finds it"
-    )

@@ -21,7 +21,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spmdsim.errors import SpmdError, WorldError
+from spmdsim.errors import LauncherError, SpmdError, WorldError
+from spmdsim.launcher import is_root
 from spmdsim.shutdown import stop
 from spmdsim.shutdown.exit_notes import find_job_folder
 from spmdsim.shutdown.phase_watch import end_before_mpi, read_deadline, watch_mpi_import, watch_shutdown
@@ -96,7 +97,7 @@ def _end_job_on_exception(
     """End the job after an exception that no code of the program has caught.
 
     This is ``sys.excepthook``. Without several ranks, print the exception as Python does, and store its exit code. So
-    do forked children; a user's mistake is one line there. Otherwise it does not return: the job is ended if other
+    do forked children; a user's mistake is one line there. Ranks that do not see each other leave that to rank 0. Otherwise it does not return: the job is ended if other
     ranks run, and this rank exits.
 
     Args:
@@ -110,7 +111,10 @@ def _end_job_on_exception(
         _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
         return
     if _find_several_ranks() is None:
-        sys.__excepthook__(kind, error, trace)
+        if not isinstance(error, LauncherError):
+            sys.__excepthook__(kind, error, trace)
+        elif is_root():
+            stop.write(stop.describe_error(error, name))
         _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
         return
     try:

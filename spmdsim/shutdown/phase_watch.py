@@ -27,8 +27,8 @@ from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from spmdsim import settings
-from spmdsim.errors import InputError
-from spmdsim.launcher import Launched, detect
+from spmdsim.errors import InputError, LauncherError, many
+from spmdsim.launcher import Launched, detect, find_slurm_plugin
 from spmdsim.shutdown.exit_notes import (
     find_job_folder,
     has_started_mpi,
@@ -73,6 +73,25 @@ WAITS, GOES_ON = b"w", b"g"
 STACK_SIGNAL = getattr(signal, "SIGUSR2", signal.SIGTERM)
 _THREAD = re.compile(r"hread 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+def check_size(size: int, vendor: str, job: Launched | None) -> None:
+    """Raise LauncherError if MPI has another number of ranks than the launcher has started.
+
+    Args:
+        size: the number of ranks of MPI.
+        vendor: the vendor of MPI's library, for the message.
+        job: the job, as the launcher describes it; None outside of a launcher.
+    """
+    if job is None or job.size == size:
+        return
+    use = f"start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, which finds it"
+    if job.launcher == "Slurm":
+        use = f"start with `srun --mpi={find_slurm_plugin(vendor)} -n {job.size}`"
+    raise LauncherError(
+        f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but MPI ({vendor}, through mpi4py) "
+        f"sees {size}: {use}"
+    )
 
 
 def start_mpi() -> None:

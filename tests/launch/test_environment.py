@@ -15,8 +15,9 @@ import pytest
 from spmdsim.errors import WorldError
 from spmdsim.launch import mpi, start
 from spmdsim.launch.logs import echo_file
-from spmdsim.launch.mpi import check_size, choose_mpi_settings, count_blas_threads, prepare
-from spmdsim.launcher import Launched, detect
+from spmdsim.launch.mpi import choose_mpi_settings, count_blas_threads, find_library, prepare
+from spmdsim.launcher import Launched, detect, find_slurm_plugin
+from spmdsim.shutdown.phase_watch import check_size
 from spmdsim.shutdown.processes import can_watch_processes
 
 
@@ -110,6 +111,32 @@ def test_a_launcher_of_another_mpi_is_noticed():
     check_size(1, "Open MPI", None)
     with pytest.raises(WorldError, match=r"MPICH\) started 8 ranks, but MPI \(Open MPI.* sees 1"):
         check_size(1, "Open MPI", Launched("MPICH", 2, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "program, code",
+    [
+        (["-c", "import spmdsim; spmdsim.world()"], 1),
+        (["-c", "import spmdsim; spmdsim.MPIWorld()"], 1),
+        (["-m", "spmdsim", "run", "--only", "linear"], 2),
+    ],
+)
+def test_ranks_of_srun_that_do_not_see_each_other(launcher, program, code):
+    """The plugin of ``srun`` is missing: each rank is alone in MPI. The first rank names the plugin."""
+    prefixes = "OMPI_", "PMIX_", "PMI_", "PRTE_", "SPMDSIM_JOB"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    environment |= {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "3"}
+    for rank in (0, 2):
+        result = subprocess.run(
+            [sys.executable, *program],
+            env=environment | {"SLURM_PROCID": str(rank)},
+            capture_output=True,
+            text=True,
+        )
+        assert (result.returncode, result.stdout) == (code, "")
+        assert result.stderr.count("\n") == (rank == 0), result.stderr
+        command = f"srun --mpi={find_slurm_plugin(find_library().vendor)} -n 3"
+        assert command in result.stderr or rank > 0
 
 
 @pytest.mark.parametrize("launcher, family", [("Open MPI", "mpich"), ("MPICH", "openmpi")])

@@ -10,6 +10,7 @@ from processes import run_python
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.launcher import Launched
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
 from spmdsim.worlds.trace import record
 
@@ -92,8 +93,8 @@ def test_a_launcher_of_another_mpi_is_noticed():
     from spmdsim.worlds import MPIWorld
 
     wrong = MPI.COMM_WORLD.size + 7
-    with pytest.raises(WorldError, match=f"the launcher started {wrong} processes but .* sees"):
-        MPIWorld.of_launcher(wrong)
+    with pytest.raises(WorldError, match=rf"the launcher \(MPICH\) started {wrong} ranks, but MPI .* sees"):
+        MPIWorld.of_launcher(Launched("MPICH", 0, wrong))
 
 
 def test_steps_that_are_none():

@@ -19,6 +19,7 @@ from spmdsim.core.elements import contiguous
 from spmdsim.core.lockstep import make_cutter
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError, many
+from spmdsim.launcher import Launched, detect
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.implementations.implementation import (
     Implementation,
@@ -33,6 +34,7 @@ from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN, Parts, Part
 from spmdsim.redistribution.steps.halo import HaloStep, padded_buffer
 from spmdsim.redistribution.steps.row_steps import GATHER_ROWS, RowStep
 from spmdsim.settings import DEADLINE, RECORD
+from spmdsim.shutdown.phase_watch import check_size
 from spmdsim.worlds.agreement.board_agreement import make_agreement, making_world
 from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.agreement.comparison import Comparison
@@ -97,6 +99,8 @@ class MPIWorld(BeginsEarly):
         reproducible: bool = True,
         agreement: CallAgreement | None = None,
     ) -> None:
+        if comm is None and MPI.COMM_WORLD.Get_size() == 1 and (job := detect()) and job.launcher == "Slurm":
+            check_size(1, VENDOR, job)
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
@@ -136,20 +140,16 @@ class MPIWorld(BeginsEarly):
             several.add(self)
 
     @classmethod
-    def of_launcher(cls, size: int) -> MPIWorld:
+    def of_launcher(cls, job: Launched) -> MPIWorld:
         """Return the world of all processes that the launcher started; all of them must call it.
 
         Args:
-            size: the number of processes that the launcher started.
+            job: the job, as the launcher describes it.
 
         Raises:
-            WorldError: If MPI sees another number of processes.
+            LauncherError: If MPI sees another number of processes than the launcher started.
         """
-        if (mpi_size := MPI.COMM_WORLD.Get_size()) != size:
-            use = f"use the mpirun that belongs to {VENDOR}"
-            raise WorldError(
-                f"the launcher started {many(size, 'process', 'processes')} but {VENDOR} sees {mpi_size}: {use}"
-            )
+        check_size(MPI.COMM_WORLD.Get_size(), VENDOR, job)
         return cls()
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
