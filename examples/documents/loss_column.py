@@ -47,7 +47,7 @@ def sharded(batch_size):
 
 #: By name: what is said of it, and what is changed in the tutorial's program.
 SETTINGS = {
-    "default": ("as it stands: `data_parallel`, gradients summed", {}),
+    "default": ("unchanged: `data_parallel`, gradients summed", {}),
     "full_batch": (
         '`dataset_strategy("full_batch")`',
         dict(configure=lambda net: net.dataset_strategy("full_batch")),
@@ -57,7 +57,7 @@ SETTINGS = {
         dict(configure=lambda net: net.disable_loss_repeated_mean()),
     ),
     "mean": ("`enable_gradients_mean()`", dict(configure=lambda net: net.enable_gradients_mean())),
-    "averaged": ("every gradient an eighth: what one card does", dict(learning_rate=1e-2 / 8)),
+    "averaged": ("every gradient divided by 8, as on one card", dict(learning_rate=1e-2 / 8)),
     "in order": ("`shuffle=False`", dict(make_dataset=rows(shuffle=False))),
     "shards": ("`num_shards=8, shard_id=get_rank()`, 4 rows each", dict(make_dataset=sharded)),
 }
@@ -74,7 +74,7 @@ def table(settings, last):
     steps = range(0, last + 1, 10)
     yield "| setting | " + " | ".join(f"step {k}" for k in steps) + " |"
     yield "|---" * (len(steps) + 1) + "|"
-    yield "| the tutorial's | " + " | ".join(f"{x:.3f}" for x in DOCUMENT[: len(steps)]) + " |"
+    yield "| printed in the tutorial | " + " | ".join(f"{x:.3f}" for x in DOCUMENT[: len(steps)]) + " |"
     for setting in settings:
         yield f"| {SETTINGS[setting][0]} | " + " | ".join(f"{x:.3f}" for x in losses(setting, last)) + " |"
 
