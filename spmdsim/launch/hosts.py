@@ -13,7 +13,7 @@ from spmdsim.reading import require_file
 #: Variables of Slurm, PBS, LSF and Grid Engine with the number of tasks of a job.
 TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 #: A host's name or address, with its number of slots after a colon: "node1", "node1:2", "10.0.0.1:2".
-WORD = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?::(?P<slots>[1-9]\d*))?")
+WORD = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<slots>[1-9]\d*))?")
 #: What may follow a host's name in a file of Open MPI. The largest number of slots is not used here.
 OPTIONS = re.compile(r"(?:slots\s*=\s*(?P<slots>[1-9]\d*))?\s*(?:max[-_]slots\s*=\s*\d+)?")
 

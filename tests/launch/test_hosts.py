@@ -35,6 +35,7 @@ def test_host_files_of_all_launchers(tmp_path, text):
     [
         ("a slots=0\n", "line 1: a host must be written like node1 slots=2 or node1:2, got a slots=0"),
         ("a\nb cores=2\n", "line 2: a host must be written like"),
+        ("-a\n", "line 1: a host must be written like"),
         ("a:x\n", "line 1: a host must be written like"),
         ("# none\n", "must name at least one host"),
     ],
@@ -51,6 +52,7 @@ def test_host_files_that_are_refused(tmp_path, text, message, capsys):
     "words, message",
     [
         (["--hosts", "a:0"], "--hosts must be names with numbers of slots"),
+        (["--hosts=-a"], "--hosts must be names with numbers of slots"),
         (["--hosts", "a b"], "--hosts must be names with numbers of slots"),
         (["--hosts", "a", "--hostfile", "f"], "both name the hosts"),
         (["--hostfile", "/no/such/file"], "/no/such/file"),
