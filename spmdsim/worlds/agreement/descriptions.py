@@ -117,10 +117,14 @@ def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
 
 
 def _put_in_plural(text: str) -> str:
-    """Return words that begin with a verb in the form for several ranks: "are in" for "is in"."""
+    """Return words that begin with a verb in the form for several ranks: "are in" for "is in".
+
+    >>> _put_in_plural("does not answer; when last heard of it was in call 3")
+    'do not answer; when last heard of they were in call 3'
+    """
     verb, complement = text.split(" ", 1)
-    plural = {"is": "are", "was": "were", "has": "have"}.get(verb, verb)
-    return f"{plural} {complement}"
+    plural = {"is": "are", "was": "were", "has": "have", "does": "do"}.get(verb, verb)
+    return f"{plural} {complement.replace(' heard of it was ', ' heard of they were ')}"
 
 
 def describe_place(log: GroupLog, place: int) -> str:
