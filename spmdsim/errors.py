@@ -217,7 +217,7 @@ def right_words(word: str, names: Iterable[str], listed: str = "there are") -> s
 
     Args:
         word: the unknown word.
-        names: the right words. If one is similar and they are more than :data:`MOST_LISTED`, they are not listed.
+        names: the right words. If one is similar and they are more than :data:`MOST_LISTED` (16), they are not listed.
         listed: text before the list.
 
     >>> right_words("linaer", ["matmul", "linear"])

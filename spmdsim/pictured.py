@@ -65,7 +65,7 @@ LONGEST_FIELD = 48
 
 
 def _field_text(value: Any) -> str:
-    """Return a field of a dataclass as text of at most about :data:`LONGEST_FIELD` characters.
+    """Return a field of a dataclass as text of at most about :data:`LONGEST_FIELD` (48) characters.
 
     Long strings and numbers are cut. Containers of up to four numbers and strings are written, others replaced by the
     number of their entries. Arrays and tensors are replaced by their type; so are other long values.

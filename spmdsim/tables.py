@@ -151,7 +151,7 @@ def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
     """Return the numbers of the columns of each of several tables, below each other.
 
     Each table fits into ``width`` characters, and begins with the leading columns, which distinguish the rows. If these
-    need more than half of the width, or none do, only the first column leads. Cells of up to :data:`COMFORTABLE`
+    need more than half of the width, or none do, only the first column leads. Cells of up to :data:`COMFORTABLE` (24)
     characters are not broken. A table may be wider if a column does not fit beside the leading ones.
 
     Args:

@@ -307,7 +307,7 @@ def _name_of_call(function: Any, owners: Sequence[object]) -> str:
 def _format_signature(written: Signature) -> str:
     """Return a signature as text without types, such as ``(array, rows=1)``.
 
-    If it is longer than :data:`MOST_OF_A_CALL` characters, it has only the parameters without default, and "...".
+    If it is longer than :data:`MOST_OF_A_CALL` (120) characters, it has only the parameters without default, and "...".
 
     Args:
         written: the signature.

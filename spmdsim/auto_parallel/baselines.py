@@ -335,7 +335,7 @@ def baselines(
     """Return the hand-written choices by name, and the reasons why others are not possible.
 
     The names are "data parallel", "fully sharded", and "Megatron DxM" for each possible grid of D data-parallel times
-    M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL`; "Megatron M" for one axis. All layouts
+    M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL` (64); "Megatron M" for one axis. All layouts
     beside the strategies are the cheapest ones. If no grid is possible, the reason for the smallest M is returned
     under "Megatron".
 

@@ -452,7 +452,7 @@ def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: M
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """Return the device matrices with the fewest axes that express all configured strategies.
 
-    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES`. The matrices of a number include those of fewer
+    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). The matrices of a number include those of fewer
     axes. The first number is taken for which the operator with the most floating point operations can be split by
     every axis of at least one matrix; else the last number, whose matrices may be none.
 

@@ -204,7 +204,7 @@ def _solve_within(model: ChoiceModel, memory: float) -> Solution:
 
     Up to :data:`FEW_ASSIGNMENTS` assignments are all tried. Otherwise the integer program limits the bytes that live
     throughout and the bytes stored for the backward pass. Further bytes at the peak are known only for a complete
-    assignment. So the program's limit is lowered until the peak is low enough, at most :data:`MOST_LIMITS` times;
+    assignment. So the program's limit is lowered until the peak is low enough, at most :data:`MOST_LIMITS` (6) times;
     after that, the assignment with a low peak that was found before is returned. The solution is ``optimal`` only if
     that is proven.
 
@@ -276,9 +276,9 @@ def _lower_peaks(
 ) -> tuple[int, Solution]:
     """Search an assignment with a peak of at most ``memory`` bytes.
 
-    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` ones
+    The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` (3) ones
     until the peak is low enough. From the first start, at most :data:`MOST_PEAKS` peaks are computed in total, from
-    each further one at most :data:`FURTHER_PEAKS`.
+    each further one at most :data:`FURTHER_PEAKS` (100).
 
     Args:
         model: the choices.

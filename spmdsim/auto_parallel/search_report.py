@@ -185,7 +185,7 @@ def _operator_table(answer: SearchResult) -> Table:
 
     A row has the name (with the number of repeats), the strategy, the layouts of operands and first result, the times
     of :data:`PARTS` and their sum, and the bytes of a rank's shards of the results. Times are those of one operator,
-    also in rows for several. Rows above :data:`MOST_ROWS` are left out, except the last one.
+    also in rows for several. Rows above :data:`MOST_ROWS` (60) are left out, except the last one.
     """
     unit, scale = _time_unit(answer)
     shown, counts = _distinct_operators(answer)
@@ -341,7 +341,7 @@ def comparison_table(answer: SearchResult) -> Table:
 def _configured(answer: SearchResult) -> str:
     """Return the names of the operators that the program configures, joined by commas.
 
-    At most :data:`MOST_NAMES` names are listed; the text is empty if there are none.
+    At most :data:`MOST_NAMES` (6) names are listed; the text is empty if there are none.
     """
     names = answer.graph.configured_names
     hidden = len(names) - MOST_NAMES
@@ -383,7 +383,7 @@ def why_table(answer: WhyNot) -> Table:
     A row has the name, both strategies ("before => after", empty if they are equal), and the differences of the times
     of :data:`PARTS` and of their sum. A difference is the time with the given strategy minus the time before. An
     operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's time. Rows
-    after :data:`MOST_ROWS` are summed up.
+    after :data:`MOST_ROWS` (60) are summed up.
     """
     best, forced = answer.best, answer.other
     unit, scale = _time_unit(best)

@@ -34,7 +34,7 @@ class StorageLayouts:
         * the user's one, if there is one;
         * for a parameter with one reader that may be stored apart (:meth:`stored_apart`): those in which it is used,
           and finer ones;
-        * all layouts, if they are at most :data:`MOST_LAYOUTS`; uneven ones only if ``settings.even`` is False;
+        * all layouts, if they are at most :data:`MOST_LAYOUTS` (700); uneven ones only if ``settings.even`` is False;
         * those in which the tensor is computed or read.
 
         In a recorded program, layouts of the last two kinds that split a dim which a reader needs unsplit are left

@@ -167,7 +167,7 @@ def _fit_shape(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return a copy with its middle element changed by :data:`ULPS` units in the last place.
+    """Return a copy with its middle element changed by :data:`ULPS` (64) units in the last place.
 
     An integer is increased by this number, a complex number in its real part. An array without elements is returned
     unchanged.

@@ -350,7 +350,7 @@ class ExactInputs(Inputs):
             seed: seed of the numbers, which depend on it and their index alone.
             most: largest absolute value.
             sparse: True to set elements of long columns to zero, so that at most :data:`MOST` of them are summed
-                (:data:`MOST_HALF` in floats of 16 bits). Integer types get no zeros.
+                (:data:`MOST_HALF` (126) in floats of 16 bits). Integer types get no zeros.
         """
         dtype, longest = self.dtype, MOST_HALF if self.dtype.itemsize <= 2 else MOST
         stride = -(-shape[0] // longest) if sparse and dtype.kind not in "iu" else 1

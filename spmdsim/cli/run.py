@@ -393,7 +393,7 @@ def _report_outcomes(
 def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namespace, text_note: str) -> None:
     """Print a table with a row per case, and remarks below it.
 
-    With more than :data:`MOST_ROWS` cases it has a row per operator and mesh, unless ``--all``, ``--wide`` or
+    With more than :data:`MOST_ROWS` (24) cases it has a row per operator and mesh, unless ``--all``, ``--wide`` or
     ``--verbose`` is set. The table has the columns of :data:`SHORT`; with ``--wide`` or ``--verbose``, and in the
     summary, all columns. A line for each case whose verdict is not "ok" has details. ``--verbose`` adds the slices of
     each case.

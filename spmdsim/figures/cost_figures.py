@@ -217,7 +217,7 @@ def prediction_figure(prediction: Prediction) -> Figure:
     """Draw a prediction: at most 8 lines of times over sizes or rank counts, and tables.
 
     If more algorithms are fastest at some point, all of these are drawn. A single point has no plot. The tables have
-    the first :data:`MOST_COLUMNS` points. Notes name what is not drawn, and the algorithms without a price.
+    the first :data:`MOST_COLUMNS` (10) points. Notes name what is not drawn, and the algorithms without a price.
     """
     plot = prediction_plot(prediction, 8)
     plots = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
@@ -248,7 +248,7 @@ def topology_figure(topology: Topology) -> Figure:
     """Draw the ranks, switches and links of a topology, and a table of distances.
 
     Links are drawn for at most :data:`MOST_RANKS` ranks, and for tori of at most three dimensions. The distance of two
-    ranks is their number of links, for the first :data:`MOST_PAIRS` ranks.
+    ranks is their number of links, for the first :data:`MOST_PAIRS` (24) ranks.
     """
     distances, largest_distance = _draw_distances(topology)
     rows = (

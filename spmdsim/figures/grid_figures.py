@@ -339,7 +339,7 @@ def _draw_boxes(
 ) -> Canvas:
     """Draw the blocks of two dimensions with their owners, to scale if no block is empty.
 
-    At most ``MOST_BLOCKS`` blocks per dimension are drawn, with a gap instead of the others. Addends are hatched.
+    At most ``MOST_BLOCKS`` (8) blocks per dimension are drawn, with a gap instead of the others. Addends are hatched.
     Labels at the edges are indices of elements.
 
     Args:

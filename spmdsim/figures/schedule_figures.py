@@ -83,7 +83,7 @@ def _state_columns(story: History, state: RankState) -> tuple[list[str], list[li
     """Return the heads of the columns of a state, and the texts of each rank's row.
 
     There is one column per chunk, also for copies in scratch memory. Heads are "chunk 3" and "scratch 1", or "3" and
-    "s1" if there are more than four columns. If there are more than ``MOST_CHUNKS_APART``, there is one column per
+    "s1" if there are more than four columns. If there are more than ``MOST_CHUNKS_APART`` (24), there is one column per
     source rank.
 
     Args:
@@ -170,7 +170,7 @@ def arrow_lines(story: History) -> list[str]:
     """Return messages as lines of arrows: ranks from left to right, rounds downwards.
 
     The first line has the ranks. A round has as many lines as arrows overlap; one without messages has "local only".
-    For more than ``MOST_COLUMNS`` ranks, return one line that says so. ``story`` is the executed schedule.
+    For more than ``MOST_COLUMNS`` (20) ranks, return one line that says so. ``story`` is the executed schedule.
     """
     size = story.schedule.size
     if size > MOST_COLUMNS:
@@ -331,7 +331,7 @@ def schedule_figure(schedule: Schedule) -> Figure:
 def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
     """Return the text of a schedule: its states, messages and counts.
 
-    A schedule of more than ``MOST_COLUMNS`` ranks has only its counts. A wrong one has no counts.
+    A schedule of more than ``MOST_COLUMNS`` (20) ranks has only its counts. A wrong one has no counts.
 
     Args:
         schedule: the schedule.

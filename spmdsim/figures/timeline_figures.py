@@ -179,7 +179,7 @@ def _draw_legend(
 def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, pointer_text: str) -> None:
     """Draw the mark of a cut idle time: two slanted lines, or a dashed line if it is narrow.
 
-    Narrow is less than :data:`LEAST_CUT` pixels. The space between the edges is cleared first.
+    Narrow is less than :data:`LEAST_CUT` (12) pixels. The space between the edges is cleared first.
 
     Args:
         out: the canvas; changed in place.

@@ -345,7 +345,7 @@ def predicted_timeline(
         A document in Chrome's trace format, for ui.perfetto.dev.
 
     Raises:
-        InputError: If there are more than :data:`MOST_MESSAGES` messages.
+        InputError: If there are more than :data:`MOST_MESSAGES` (100,000) messages.
 
     >>> from spmdsim.collectives import schedule_of
     >>> timeline = predicted_timeline(schedule_of("all_gather", "ring", 3), Machine.laptop(), 300)
@@ -379,7 +379,7 @@ def _round_slices(
         itemsize: bytes of an element.
 
     Raises:
-        InputError: If there are more than :data:`MOST_MESSAGES` messages.
+        InputError: If there are more than :data:`MOST_MESSAGES` (100,000) messages.
     """
     priced = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
     _check_message_count(schedule, sum(round_price.repeat * round_price.messages for round_price in priced))
@@ -436,7 +436,7 @@ def _event_slices(
         parameters: the parameters of the model, in seconds.
 
     Raises:
-        InputError: If there are more than :data:`MOST_MESSAGES` messages.
+        InputError: If there are more than :data:`MOST_MESSAGES` (100,000) messages.
     """
     program = program_of(schedule, nbytes, itemsize, gamma)
     _check_message_count(schedule, program.kinds.count(SEND))
@@ -458,7 +458,7 @@ def _event_slices(
 
 
 def _check_message_count(schedule: Schedule, messages: int) -> None:
-    """Raise InputError if a timeline would have more than :data:`MOST_MESSAGES` messages.
+    """Raise InputError if a timeline would have more than :data:`MOST_MESSAGES` (100,000) messages.
 
     Args:
         schedule: the schedule, which the error names.

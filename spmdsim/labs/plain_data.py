@@ -35,7 +35,7 @@ def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None
     """Encode a value as JSON data; a value of an unsupported type becomes its ``repr``.
 
     Numbers, texts and None stay. Any other value becomes a list ``[kind, content]``. A ``repr`` has at most
-    :data:`MOST_WORDS` characters; lists and arrays of more than :data:`MOST_ELEMENTS` elements become one, too.
+    :data:`MOST_WORDS` (1,000) characters; lists and arrays of more than :data:`MOST_ELEMENTS` elements become one, too.
 
     Args:
         value: numbers, texts, arrays, lists and similar, meshes, layouts, slices or dtypes.

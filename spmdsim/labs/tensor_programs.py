@@ -69,7 +69,7 @@ class OperatorRecording(Watcher):
         record.
 
         Raises:
-            NoAnswer: If a constant is needed and the recording has ``MOST_STEPS`` steps already.
+            NoAnswer: If a constant is needed and the recording has ``MOST_STEPS`` (10,000) steps already.
         """
         key = id(tensor.stored_shards), tensor.layout
         if key not in self._numbers:
@@ -113,7 +113,7 @@ class OperatorRecording(Watcher):
 
         Raises:
             NoAnswer: If ``op`` is not an operator of the library, because only those are graded, or if the recording
-                has ``MOST_STEPS`` steps already.
+                has ``MOST_STEPS`` (10,000) steps already.
         """
         kind = next((k for k, operator in enumerate(list_operators()) if operator is op), None)
         if kind is None:
@@ -128,23 +128,23 @@ class OperatorRecording(Watcher):
         """Append one redistribution to the recording, and number its result; its shape may differ.
 
         Raises:
-            NoAnswer: If the recording has ``MOST_STEPS`` steps already.
+            NoAnswer: If the recording has ``MOST_STEPS`` (10,000) steps already.
         """
         shape = None if result.shape == tensor.shape else result.shape
         self._add(["move", self.number(tensor), *map(encode, (result.layout, shape))])
         self.assign_number(result)
 
     def _add(self, step: list[Any]) -> None:
-        """Append a step; raise NoAnswer if there are ``MOST_STEPS`` already."""
+        """Append a step; raise NoAnswer if there are ``MOST_STEPS`` (10,000) already."""
         if len(self.steps) >= MOST_STEPS:
             raise NoAnswer(f"it calls more than {MOST_STEPS:,} operators")
         self.steps.append(step)
 
 
 def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]:
-    """Run a record on other tensors, in the judge's world of :data:`RANKS` ranks.
+    """Run a record on other tensors, in the judge's world of :data:`RANKS` (8) ranks.
 
-    At most the first ``MOST_STEPS`` steps run.
+    At most the first ``MOST_STEPS`` (10,000) steps run.
 
     Args:
         steps: the record, which an untrusted process may have written.

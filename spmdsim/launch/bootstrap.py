@@ -249,7 +249,7 @@ class _Supervisor:
     def _forward(self, number: int, _: object) -> None:
         """Pass a signal on to the rank.
 
-        After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS``.
+        After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS`` (3).
         """
         if number == signal.SIGTERM:
             self.was_asked = True
@@ -260,7 +260,7 @@ class _Supervisor:
         """Write a note of how the rank died, unless the rank has noted why it ends.
 
         The starter reads the note and ends the job. If the exit code is 0 without a note of the rank, such as by
-        ``os._exit(0)``, wait up to ``ENDED_SECONDS`` for the other ranks. If all end, the job has ended well.
+        ``os._exit(0)``, wait up to ``ENDED_SECONDS`` (5) for the other ranks. If all end, the job has ended well.
 
         Args:
             code: the rank's exit code; minus the number of the signal that killed it.
@@ -282,7 +282,7 @@ class _Supervisor:
             self._end_job()
 
     def _end_job(self) -> None:
-        """Ask the starter to end the job. Wait until it ends this process, too, at most ``ENDED_SECONDS``."""
+        """Ask the starter to end the job. Wait until it ends this process, too, at most ``ENDED_SECONDS`` (5)."""
         exit_notes.note_end()
         end = time.monotonic() + ENDED_SECONDS
         while not self.was_asked and time.monotonic() < end:

@@ -92,7 +92,7 @@ def start(
 
     Raises:
         WorldError: If no MPI is installed, or none that fits the installed mpi4py; or if this process is a rank itself.
-        InputError: If ``n`` is less than 1 or greater than ``MOST_STARTED``.
+        InputError: If ``n`` is less than 1 or greater than ``MOST_STARTED`` (8,192).
     """
     require_startable(n, lockstep, on_hosts=bool(hosts))
     if launched():
@@ -219,7 +219,7 @@ def end_job_on_error(name: str = "program") -> None:
 def require_startable(n: int, lockstep: bool = False, on_hosts: bool = False) -> None:
     """Raise InputError if ``n`` is less than 1, or more than this machine starts.
 
-    One machine starts at most ``MOST_STARTED`` processes. There is no limit in lock step and on named hosts.
+    One machine starts at most ``MOST_STARTED`` (8,192) processes. There is no limit in lock step and on named hosts.
 
     Args:
         n: the number of ranks.
@@ -276,7 +276,7 @@ class LastCallFiles:
         """Ask the ranks that still run to write their last calls, and wait for the files.
 
         Return at once if the user wants no file, no rank logs calls, or a rank has written.
-        Call this before the launcher ends, because that ends its ranks. The wait takes ``RECORD_SECONDS`` at most.
+        Call this before the launcher ends, because that ends its ranks. The wait takes ``RECORD_SECONDS`` (5) at most.
 
         Args:
             process: the launcher.
@@ -507,7 +507,7 @@ def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -
 def terminate(process: subprocess.Popen[bytes], end_signal: int) -> None:
     """Ask the launcher to stop its ranks, and wait for its end.
 
-    After ``GRACE_SECONDS``, kill its process group.
+    After ``GRACE_SECONDS`` (2), kill its process group.
 
     Args:
         process: the launcher.

@@ -197,7 +197,7 @@ def echo_file(path: Path, stop: threading.Event) -> None:
 
 
 def format_log_tail(log_dir: Path, rank: int, code: int) -> str:
-    """Return a line that names the failed rank, and the last :data:`TAIL_LINES` lines of its log.
+    """Return a line that names the failed rank, and the last :data:`TAIL_LINES` (20) lines of its log.
 
     Args:
         log_dir: the folder of the logs.

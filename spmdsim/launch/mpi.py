@@ -164,7 +164,7 @@ def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
 def find_library() -> Library:
     """Ask mpi4py which library it loads.
 
-    Raise WorldError if it finds none, or needs more than ``LOAD_SECONDS``.
+    Raise WorldError if it finds none, or needs more than ``LOAD_SECONDS`` (60).
     """
     command = [sys.executable, "-c", PROBE]
     try:

@@ -157,7 +157,7 @@ def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float =
 
 
 def _compute_clipped_logs(x: np.ndarray) -> list[np.ndarray]:
-    """Return ``log(x)`` and ``log(1 - x)``, both at least :data:`LEAST_LOG`."""
+    """Return ``log(x)`` and ``log(1 - x)``, both at least :data:`LEAST_LOG` (-100)."""
     with np.errstate(divide="ignore"):
         return [np.maximum(log, x.dtype.type(LEAST_LOG)) for log in (np.log(x), np.log1p(-x))]
 

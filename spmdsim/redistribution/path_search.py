@@ -331,7 +331,7 @@ def search_paths(
     """Return the cheapest paths of collective steps to a layout, by Dijkstra's algorithm.
 
     The price of a path is the sum of its steps' seconds and :data:`STEP_PENALTY` seconds per step; local slices cost
-    only the penalty. The search ends at the target, if no state is left, or after :data:`MOST_STATES` states.
+    only the penalty. The search ends at the target, if no state is left, or after :data:`MOST_STATES` (2,000) states.
 
     Args:
         src: the layout before.

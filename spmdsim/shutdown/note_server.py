@@ -121,7 +121,7 @@ def send_note(address: ServerAddress, name: str, text: str) -> bool:
         text: its text.
 
     Returns:
-        False if the starter cannot be reached, does not answer within ``SECONDS``, or refuses the note.
+        False if the starter cannot be reached, does not answer within ``SECONDS`` (2), or refuses the note.
     """
     line = json.dumps({"secret": address.secret, "name": name, "text": text}).encode() + b"\n"
     for host in address.hosts:

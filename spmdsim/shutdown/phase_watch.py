@@ -249,7 +249,7 @@ class WatchedProcess:
         """Return the stacks of the process's threads as text; empty if it writes none.
 
         The process writes them by ``faulthandler`` when it gets :data:`STACK_SIGNAL`. Wait for them up to
-        :data:`ANSWER_SECONDS`, and for more of them a fifth of that.
+        :data:`ANSWER_SECONDS` (1), and for more of them a fifth of that.
 
         Args:
             answer: the descriptor from which they are read.

@@ -314,7 +314,7 @@ def remove_segments(since: float) -> list[Path]:
 
     Returns:
         The segments that remain, in no order: a process uses them or may use them, or they are younger than
-        :data:`YOUNG` seconds, so that their job may not use them yet.
+        :data:`YOUNG` (0.25) seconds, so that their job may not use them yet.
     """
     remaining, now = [], time.time()
     for path, birth in _list_segments().items():

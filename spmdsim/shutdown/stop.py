@@ -338,7 +338,7 @@ def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int,
     """Send this rank's reason to rank 0, and wait until it prints the reason.
 
     Wait for rank 0's answer 1.3 times ``seconds``, and 0.05 s more per rank (for at most 20 ranks). If rank 0 answers
-    that other ranks still run, wait :data:`REPORT_SECONDS` for it to end the job.
+    that other ranks still run, wait :data:`REPORT_SECONDS` (15) for it to end the job.
 
     Args:
         comm: all ranks of the job.
@@ -463,7 +463,7 @@ def abort_job(code: int) -> NoReturn:
 def abort_together(code: int) -> NoReturn:
     """Abort the job on rank 0, so that its code is kept; does not return.
 
-    Other ranks wait :data:`ENDED_SECONDS` for that, and then exit. Without MPI, this rank aborts the job.
+    Other ranks wait :data:`ENDED_SECONDS` (5) for that, and then exit. Without MPI, this rank aborts the job.
 
     Args:
         code: the exit code.

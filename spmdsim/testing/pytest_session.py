@@ -332,7 +332,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Run a test; abort the job if it takes longer than :data:`WATCHDOG_FACTOR` deadlines.
+        """Run a test; abort the job if it takes longer than :data:`WATCHDOG_FACTOR` (2) deadlines.
 
         A timer in another thread watches the test. The hook yields once, to the test, and returns pytest's result
         unchanged.

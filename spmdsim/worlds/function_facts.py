@@ -68,7 +68,7 @@ def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
 
     A function of this package is searched for functions (not classes) among its bound arguments and closed-over values,
     and has no facts of its own. A decorated function is followed by the function that it wraps. Functions deeper than
-    :data:`DEEPEST` are left out.
+    :data:`DEEPEST` (8) are left out.
 
     Args:
         function: any value; one that is not callable has no facts.

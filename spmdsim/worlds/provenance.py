@@ -80,7 +80,7 @@ class Calculation(NamedTuple):
 def _parameters_in_words(parameters: Any) -> str:
     """Return the parameters of an operator as text, such as ``(axis=0)``.
 
-    Empty if there are none. The text between the parentheses is cut after :data:`LONGEST` characters, and "..." is
+    Empty if there are none. The text between the parentheses is cut after :data:`LONGEST` (80) characters, and "..." is
     added.
 
     Args:
@@ -247,7 +247,7 @@ class Provenance:
 
         The text says for other ranks how the tensor with this number was computed (:meth:`_packed`). Each tensor comes
         once. Operands that are not recorded any more are left out; only for ``number`` itself the text is then "". At
-        most :data:`ANCESTORS` pairs are yielded.
+        most :data:`ANCESTORS` (200) pairs are yielded.
 
         Args:
             number: the provenance number of the tensor.

@@ -59,7 +59,7 @@ def gradient_sums(
     """Return the states of the variable that decides where gradients of several readers are added.
 
     A state is a target and the layouts, each common to at least two readers, in which gradients are added before they
-    move. Layouts from which the move costs nothing do not count. If there are more than :data:`MOST_SUMS` states,
+    move. Layouts from which the move costs nothing do not count. If there are more than :data:`MOST_SUMS` (400) states,
     those with many layouts are left out, and the result is not ``complete``.
 
     Args:

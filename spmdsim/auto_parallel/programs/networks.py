@@ -512,7 +512,7 @@ def build_program(name: str, **sizes: object) -> Graph:
 
     Raises:
         InputError: If the program or a size is unknown, a size is below 1, sizes do not fit one another, or there are
-            more than :data:`MOST_LAYERS` layers.
+            more than :data:`MOST_LAYERS` (10,000) layers.
 
     >>> print(build_program("mlp", layers=2, hidden=8))
     mlp 2 x 8: 6 operators, 4 parameters with 144 elements

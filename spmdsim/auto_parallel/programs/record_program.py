@@ -422,7 +422,7 @@ def find_repeats(marks: list[int]) -> tuple[int, int, int]:
     """Return `(period, start, repeats)` of the repeated stretch that covers the most numbers.
 
     (1, 0, 0) means that nothing repeats. Of stretches of equal length, the shortest period wins, then the first one.
-    Periods are at most :data:`MOST_LAYER_OPERATORS`.
+    Periods are at most :data:`MOST_LAYER_OPERATORS` (400).
 
     Args:
         marks: numbers; equal ones mark equal operators.

@@ -242,7 +242,7 @@ def _print_links(
 
 
 def _print_rough_count_warning(n: int) -> None:
-    """Print a warning if ``n`` ranks are more than ``EXACT_UP_TO``; else print nothing.
+    """Print a warning if ``n`` ranks are more than ``EXACT_UP_TO`` (32); else print nothing.
 
     Above it, each message of a symmetric algorithm counts as large as the largest message of its round.
     """

@@ -77,7 +77,7 @@ class Pace:
     clock: Callable[[], float] = time.monotonic
 
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
-        """Yield all cases in order, and then all of them again, up to :data:`TIMES_THROUGH` passes.
+        """Yield all cases in order, and then all of them again, up to :data:`TIMES_THROUGH` (3) passes.
 
         The first pass is always complete. Later passes stop when ``seconds`` have passed since the first case was
         requested. All ranks must iterate over it, because rank 0 sends its decision before each case of a later pass.
@@ -284,7 +284,7 @@ def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
     """Return the seconds of a call in the fastest of several loops, at least 1e-9.
 
     The minimum is used because other work on the machine only adds time. One call before the loops is not timed. After
-    the first loop, no loop starts if :data:`MOST_SECONDS` are over.
+    the first loop, no loop starts if :data:`MOST_SECONDS` (0.3) are over.
 
     Args:
         call: the call, without arguments.

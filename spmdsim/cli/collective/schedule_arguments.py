@@ -241,7 +241,7 @@ def rank_counts(text: str) -> list[int]:
 
     Raises:
         InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, a range decreases,
-            or there are more than :data:`MOST_POINTS` counts.
+            or there are more than :data:`MOST_POINTS` (10,000) counts.
 
     >>> rank_counts("2..5,8")
     [2, 3, 4, 5, 8]
@@ -292,7 +292,7 @@ def growing_counts(text: str) -> list[int]:
 
     Raises:
         InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, the factor is not
-            above 1, or there are more than :data:`MOST_POINTS` counts.
+            above 1, or there are more than :data:`MOST_POINTS` (10,000) counts.
 
     >>> growing_counts("2..16x2"), growing_counts("3,6")
     ([2, 4, 8, 16], [3, 6])
@@ -320,7 +320,7 @@ def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
 
     Raises:
         InputError: If ``begin`` is above ``end``, ``factor`` is not above 1 or not finite, or there are more than
-            :data:`MOST_POINTS`.
+            :data:`MOST_POINTS` (10,000).
     """
     if not (begin <= end and 1 < factor < math.inf):
         raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
@@ -339,7 +339,7 @@ def _growing(low: int, high: int, factor: float) -> list[int]:
         factor: above 1; not checked here.
 
     Raises:
-        InputError: If there are more than :data:`MOST_POINTS`.
+        InputError: If there are more than :data:`MOST_POINTS` (10,000).
     """
     values, value = [], float(low)
     while value <= high * (1 + 1e-9):

@@ -128,7 +128,7 @@ def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
     """Return the lines of the sections that ``--only`` selects.
 
     The name of the schedule, its description and its errors come first. A wrong schedule has no counts. States are left
-    out if there are more than :data:`MOST_STATE_LINES` of them, counted over ranks and rounds; a line tells the
+    out if there are more than :data:`MOST_STATE_LINES` (1,024) of them, counted over ranks and rounds; a line tells the
     numbers.
 
     Args:

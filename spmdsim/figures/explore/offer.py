@@ -183,7 +183,7 @@ def _products(size: int) -> Iterator[Shape]:
 def _check_mesh(mesh: Mesh) -> None:
     """Raise InputError if a mesh has too many ranks or axes for a page.
 
-    The limits are :data:`MOST_RANKS` ranks, :data:`MOST_AXES` axes, and :data:`MOST_BUSY` axes longer than 1.
+    The limits are :data:`MOST_RANKS` (8) ranks, :data:`MOST_AXES` axes, and :data:`MOST_BUSY` axes longer than 1.
     """
     busy = sum(size > 1 for size in mesh.shape)
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:

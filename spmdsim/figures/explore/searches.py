@@ -51,7 +51,7 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
     - "moves": the redistributions, see :func:`_redistribution_rows`.
     - "comparison": name, seconds, received bytes and peak memory of hand-written strategies.
     - "why": by operator, the time with each strategy, see :func:`_alternatives`. It is {} for a program with more than
-      :data:`MOST_REASONED` operators.
+      :data:`MOST_REASONED` (12) operators.
 
     Args:
         graph: the program.

@@ -94,7 +94,7 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
 
     The strategies are one per operator of a chain, by their numbers. The seconds must be those of the strategies, and
     the least ones. Any strategies with the least seconds are right. Yield None once per point: after chains of two or
-    three operators, of four, of one, and after one of :data:`LONG_CHAIN`, which enumeration cannot solve.
+    three operators, of four, of one, and after one of :data:`LONG_CHAIN` (300), which enumeration cannot solve.
 
     Args:
         answer: the student's function.

@@ -223,7 +223,7 @@ def _nested_counts(ends: Ends) -> BusiestCounts | None:
     """Return the counts of an exchange with nested blocks, as :func:`_is_nested` demands.
 
     None if replicas share the sending and keep no elements, because their blocks may be cut into unequal numbers of
-    boxes. That concerns meshes of up to ``FEW_RANKS`` ranks.
+    boxes. That concerns meshes of up to ``FEW_RANKS`` (32) ranks.
 
     In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that
     the busiest rank owns already are a product of lengths, or none. All target blocks in a source block request its

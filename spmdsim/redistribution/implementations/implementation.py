@@ -623,7 +623,7 @@ def _shard_size(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
 def _ranks_to_ask(steps: Sequence[Step]) -> set[int]:
     """Return the ranks among which one needs most memory.
 
-    They are all ranks or, if a mesh has more than :data:`ASKED` ranks, the first rank of each mesh.
+    They are all ranks or, if a mesh has more than :data:`ASKED` (64) ranks, the first rank of each mesh.
     """
     meshes = {mesh: None for step in steps for mesh in (step.src.mesh, step.dst.mesh)}
     are_small = all(mesh.size <= ASKED for mesh in meshes)

@@ -132,7 +132,7 @@ class Call:
             algorithm: the emulated algorithm; None for the library's own.
             ranks: the ranks that take part, in any order, by their numbers in the world.
             has_any_length: True if the lengths of messages depend on the data. Such a call, and one of a tensor with at
-                least :data:`HEAVY` bytes, gets a number of at least ``NUMBERS``.
+                least :data:`HEAVY` (1,024) bytes, gets a number of at least ``NUMBERS``.
         """
         facts = [getattr(step, field.name) for field in fields(step)]
         number = number_of(repr((*facts, dtype.name, algorithm)))

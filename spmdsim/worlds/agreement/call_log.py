@@ -262,7 +262,7 @@ class CallLog(GroupLog):
         return max(since, until)
 
     def has_space(self) -> bool:
-        """Return True if the next :data:`EVERY` calls overwrite no call that a rank must compare.
+        """Return True if the next :data:`EVERY` (64) calls overwrite no call that a rank must compare.
 
         A rank's log has the last ``RING`` calls of the group.
         """
@@ -305,7 +305,7 @@ class CallLog(GroupLog):
             self.compared = self.number
 
     def compare_and_make_space(self) -> None:
-        """Compare all calls so far, and wait until the log has space for :data:`EVERY` more calls.
+        """Compare all calls so far, and wait until the log has space for :data:`EVERY` (64) more calls.
 
         Also set the time of the next comparison; see :meth:`end`.
 

@@ -94,7 +94,7 @@ def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
 
     It also names the first call that ranks made from different lines. If all ranks came, it says that. If ``how`` is
     :data:`NEVER` and each missing rank is in another call, it begins with "ranks wait for one another". At most
-    :data:`MOST` groups of ranks are described.
+    :data:`MOST` (4) groups of ranks are described.
 
     Args:
         log: the log of the group.
@@ -216,7 +216,7 @@ def describe_disagreement(log: GroupLog, number: int) -> str:
     It names the facts that differ (:func:`name_differences`). If only the tensors differ, it names the calculations in
     which they began to differ; if these do not differ, either, the source lines. At most :data:`MOST` groups of ranks
     with equal calls are described, the largest group first. Ranks that have not come are named, and threads of this
-    process that call at once. At most :data:`BEFORE` calls before it are named.
+    process that call at once. At most :data:`BEFORE` (3) calls before it are named.
 
     Args:
         log: the log of the group.
@@ -249,7 +249,7 @@ def describe_disagreement(log: GroupLog, number: int) -> str:
 def _describe_calls_before(log: GroupLog, number: int) -> str:
     """Return the clause " (before that, all: ...)" about the calls before call ``number``.
 
-    It names up to :data:`BEFORE` calls of this rank with their lines; it is "" without readable calls.
+    It names up to :data:`BEFORE` (3) calls of this rank with their lines; it is "" without readable calls.
     """
     calls = [log.read(log.board.me, before) for before in range(max(0, number - BEFORE), number)]
     texts = ", ".join(f"{call.description.call} at {call.line}" for call in calls if call is not None)

@@ -154,7 +154,7 @@ class LastCallWriter:
     def _is_written(self) -> bool:
         """Return True if a rank has written the file lately, or for the last time.
 
-        Lately means within :data:`PATIENCE` seconds.
+        Lately means within :data:`PATIENCE` (1) seconds.
         """
         lately = time.monotonic_ns() - int(PATIENCE * 1e9)
         return any(state == WRITTEN or state > lately for state in self._states())

@@ -266,7 +266,7 @@ class SharedBoard:
     def _publish_line(self, frame: FrameType, function: int) -> int:
         """Publish the line of a user's frame, and return its number.
 
-        Remember the number for the instruction; forget all numbers when :data:`LINES` are remembered.
+        Remember the number for the instruction; forget all numbers when :data:`LINES` (65,536) are remembered.
 
         Args:
             frame: the frame.
@@ -353,7 +353,7 @@ class SharedBoard:
     def readable_calls(self, place: int, start: int) -> range:
         """Return the numbers of the calls that a slot still has.
 
-        They are the last :data:`RING` calls, or all if there are fewer.
+        They are the last :data:`RING` (256) calls, or all if there are fewer.
 
         Args:
             place: the rank's place.

@@ -96,7 +96,7 @@ class Comms:
             ranks: sorted numbers in the world, this process among them.
 
         Raises:
-            WorldError: If the world is closed, or has :data:`MOST` communicators.
+            WorldError: If the world is closed, or has :data:`MOST` (1,900) communicators.
             DisagreementError: If a member does not come before the deadline, or has left the program.
         """
         comm = self._by_ranks.get(ranks)

@@ -337,7 +337,7 @@ class RoomMemory(NamedTuple):
     def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
         """Return the padded buffer in which the block is, or a new one with a copy of the block.
 
-        A new one is made if the block has no such room around it, or :data:`FILLED` parts of the room have values.
+        A new one is made if the block has no such room around it, or :data:`FILLED` (64) parts of the room have values.
 
         Args:
             block: this rank's block.

@@ -109,7 +109,7 @@ class Windows:
 
         If the group has :data:`KEPT` (256) windows, first free unused ones of other sizes, the size used least recently
         first, until it has fewer. All ranks must call it then, because freeing is collective. The limit per size,
-        :data:`MOST`, is not checked.
+        :data:`MOST` (60), is not checked.
         """
         group = list(self._group.values())
         for other_windows in group:

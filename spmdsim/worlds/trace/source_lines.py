@@ -83,7 +83,7 @@ def user_place() -> tuple[str, int]:
 def source_lines() -> str:
     """Return the lines of the user's call and of its callers: ``"model.py:12 < train.py:40"``.
 
-    The innermost line is the first; at most :data:`MOST_LINES` lines are returned. Without a user's line it is "".
+    The innermost line is the first; at most :data:`MOST_LINES` (8) lines are returned. Without a user's line it is "".
     """
     return " < ".join(islice(_user_lines(sys._getframe(1)), MOST_LINES))
 
@@ -155,7 +155,7 @@ def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
 def remember(code: CodeType) -> int:
     """Return a new number for a function of the user's, 0 for another one, and cache it.
 
-    The cache is cleared when it has :data:`KEPT` functions.
+    The cache is cleared when it has :data:`KEPT` (8,192) functions.
 
     Args:
         code: the function's code.
