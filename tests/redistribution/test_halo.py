@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -398,6 +399,16 @@ def test_windows_read_what_their_definition_says(window):
         assert readers <= set(range(low, high))
         if readers and abs(window.stride) <= window.width and window.spread == 1:
             assert (min(readers), max(readers) + 1) == (low, high)
+
+
+@pytest.mark.parametrize("window", [one for one in WINDOWS if one.stride == one.spread == 1], ids=str)
+def test_windows_reach_beyond_a_dimension_by_the_elements_outside(window):
+    for start, stop in itertools.combinations_with_replacement(range(window.size + 1), 2):
+        reach = range(start + window.first, stop + window.first + window.width - 1)
+        elements = () if start == stop or window.wrap else reach
+        outside = sum(e < 0 for e in elements), sum(e >= 6 for e in elements)
+        for mirror in ("", "reflect"):
+            assert replace(window, mirror=mirror).beyond(start, stop, 6) == outside, (start, stop)
 
 
 @pytest.mark.parametrize("mirror", ["reflect", "symmetric"])
