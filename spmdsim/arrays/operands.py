@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -55,18 +56,28 @@ def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     )
 
 
-def normalise_dim(dim: int, ndim: int) -> int:
+def normalise_dim(dim: int, ndim: int, call: str = "") -> int:
     """Return a dim as a non-negative number; negative numbers count from the end.
+
+    Args:
+        dim: the dim.
+        ndim: number of dims of the tensor.
+        call: start of the error messages, such as ``"sort: "``.
 
     Raises:
         OutOfRange: If the dim is out of range.
+        UsageTypeError: If the dim is no integer.
 
     >>> normalise_dim(-1, 3)
     2
     """
-    if not -ndim <= dim < ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(ndim, 'dim')}")
-    return int(dim) % ndim
+    try:
+        number = index(dim)
+    except TypeError:
+        raise UsageTypeError(f"{call}dim must be an integer, got {one_line(repr(dim), 60)}") from None
+    if not -ndim <= number < ndim:
+        raise OutOfRange(f"{call}dim {number} is out of range for a tensor of {many(ndim, 'dim')}")
+    return number % ndim
 
 
 def flag(name: str, value: Any) -> bool:

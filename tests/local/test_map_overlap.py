@@ -209,7 +209,7 @@ def test_mistakes(world):
         (lambda: ops.sum(map_overlap(same, x, depth=1)).backward(), "has no gradient: .*vjp"),
         (
             lambda: ops.convolve(x, [1.0], "sme"),
-            "the mode of convolve is 'full', 'same', 'valid', but got 'sme'",
+            "convolve: mode must be one of 'full', 'same', 'valid', got 'sme'",
         ),
         (lambda: ops.convolve(x, [[1.0]]), "needs a kernel of 1 dim"),
         (

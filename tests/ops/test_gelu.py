@@ -62,7 +62,7 @@ def test_how_far_the_forms_are_apart():
 
 @pytest.mark.parametrize("word", ["erf", 1, None, "Tanh"])
 def test_other_words_are_refused(word):
-    with pytest.raises(InputError, match="approximate is 'tanh', 'none'"):
+    with pytest.raises(InputError, match="approximate must be 'tanh', 'none'"):
         ops.gelu(_of(np.ones(3)), word)
 
 

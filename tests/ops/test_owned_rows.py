@@ -255,7 +255,7 @@ def test_what_is_refused(world):
         tensor_of(values((ROWS, WIDTH)), mesh("tp", None), world),
         tensor_of(numbers((4,)), mesh(None), world),
     )
-    with pytest.raises(RuleError, match="rows is 'all' or 'owned', but got 'some'"):
+    with pytest.raises(RuleError, match="rows must be 'all' or 'owned', got 'some'"):
         ops.embedding(ids, table, rows="some")
     if world.size > 1:
         with pytest.raises(RuleError, match="different meshes"):

@@ -147,5 +147,5 @@ def test_what_cannot_be_scanned(world):
         ops.cumulative_sum(x)
     with pytest.raises(RuleError, match="dim 2 is out of range for a tensor of 2 dims"):
         ops.cumulative_prod(x, 2)
-    with pytest.raises(RuleError, match="any number of times from 0 on, but got -1"):
+    with pytest.raises(RuleError, match="n must be an integer from 0 on, got -1"):
         ops.diff(x, n=-1)

@@ -272,7 +272,7 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
     form = ("tanh" if approximate else "none") if isinstance(approximate, bool) else approximate
     if not isinstance(form, str) or form not in _FORMS:
         raise InputError(
-            f"approximate is 'tanh', 'none' (also True and False) or 'sigmoid', not {approximate!r}"
+            f"gelu: approximate must be 'tanh', 'none', 'sigmoid', True or False, got {approximate!r}"
         )
     return _gelu_op(x) if form == "tanh" else _gelu_op(x, approximate=form)
 
@@ -450,6 +450,6 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
     True
     """
     if not 0 <= rate < 1:
-        raise InputError(f"dropout drops a share of at least 0 and less than 1, not {rate}")
+        raise InputError(f"dropout: rate must be from 0 to less than 1, got {rate!r}")
     x = x if x.dtype.kind in "fcV" else cast(x, fraction_type(x.dtype))
     return identity(x) if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))

@@ -82,7 +82,7 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
     )
     for d in removed_dims:
         if x.shape[d] != 1:
-            raise RuleError(f"only dims of size one are squeezed, but dim {d} of shape {x.shape} is not")
+            raise RuleError(f"squeeze: dim {d} must have size 1, got shape {x.shape}")
     return reshape(x, [n for d, n in enumerate(x.shape) if d not in removed_dims])
 
 
@@ -109,7 +109,9 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     """
     ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in (source, destination)]
     if len(ends[0]) != len(ends[1]):
-        raise RuleError(f"moveaxis takes one place per dim, but got {source} and {destination}")
+        raise RuleError(
+            f"moveaxis: source and destination must have equally many dims, got {source} and {destination}"
+        )
     for dims in ends:
         normalise_dims(dims, x.ndim)
     moves = {normalise_dim(b, x.ndim): normalise_dim(a, x.ndim) for a, b in zip(*ends)}
@@ -160,7 +162,7 @@ def matrix_transpose(x: Tensor) -> Tensor:
     [[3, 6], [1, 5], [2, 4]]
     """
     if x.ndim < 2:
-        raise RuleError(f"a matrix has two dims, but the shape is {x.shape}")
+        raise RuleError(f"matrix_transpose: x must have at least two dims, got shape {x.shape}")
     return swapaxes(x, -2, -1)
 
 
@@ -267,7 +269,7 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     [(3, 4), (3, 4)]
     """
     if indexing not in ("xy", "ij"):
-        raise RuleError(f"indexing is 'xy' or 'ij', but got {indexing!r}")
+        raise RuleError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
     count = len(tensors)
     positions = list(range(count))
     if indexing == "xy" and count > 1:
@@ -343,7 +345,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     """
     times = as_integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
     if min(times, default=0) < 0:
-        raise RuleError(f"tile takes numbers from 0 on, but got {times}")
+        raise RuleError(f"tile: repetitions must be integers from 0 on, got {times}")
     ndim = max(x.ndim, len(times))
     shape = (1,) * (ndim - x.ndim) + x.shape
     times = (1,) * (ndim - len(times)) + times
@@ -461,7 +463,7 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     dim = normalise_dim(axis, x.ndim)
     ids = as_operand(indices if isinstance(indices, Tensor) else np.asarray(indices), x)
     if ids.dtype.kind not in "iu":
-        raise RuleError(f"entries are looked up by integers, not by {ids.dtype}")
+        raise RuleError(f"take: indices must be integers, got {ids.dtype}")
     if ids.dtype.kind == "i":
         ids = to_type(ids, np.dtype(np.int64))
         ids = where(less(ids, 0), add(ids, x.shape[dim]), ids)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Context, Op, ShardedOp, Tensor
+from spmdsim.arrays.operands import normalise_dim
 from spmdsim.arrays.ops.along import find_owned_entries
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape
 from spmdsim.arrays.ops.operators import operator
@@ -131,9 +132,7 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     >>> ops.gather(x, ids, dim=1).full().tolist()
     [[[3], [2]], [[6], [4]]]
     """
-    if not -x.ndim <= dim < x.ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
-    return _gather_op(x, ids, dim=dim % x.ndim)
+    return _gather_op(x, ids, dim=normalise_dim(dim, x.ndim))
 
 
 def _look_up_rows(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
@@ -245,7 +244,7 @@ def embedding(
     [[4.0, 5.0], [0.0, 1.0]]
     """
     if rows not in ("all", "owned"):
-        raise RuleError(f"rows is 'all' or 'owned', but got {rows!r}")
+        raise RuleError(f"embedding: rows must be 'all' or 'owned', got {rows!r}")
     params = {} if padding is None else {"padding": padding}
     if rows == "owned" and table.layout.cuts[0] > 1:
         return _exchange_owned_rows(ids.layout, table.layout, layout)(ids, table, **params)
@@ -462,6 +461,6 @@ def one_hot(
     """
     if not -ids.ndim - 1 <= dim <= ids.ndim:
         raise OutOfRange(f"dim {dim} is out of range for a result of {many(ids.ndim + 1, 'dim')}")
-    if depth < 0:
-        raise RuleError(f"one_hot has a number of classes from 0 on, but got {depth}")
+    if not isinstance(depth, (int, np.integer)) or depth < 0:
+        raise RuleError(f"one_hot: depth must be an integer from 0 on, got {depth!r}")
     return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype), dim=dim)

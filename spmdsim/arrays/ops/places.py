@@ -450,9 +450,9 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
     [1, 4]
     """
     if x.ndim != 1:
-        raise RuleError(f"searchsorted looks in a tensor of one dim, but got {x.ndim}")
+        raise RuleError(f"searchsorted: x must have one dim, got {x.ndim}")
     if side not in ("left", "right"):
-        raise RuleError(f"the side of searchsorted is 'left' or 'right', but got {side!r}")
+        raise RuleError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
     if sorter is not None:
         x = take_along_axis(x, sorter, 0)
     sorted_values, wanted = convert_to_one_type("searchsorted", x, as_operand(values, x))

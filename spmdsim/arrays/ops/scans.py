@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Context, Tensor
-from spmdsim.arrays.operands import Operand
+from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.declare import Array, Shape, cast
 from spmdsim.arrays.ops.dim_reductions import to_type
 from spmdsim.arrays.ops.elementwise import (
@@ -34,7 +34,7 @@ from spmdsim.arrays.stepped import Phase, SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import OutOfRange, RuleError, many
+from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.steps.group_steps import build_scan_step
 from spmdsim.worlds.convert_operands import as_operand
@@ -77,13 +77,11 @@ def normalise_along_dim(name: str, x: Tensor, dim: Dim) -> int:
     Raises:
         RuleError: If ``dim`` is None and ``x`` has not exactly one dimension.
         OutOfRange: If ``dim`` is out of range, as every one of a tensor without dims is.
+        UsageTypeError: If ``dim`` is no integer.
     """
     if dim is None and x.ndim != 1:
         raise RuleError(f"{name} of a tensor of {many(x.ndim, 'dim')} needs the dim to go along, dim=...")
-    dim = dim or 0
-    if not -x.ndim <= dim < x.ndim:
-        raise OutOfRange(f"{name}: dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
-    return dim % x.ndim
+    return normalise_dim(0 if dim is None else dim, x.ndim, f"{name}: ")
 
 
 def find_split_axes(strategy: Strategy, factor: str = ALONG) -> tuple[str, ...]:
@@ -379,8 +377,8 @@ def diff(
     [[3, 4, 2]]
     """
     at = normalise_along_dim("diff", x, dim)
-    if n < 0:
-        raise RuleError(f"differences are taken any number of times from 0 on, but got {n}")
+    if not isinstance(n, (int, np.integer)) or n < 0:
+        raise RuleError(f"diff: n must be an integer from 0 on, got {n!r}")
     if n == 0:
         return x
     ends = [None if end is None else _as_end_tensor(end, x, at) for end in (prepend, append)]

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand
+from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape
 from spmdsim.arrays.ops.dim_reductions import to_type
 from spmdsim.arrays.ops.indexing import IndexLookup, split_index
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, merge_dims, reshape, transpose
 from spmdsim.core import Rule
-from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
+from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.redistribution.steps.row_steps import check_ids
 from spmdsim.worlds.convert_operands import as_operand
 from spmdsim.worlds.local_steps import add_rows
@@ -158,9 +158,7 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
     >>> ops.scatter_add(v, [1, 1, -1], [10, 20, 5]).full().tolist()
     [3, 31, 3, 7]
     """
-    if not -x.ndim <= dim < x.ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
-    index = [*[slice(None)] * (dim % x.ndim), ids if isinstance(ids, Tensor) else np.asarray(ids)]
+    index = [*[slice(None)] * normalise_dim(dim, x.ndim), ids if isinstance(ids, Tensor) else np.asarray(ids)]
     if not np.ndim(ids):  # type: ignore[arg-type]
         # An index of one number would be a basic selection, which is no lookup.
         index[-1] = as_operand(index[-1], x)

@@ -396,7 +396,7 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     ndim = len(x.meta.shape)
     order = tuple(range(ndim))[::-1] if perm is None else tuple(p + ndim if p < 0 else p for p in perm)
     if sorted(order) != list(range(ndim)):
-        raise RuleError(f"{perm} is not an order of the {many(ndim, 'dim')}")
+        raise RuleError(f"transpose: perm must have each dim from 0 to {ndim - 1} once, got {perm}")
     return _transpose_op(x, perm=order)
 
 

@@ -86,7 +86,7 @@ def to_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
 def check_fractions(q: Array) -> Array:
     """Return fractions of quantiles unchanged; raise RuleError if one is outside of 0 to 1."""
     if q.size and not (q.min() >= 0 and q.max() <= 1):
-        raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
+        raise RuleError(f"q must be from 0 to 1 (for percentiles to 100), got the fractions {q.tolist()}")
     return q
 
 
@@ -413,7 +413,7 @@ def histogram(
         raise RuleError("complex numbers have no order, so no histogram")
     operands = [operand for operand in (x.detach(), weights) if operand is not None]
     if weights is not None and weights.shape != x.shape:
-        raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
+        raise RuleError(f"histogram: weights must have the shape {x.shape} of x, got {weights.shape}")
     if isinstance(bins, (int, np.integer)):
         bins = int(bins)
         low, high = _choose_range(operands[0], bins, range)
@@ -447,11 +447,11 @@ def _choose_range(x: Tensor, bins: int, limits: tuple[float, float] | None) -> t
         WorldError: If ``limits`` is None in a world without data.
     """
     if bins < 1:
-        raise RuleError(f"histogram takes one bin at least, but got {bins}")
+        raise RuleError(f"histogram: bins must be at least 1, got {bins}")
     if limits is None:
         require_values(x.world, "a range that is found from the entries")
         limits = (float(min_(x).full()), float(max_(x).full())) if x.size else (0.0, 1.0)
     low, high = map(float, limits)
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise RuleError(f"the range of a histogram is finite and ascends, but it goes from {low} to {high}")
+        raise RuleError(f"histogram: range must be finite and ascend, got ({low}, {high})")
     return (low - 0.5, high + 0.5) if low == high else (low, high)

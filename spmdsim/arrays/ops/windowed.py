@@ -283,7 +283,7 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
     """
     x, weights = convert_to_one_type("convolve", x, kernel)
     if mode not in MODES:
-        raise RuleError(f"the mode of convolve is {', '.join(map(repr, MODES))}, but got {mode!r}")
+        raise RuleError(f"convolve: mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
     fits = weights.ndim == x.ndim and 0 not in (*weights.shape, *x.shape)
     if fits and weights.shape != x.shape and all(k >= n for n, k in zip(x.shape, weights.shape)):
         x, weights = weights, x
