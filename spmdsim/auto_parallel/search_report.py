@@ -152,6 +152,9 @@ def _distance_text(answer: SearchResult) -> str:
     An example is ", at most +3.00% from the optimum on this mesh". The optimum is that of this mesh, or of all meshes searched if there are several. "of equal pieces" is added if the
     search allowed only equal blocks, although a dim has no equal blocks on one of these meshes. "" if the distance is
     unknown.
+
+    Args:
+        answer: the result.
     """
     if answer.gap is None:
         return ""
