@@ -245,6 +245,12 @@ def _gelu(input: Any, approximate: str = "none") -> Any:
     return core.gelu(input, approximate)
 
 
+def _are_integers(values: Any) -> bool:
+    """Return True if ``values`` is a list, tuple or array of integers."""
+    is_list = isinstance(values, (list, tuple, np.ndarray))
+    return is_list and all(isinstance(value, (int, np.integer)) for value in values)
+
+
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
     """Split one dim into consecutive blocks; return them as a list.
 
@@ -255,10 +261,14 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
         dim: the dim to split; negative numbers count from the end.
 
     Raises:
-        FunctionError: If the one size is less than 1, or listed sizes do not add up to the size of the dim. Signs of
-            listed sizes are not checked.
+        FunctionError: If sizes are not integers, the one size is less than 1, or listed sizes do not add up to the size of
+            the dim. Signs of listed sizes are not checked.
     """
     cuts, size = split_size_or_sections, tensor.shape[dim]
+    if not isinstance(cuts, int) and not _are_integers(cuts):
+        raise FunctionError(
+            f"split: split_size_or_sections must be an integer or a list of integers, got {cuts!r}"
+        )
     if isinstance(cuts, int) and cuts < 1:
         raise FunctionError(
             f"split: split_size_or_sections must be 1 or more, got {cuts}; give the size of a block, or a list of "
@@ -274,8 +284,10 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
     """Split one dim into at most ``chunks`` blocks of equal size; the last one may be smaller."""
-    if chunks < 1:
-        raise FunctionError(f"chunk: chunks must be 1 or more, got {chunks}; give the number of blocks")
+    if not isinstance(chunks, int) or chunks < 1:
+        raise FunctionError(
+            f"chunk: chunks must be an integer of 1 or more, got {chunks!r}; give the number of blocks"
+        )
     return _split(input, max(1, -(-input.shape[dim] // chunks)), dim)
 
 
@@ -312,6 +324,10 @@ def _equal_split_row(dim: int) -> Row:
         at = 0 if input.ndim == 1 else dim
         size = input.shape[at]
         if not isinstance(indices_or_sections, int):
+            if not _are_integers(indices_or_sections):
+                raise FunctionError(
+                    f"indices_or_sections must be an integer or a list of integers, got {indices_or_sections!r}"
+                )
             return _split(input, [*np.diff([0, *indices_or_sections, size])], at)
         count = indices_or_sections
         if count < 1 or size % count:

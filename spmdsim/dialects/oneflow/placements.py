@@ -49,7 +49,7 @@ class device:
         digits = number if colon else "0" if index is None else str(index)
         if not digits.isdecimal() or (colon and index is not None):
             raise OneFlowError(
-                f"device: index must be given once, as in {kind}:1, got {type!r} and index {index}"
+                f"device: index must be one integer, as in {kind}:1, got {type!r} and index {index}"
             )
         vars(self).update(type=kind, index=int(digits))  # because the class is frozen
 

@@ -119,8 +119,8 @@ def double_recursion(
     >>> recursion.cuts[0], recursion.parts(0)
     (('n', '.0', 'n'), ((2, 1), (1, 4)))
     """
-    if ranks < 1:
-        raise InputError(f"double_recursion: ranks must be 1 or more, got {ranks}")
+    if not isinstance(ranks, int) or ranks < 1:
+        raise InputError(f"double_recursion: ranks must be an integer of 1 or more, got {ranks!r}")
     if version not in REDISTRIBUTION:
         raise InputError(
             f"double_recursion: version must be one of {', '.join(REDISTRIBUTION)}, got {version!r}"
