@@ -95,7 +95,8 @@ def test_pieces_that_do_not_fit(world):
     x = tensor_of(values(8), mesh("x"), world)
     wrong = local_map(lambda a: np.zeros(4 - axis_rank("x") % 2), name="wrong")
     with pytest.raises(
-        RuleError, match=r"wrong gave a piece of shape \(3,\) on rank 1, but result 0 of shape \(14,\) has"
+        RuleError,
+        match=r"wrong returned a shard of shape \(3,\) on rank 1, but result 0 of shape \(14,\) has",
     ):
         wrong(x)
     with pytest.raises(
@@ -114,7 +115,7 @@ def test_pieces_that_do_not_fit(world):
         local_map(lambda a: a, in_layouts=mesh("x", None), name="f")(x)
     with pytest.raises(TypeError, match=r"out_layouts are layouts, such as mesh\('x', None\), but got 'x'"):
         local_map(lambda a: a, out_layouts="x")
-    with pytest.raises(RuleError, match="say dtype="):
+    with pytest.raises(RuleError, match="pass dtype="):
         local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]))(x)
     kept = local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]), dtype="f8")(x)
     assert kept.dtype == np.float64
@@ -181,7 +182,9 @@ def test_later_calls_are_held_to_the_first():
     x = tensor_of(values(4), mesh("x"), LockStep(2))
     f = local_map(lambda a: np.zeros(next(lengths)), name="f")
     f(x)
-    with pytest.raises(RuleError, match=r"f gave a piece of shape \(3,\) on rank 1, but result 0 of shape"):
+    with pytest.raises(
+        RuleError, match=r"f returned a shard of shape \(3,\) on rank 1, but result 0 of shape"
+    ):
         f(x)
 
 
@@ -476,7 +479,7 @@ def test_misuse_on_all_ranks(world):
         (lambda a: all_gather(a, "rows", axis=3), "all_gather: dim 3 is out of range for an array of 3 dims"),
         (
             lambda a: psum_scatter(a[:1], "rows"),
-            "dim 0 has size 1, but 2 ranks are along 'rows': .*tiled=True",
+            "dim 0 has size 1, but 2 ranks are along 'rows'; .*tiled=True",
         ),
         (
             lambda a: all_to_all(a, "rows", 1, 0, tiled=True),
@@ -610,7 +613,7 @@ def test_gradients_that_cannot_be(world):
         ops.sum(y).backward()
     y = local_map(lambda a: a, vjp=lambda dy, operands, y: dy[:1], name="f")(x)
     with pytest.raises(
-        RuleError, match=r"gradient of shape \(1,\) on rank \d for operand 0, whose piece has shape \(2,\)"
+        RuleError, match=r"gradient of shape \(1,\) on rank \d for operand 0, whose shard has shape \(2,\)"
     ):
         ops.sum(y).backward()
     y = local_map(lambda a: a, vjp=lambda dy, operands, y: (dy, dy), name="f")(x)

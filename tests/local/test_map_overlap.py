@@ -191,7 +191,10 @@ def test_mistakes(world):
     same = lambda block: block  # noqa: E731
     for call, message in [
         (lambda: map_overlap(same, x, boundary="perodic"), "did you mean 'periodic'"),
-        (lambda: map_overlap(same, x, depth=-1), "a depth is a count >= 0, or a pair of them, but got -1"),
+        (
+            lambda: map_overlap(same, x, depth=-1),
+            "map_overlap: depth must be an integer from 0 on, or a pair of them, got -1",
+        ),
         (lambda: map_overlap(same, x, depth=(1, 1)), "depth has 2 entries for a tensor of 1 dim"),
         (
             lambda: map_overlap(same, x, depth={1: 1}),

@@ -507,8 +507,8 @@ def _require_size(what: str, array: np.ndarray, dim: int, ranks: int, axes: tupl
     if array.shape[dim] != ranks:
         raise RuleError(
             f"{what}: dim {dim} has size {array.shape[dim]}, but {many(ranks, 'rank is', 'ranks are')} along "
-            f"{axis_names(axes)}: make it that long, "
-            "or say tiled=True"
+            f"{axis_names(axes)}; make it that long, "
+            "or pass tiled=True"
         )
 
 

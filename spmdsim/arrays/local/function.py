@@ -285,7 +285,7 @@ class LocalFunction(Pictured):
             if gradient is not None and np.shape(gradient) != operand.shape:
                 raise RuleError(
                     f"the vjp of {self.name} gave a gradient of shape {np.shape(gradient)} on rank {context.rank} for "
-                    f"operand {i}, whose piece has shape {operand.shape}"
+                    f"operand {i}, whose shard has shape {operand.shape}"
                 )
         return gradients
 
@@ -415,7 +415,7 @@ class LocalFunction(Pictured):
         for rank, shapes in pieces.items():
             if len(shapes[k]) != leaf.ndim:
                 raise RuleError(
-                    f"{self.name} gave a piece of shape {shapes[k]} on {name_ranks([rank])}, but the layout of result "
+                    f"{self.name} returned a shard of shape {shapes[k]} on {name_ranks([rank])}, but the layout of result "
                     f"{k}, {leaf}, is for {many(leaf.ndim, 'dim')}"
                 )
         return tuple(
@@ -440,7 +440,7 @@ class LocalFunction(Pictured):
                 wanted = leaf.local_shape(shape, rank)
                 if shapes_of[k] != wanted:
                     raise RuleError(
-                        f"{self.name} gave a piece of shape {shapes_of[k]} on rank {rank}, but result {k} of shape {shape} has "
+                        f"{self.name} returned a shard of shape {shapes_of[k]} on rank {rank}, but result {k} of shape {shape} has "
                         f"{wanted} there, by its layout {leaf}"
                     )
 
@@ -467,7 +467,7 @@ class LocalFunction(Pictured):
             if abs(total - first_copy[1]) > 1e-3 * (size + first_copy[2]):
                 raise RuleError(
                     f"{self.name} gave different copies of result {k} on ranks {first_copy[0]} and {rank}, which are "
-                    f"equal by its layout {leaf}: split it along an axis, say partial=, or add it up by psum"
+                    f"equal by its layout {leaf}: split it along an axis, pass partial=, or add the copies by psum"
                 )
 
     def _find_result_type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
@@ -490,7 +490,7 @@ class LocalFunction(Pictured):
         if len(types) > 1:
             raise RuleError(
                 f"result {k} of {self.name} has one element type, but "
-                f"{in_words(types, 'give', moved[0].world.job)}: say dtype="
+                f"{in_words(types, 'give', moved[0].world.job)}; pass dtype="
             )
         dtype, operand = types[0][1], np.dtype(promote_types(*[x.dtype for x in moved]))
         # 16-bit floats arrive in the function as float32, and its results are rounded once.

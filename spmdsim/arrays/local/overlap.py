@@ -192,7 +192,7 @@ def _parse_depth(depth: Any) -> tuple[int, int]:
     if len(pair) != 2 or any(
         isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in pair
     ):
-        raise RuleError(f"a depth is a count >= 0, or a pair of them, but got {depth!r}")
+        raise RuleError(f"map_overlap: depth must be an integer from 0 on, or a pair of them, got {depth!r}")
     return int(pair[0]), int(pair[1])
 
 
