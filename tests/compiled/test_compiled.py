@@ -665,6 +665,26 @@ def test_worlds_without_data_and_other_worlds_run_the_function():
     assert len(calls) == 5  # other algorithms, another program
 
 
+def test_equal_values_with_different_texts_have_one_recording():
+    class Mode:
+        def __eq__(self, other):
+            return isinstance(other, Mode)
+
+        def __hash__(self):
+            return 1
+
+    x, calls, modes = (
+        Tensor.from_global(np.ones(2), Mesh((1,), ("x",))("x"), LockStep(1)),
+        [],
+        [Mode(), Mode()],
+    )
+    doubled = spmdsim.compile(lambda x, mode: calls.append(mode) or x + x)
+    assert repr(modes[0]) != repr(modes[1])
+    for mode in modes:
+        assert (doubled(x, mode).full() == 2).all()
+    assert len(calls) == 1
+
+
 @pytest.mark.ranks(2)
 def test_a_redistribution_is_refused_although_the_function_has_a_recording(world):
     mesh = Mesh((2,), ("x",))
