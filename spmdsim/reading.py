@@ -109,7 +109,7 @@ def require_file(path: str | Path, kind: str = "file") -> None:
     if not file.exists():
         raise InputError(f"there is no {kind} {name}")
     if not file.is_file():
-        raise InputError(f"{name} is no ordinary file")
+        raise InputError(f"{name} must be an ordinary file, not a device or pipe")
 
 
 def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> str:
@@ -184,7 +184,7 @@ def _check_depth(text: str) -> None:
 
 def _parse_integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise InputError(f"a number has {len(digits)} digits")
+        raise InputError(f"a number must have at most {MOST_DIGITS} digits, got {len(digits)}")
     return int(digits)
 
 
@@ -201,7 +201,7 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         duplicate = next(key for key, count in counts.items() if count > 1)
-        raise InputError(f"the key {one_line(duplicate, 60)!r} stands twice")
+        raise InputError(f"the key {one_line(duplicate, 60)!r} is repeated")
     return members
 
 
@@ -217,7 +217,7 @@ def literal(text: str) -> Any:
     try:
         return ast.literal_eval(_parse_expression(text, MOST_CHARACTERS))
     except (TypeError, MemoryError, RecursionError):
-        raise ValueError("it is no literal") from None
+        raise ValueError("it is not a number, text, tuple, list or dict") from None
 
 
 def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -234,12 +234,12 @@ def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """
     call = _parse_expression(text, MOST_CHARACTERS)
     if not isinstance(call, ast.Call):
-        raise ValueError("it is no call")
+        raise ValueError("it is not a call such as f(1, x=2)")
     try:
         keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         return ast.unparse(call.func), [ast.literal_eval(argument) for argument in call.args], keywords
     except (TypeError, MemoryError, RecursionError):
-        raise ValueError("it has arguments that are no literals") from None
+        raise ValueError("its arguments are not all numbers, texts, tuples, lists or dicts") from None
 
 
 def _parse_expression(text: str, most: int) -> ast.expr:
@@ -260,7 +260,7 @@ def _parse_expression(text: str, most: int) -> ast.expr:
     except InputError as error:
         raise ValueError(error.message) from None
     except (SyntaxError, MemoryError, RecursionError):
-        raise ValueError("it is no expression") from None
+        raise ValueError("it is not an expression") from None
 
 
 # -- arithmetic ---------------------------------------------------------------------------------------
@@ -278,9 +278,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     """
     length = max(base.numerator.bit_length(), base.denominator.bit_length())
     if exponent.denominator != 1 or abs(exponent) * max(length, 1) > MOST_BITS:
-        raise ValueError(
-            f"a power with exponent {one_line(exponent, 20)} is too large, or not of whole numbers"
-        )
+        raise ValueError(f"an exponent must be a whole number and small, got {one_line(exponent, 20)}")
     return Fraction(base ** int(exponent))
 
 
@@ -348,7 +346,7 @@ def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
     def value(names: _Names) -> Fraction:
         fraction = Fraction(function(*(operand(names) for operand in operands)))
         if max(fraction.numerator.bit_length(), fraction.denominator.bit_length()) > MOST_BITS:
-            raise ValueError(f"it comes to a number of more than {MOST_BITS} bits")
+            raise ValueError(f"its value has more than {MOST_BITS} bits")
         return fraction
 
     return value
@@ -390,7 +388,7 @@ def _build(node: ast.AST) -> _Function:
         return lambda names: if_true(names) if test(names) else if_false(names)
     if isinstance(node, ast.Call) and (function := _find_called_function(node)) is not None:
         return _bounded(function, *map(_build, node.args))
-    raise ValueError(f"{one_line(ast.unparse(node), 60)!r} is no arithmetic")
+    raise ValueError(f"{one_line(ast.unparse(node), 60)!r} is not arithmetic")
 
 
 def _find_called_function(call: ast.Call) -> Callable[..., Any] | None:
@@ -403,5 +401,5 @@ def _find_called_function(call: ast.Call) -> Callable[..., Any] | None:
 
 def _look_up(names: _Names, name: str) -> Fraction:
     if name not in names:
-        raise ValueError(f"there is no {name!r}")
+        raise ValueError(f"there is no {name!r}; the names are {', '.join(names)}")
     return names[name]

@@ -175,7 +175,8 @@ def test_texts_damaged_by_hand(number, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "place, words", [("/dev/zero", "is no ordinary file"), (".", "'.' is a folder, not a file")]
+    "place, words",
+    [("/dev/zero", "must be an ordinary file, not a device or pipe"), (".", "'.' is a folder, not a file")],
 )
 def test_what_is_no_file(place, words, capsys):
     assert main([*PLAN, place]) == 2

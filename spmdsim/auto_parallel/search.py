@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -31,7 +32,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 )
 from spmdsim.core import Mesh, Strategy
 from spmdsim.core.notation.layouts import MOST_RANKS
-from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.machine import CostModel, Machine, require_machine
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.redistribution.plans.planner import MOST_ELEMENTS
 from spmdsim.wrong_calls import explained
@@ -105,6 +106,10 @@ def search(
     >>> found.mesh.shape, str(found.strategy("fc0"))
     ((4,), '.0:dp')
     """
+    if machine is not None:
+        require_machine(machine, "search")
+    if memory is not None and not (isinstance(memory, Real) and memory > 0):
+        raise InputError(f"search: memory must be a number of bytes above 0, got {memory!r:.60}")
     if method not in METHODS:
         raise unknown(f"no search is called {method!r}", method, METHODS)
     if axes is not None and isinstance(mesh_or_ranks, int):
@@ -116,7 +121,7 @@ def search(
         axes = axes or 2  # The integer program is slow, so try few meshes.
     kind = METHODS[method]
     if memory is not None and kind in HEURISTICS:
-        raise InputError(f"memory goes with the methods auto and exact: {method} does not look for what fits")
+        raise InputError(f"search: method must be 'auto' or 'exact' with memory, got {method!r}")
     if kind == "double_recursion":
         return search_by_recursion(graph, _count_ranks(mesh_or_ranks), settings, version, polish, watch)
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
@@ -138,7 +143,7 @@ def _check_axes(axes: int, ranks: int) -> None:
     """
     most = min(MOST_AXES, len(binary_mesh(_count_ranks(ranks)).axes))
     if not 1 <= axes <= most:
-        raise InputError(f"axes is {axes}; device matrices of {many(ranks, 'rank')} have from 1 to {most}")
+        raise InputError(f"search: axes must be 1 to {most} for {many(ranks, 'rank')}, got {axes}")
 
 
 def _adapt_settings(settings: Settings, graph: Graph, has_limit: bool) -> Settings:
@@ -195,8 +200,11 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
         graph = build_program(program, **sizes)
     elif isinstance(program, Graph):
         if sizes:
-            raise InputError(f"a graph takes no sizes, but got {', '.join(sizes)}")
+            raise InputError(f"search: sizes must not be passed with a Graph, got {', '.join(sizes)}")
         graph = program
+    elif not callable(program):
+        forms = "a function, a Graph or the name of a built-in program"
+        raise UsageTypeError(f"search: program must be {forms}, got {program!r:.60}")
     else:
         from spmdsim.auto_parallel.programs.record_program import record_program
 
@@ -224,9 +232,11 @@ def _count_ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
     """
     if isinstance(mesh_or_ranks, int):
         if mesh_or_ranks < 1:
-            raise InputError(f"{many(mesh_or_ranks, 'rank')} cannot be used; there has to be at least 1")
+            raise InputError(f"search: the number of ranks must be 1 or more, got {mesh_or_ranks}")
         if mesh_or_ranks > MOST_RANKS:
-            raise InputError(f"{mesh_or_ranks:,} ranks cannot be used; at most {MOST_RANKS:,}")
+            raise InputError(
+                f"search: the number of ranks must be at most {MOST_RANKS:,}, got {mesh_or_ranks:,}"
+            )
         return mesh_or_ranks
     meshes = [mesh_or_ranks] if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks
     if not isinstance(meshes, Sequence) or not meshes or not all(isinstance(mesh, Mesh) for mesh in meshes):

@@ -22,7 +22,7 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.cost.machine import Machine
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import ShortRepr
 from spmdsim.reading import read_json, readable
 
@@ -177,7 +177,8 @@ class SearchResult(ShortRepr):
         for value, layout in zip(self.graph.values, self.choice.layouts):
             if value.name == name:
                 return layout
-        raise InputError(f"no tensor is called {name!r} in {self.graph.name}")
+        names = [value.name for value in self.graph.values]
+        raise unknown(f"no tensor is called {name!r} in {self.graph.name}", str(name), names)
 
     @cached_property
     def comparison(self) -> dict[str, SearchResult]:

@@ -121,10 +121,12 @@ def evaluate_count(expression: str, size: int, options: Mapping[str, object], la
     try:
         count = int(evaluate(expression, size, options))
     except ZeroDivisionError:
-        raise InputError(f"{label}: {expression!r} divides by 0 on {many(size, 'rank')}") from None
+        raise InputError(
+            f"{label}: the {what} must be 1 or more, but {expression!r} divides by 0 on {many(size, 'rank')}"
+        ) from None
     if count < 1:
         raise InputError(
-            f"{label}: the {what} {expression!r} is {count} on {many(size, 'rank')}; it must be 1 or more"
+            f"{label}: the {what} must be 1 or more, but {expression!r} is {count} on {many(size, 'rank')}"
         )
     return count
 
@@ -279,13 +281,13 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
         return size * size
     if size > MOST_RANKS_TO_INFER:
         raise InputError(
-            f"{algorithm.full_name} on {many(size, 'rank')}: say into how many chunks the vector is cut; up to"
-            f" {MOST_RANKS_TO_INFER} ranks it is found from the chunk numbers"
+            f"{algorithm.full_name}: chunks must be passed for more than {MOST_RANKS_TO_INFER} ranks, got none on "
+            f"{many(size, 'rank')}; pass the number of chunks of the vector, such as chunks='n'"
         )
     largest = max(_largest_chunk(algorithm, rank, size, options) for rank in range(size))
     if largest >= MOST_TO_INFER:
         raise ScheduleError(
-            f"{algorithm.full_name} on {many(size, 'rank')} names chunk {largest:,}: chunks are numbered from 0 on"
+            f"{algorithm.full_name} on {many(size, 'rank')} uses chunk {largest:,}; number the chunks 0, 1, 2, ..."
         )
     if "owner" in (what.before, what.after):
         return (largest // size + 1) * size
@@ -486,7 +488,7 @@ def _check_expression(expression: str, label: str, what: str) -> None:
         evaluate(expression, 4)
     except (ValueError, ZeroDivisionError):
         raise ScheduleError(
-            f"{label}: {expression!r} is no {what}; write one with {', '.join(NAMES)}, such as 2*n"
+            f"{label}: the {what} must be arithmetic with {', '.join(NAMES)}, such as 2*n, got {expression!r}"
         ) from None
 
 
@@ -505,7 +507,7 @@ def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
 
 def _normal(name: str) -> str:
     """Convert a name to the form by which algorithms are registered."""
-    return name.lower().replace("-", "_")
+    return str(name).lower().replace("-", "_")
 
 
 def _has_library_name(algorithm: Algorithm, name: str, library: str = "") -> bool:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, RankProgram, program_for_sizes
-from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import ScheduleError, many
+from spmdsim.collectives.schedule import Schedule, require_schedule
+from spmdsim.errors import ScheduleError, UsageTypeError, many
 from spmdsim.wrong_calls import explained
 
 Array: TypeAlias = NDArray[Any]
@@ -247,9 +247,14 @@ def run_lock_step(
     >>> run_lock_step(schedule_of("all_reduce", "ring", 3), ones)[2]
     array([3, 3, 3, 3])
     """
+    require_schedule(schedule)
+    if not hasattr(inputs, "__len__"):
+        raise UsageTypeError(
+            f"inputs must be a list of one array per rank, {schedule.size}, got {inputs!r:.60}"
+        )
     if len(inputs) != schedule.size:
         raise ScheduleError(
-            f"{many(schedule.size, 'rank needs', 'ranks need')} {many(schedule.size, 'input')}, got {len(inputs)}"
+            f"inputs must have one array per rank of {schedule.name}, {schedule.size}, got {len(inputs)}"
         )
     if sizes is None:
         sizes = chunk_lengths(schedule, inputs)
@@ -334,7 +339,7 @@ def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
     if waiting:
         stuck = ", ".join(map(str, sorted(waiting)))
         who = f"rank {stuck} waits" if len(waiting) == 1 else f"ranks {stuck} wait"
-        raise ScheduleError(f"{who} for messages that never come")
+        raise ScheduleError(f"{who} for messages that no rank sends")
 
 
 def _hand_over(pair: tuple[int, int], outgoing: Array, incoming: Array) -> None:

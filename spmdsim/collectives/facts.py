@@ -56,11 +56,13 @@ class CostBound(NamedTuple):
 def lower_bound(collective_name: str, size: int) -> CostBound:
     """Return the lower bound of a collective on ``size`` ranks: rounds, and multiples of the message size.
 
-    Raises SpmdError for an unknown collective.
+    Raises SpmdError for an unknown collective, or a size below 1.
 
     >>> lower_bound("all_reduce", 6)
     CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
     """
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"lower_bound: size must be a number of ranks of 1 or more, got {size!r:.60}")
     steps, beta, gamma = (
         evaluate(words.replace("y", "(1 if n > 1 else 0)"), size)
         for words in _BOUNDS[collective(collective_name).name]
@@ -180,7 +182,7 @@ def count_elements(nbytes: int, itemsize: int) -> int:
     """
     if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
         raise InputError(
-            f"{many(nbytes, 'byte is', 'bytes are')} no whole number of {itemsize}-byte elements"
+            f"nbytes must be a multiple of the element's {many(itemsize, 'byte')}, 0 or more, got {nbytes:,}"
         )
     return nbytes // itemsize
 

@@ -53,9 +53,7 @@ class Many(list[Any]):
         return self.moves
 
     def __iter__(self) -> Iterator[Any]:
-        raise ForeignError(
-            f"{self.moves:,} moves in one round of somebody's algorithm are too many to follow"
-        )
+        raise ForeignError(f"a round of the algorithm must have few enough moves to list, got {self.moves:,}")
 
 
 # -- where the code runs --------------------------------------------------------------------------------
@@ -191,7 +189,9 @@ def _pack_chunks(chunks: Any) -> Any:
     if len(chunks) > MOST_CHUNKS:
         return {"range": [0, len(chunks), 1]}
     if len(chunks) > MOST_NAMES:
-        raise MemoryError(f"{len(chunks):,} chunks in a move are not followed one by one")
+        raise MemoryError(
+            f"a move must have at most {MOST_NAMES:,} chunks in a list, got {len(chunks):,}; use a range"
+        )
     return [index(chunk) for chunk in chunks]
 
 
@@ -252,7 +252,9 @@ def foreign(ask: Ask) -> Generate:
         generate.__signature__ = _signature(facts)  # type: ignore[attr-defined]
         generate.__name__, generate.__doc__ = str(facts["name"]), str(facts["about"]).strip() or None
     except (KeyError, TypeError, ValueError, IndexError):
-        raise NoAnswer("the user's code writes what is no answer") from None
+        raise NoAnswer(
+            "the algorithm's process must answer in the protocol; do not write to its pipe"
+        ) from None
     return generate
 
 
@@ -298,7 +300,9 @@ def _append_answer(received: _RankRounds, answer: Any) -> None:
         received.rounds += [_unpack_round(moves) for moves in rounds]
         received.end = None if end is None and rounds else str(end or "")
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise NoAnswer("the user's code writes what is no answer") from None
+        raise NoAnswer(
+            "the algorithm's process must answer in the protocol; do not write to its pipe"
+        ) from None
 
 
 def _unpack_round(data: Any) -> Any:

@@ -236,7 +236,7 @@ def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
     if rounding == CEILING:
         piece = largest_block(count, pieces)
         return tuple(max(0, min(piece, count - i * piece)) for i in range(pieces))
-    raise ScheduleError(f"unknown rounding {rounding!r}; known are 'balanced' and 'ceiling'")
+    raise ScheduleError(f"rounding must be 'balanced' or 'ceiling', got {rounding!r}")
 
 
 @lru_cache(maxsize=256)

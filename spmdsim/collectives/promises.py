@@ -175,7 +175,7 @@ def collective(name: str) -> Collective:
     >>> collective("Bcast").name
     'broadcast'
     """
-    lowered = name.lower().replace("-", "_")
+    lowered = str(name).lower().replace("-", "_")
     lowered = _OTHER_NAMES.get(lowered.replace("_", ""), lowered)
     if lowered not in COLLECTIVES:
         raise unknown(f"there is no collective {name!r}", lowered, COLLECTIVES, SpmdError, "known are")

@@ -24,7 +24,7 @@ from spmdsim.collectives.instructions import (
     Instruction,
     name_chunks,
 )
-from spmdsim.collectives.schedule import Schedule
+from spmdsim.collectives.schedule import Schedule, require_schedule
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, many
 
 KINDS = ("send", "recv", "reduce", "copy", "combine")
@@ -92,6 +92,7 @@ class RoundTable:
     """Rounds of every rank as lists, ``rounds[rank][i]``, and findings about their form."""
 
     def __init__(self, schedule: Schedule) -> None:
+        require_schedule(schedule)
         self.schedule = schedule
         self.findings: list[ScheduleFinding] = []
         ports, options = schedule.algorithm.ports, dict(schedule.options)
@@ -101,7 +102,7 @@ class RoundTable:
             self.ports = evaluate_count(ports, schedule.size, options, name, "number of ports")
         if schedule.chunk_count > MOST_CHUNKS:
             raise InputError(
-                f"{schedule.chunk_count:,} chunks are too many to follow one by one (at most {MOST_CHUNKS:,})",
+                f"{schedule.chunk_count:,} chunks are too many to follow one by one (at most {MOST_CHUNKS:,}); use fewer ranks",
                 schedule=schedule.name,
             )
         self._most_moves = 4 * (schedule.size + schedule.chunk_count) + 1024
@@ -110,7 +111,7 @@ class RoundTable:
         if schedule.size * len(self.rounds[0]) > MOST_RANK_ROUNDS and not self.findings:
             raise InputError(
                 f"{schedule.size} ranks x {len(self.rounds[0])} rounds are too many to follow one by one (at most"
-                f" {MOST_RANK_ROUNDS}); a prediction of the time has no such limit",
+                f" {MOST_RANK_ROUNDS}); use fewer ranks, or predict the time, which has no such limit",
                 schedule=schedule.name,
             )
         for rank in range(1, schedule.size):

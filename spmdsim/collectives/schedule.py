@@ -135,8 +135,16 @@ def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:
             raise ScheduleError(f"{chosen.full_name}: {name} must be an integer, got {value!r}")
         least = LEAST.get(name, value)
         if value < least:
-            raise ScheduleError(f"{chosen.full_name}: {name} is {value}; it has to be {least} or more")
+            raise ScheduleError(f"{chosen.full_name}: {name} must be {least} or more, got {value}")
     return {**defaults, **options}
+
+
+def require_schedule(schedule: object) -> None:
+    """Raise UsageTypeError if a value is not a schedule."""
+    if not isinstance(schedule, Schedule):
+        raise UsageTypeError(
+            f"schedule must be a Schedule, got {schedule!r:.60}; build one with schedule_of(collective, algorithm, size)"
+        )
 
 
 @explained
@@ -169,7 +177,7 @@ def make_schedule(
         )
     size, root = as_integers((size, root), "make_schedule: size and root")
     if size < 1:
-        raise ScheduleError(f"{chosen.full_name} needs at least 1 rank, got {size}")
+        raise ScheduleError(f"{chosen.full_name}: size must be 1 or more ranks, got {size}")
     all_options = _add_defaults(chosen, options)
     if not chosen.fits(size, all_options):
         words = ", ".join(f"{name} {value}" for name, value in all_options.items())
@@ -178,7 +186,7 @@ def make_schedule(
             + (f", {words}" if words else "")
         )
     if not 0 <= root < size:
-        raise ScheduleError(f"root {root} is not a rank of 0 ... {size - 1}")
+        raise ScheduleError(f"{chosen.full_name}: root must be 0 to {size - 1}, got {root}")
     schedule = Schedule(chosen, size, root, tuple(sorted(all_options.items())), rounding or chosen.rounding)
     chosen.collective.check_chunk_count(size, schedule.chunk_count)
     return schedule

@@ -167,7 +167,7 @@ def _median_times(samples: Iterable[Sample]) -> list[Sample]:
     for size, seconds in samples:
         if not 0 < seconds < inf or size < 0:
             raise InputError(
-                f"{many(size, 'byte')} in {seconds} s cannot be a measurement; times are greater than 0"
+                f"a measurement must have a size of 0 or more and a time above 0, got {many(size, 'byte')} in {seconds} s"
             )
         times.setdefault(size, []).append(seconds)
     return [(size, median(times[size])) for size in sorted(times)]

@@ -153,8 +153,8 @@ class MeasuredTable:
         for measurement in measurements:
             if measurement.nbytes < 0 or not 0 < measurement.seconds < inf or measurement.group_size < 1:
                 raise InputError(
-                    f"measured {measurement.collective}: {many(measurement.nbytes, 'byte')} on {many(measurement.group_size, 'rank')} in "
-                    f"{measurement.seconds} s cannot be; times are greater than 0 and finite"
+                    f"measured {measurement.collective}: times must be greater than 0 and finite, got {many(measurement.nbytes, 'byte')} on "
+                    f"{many(measurement.group_size, 'rank')} in {measurement.seconds} s"
                 )
             key = (measurement.collective, measurement.algorithm, measurement.group_size)
             rows.setdefault(key, {})[measurement.nbytes] = measurement.seconds

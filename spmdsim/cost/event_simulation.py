@@ -41,7 +41,7 @@ class EventProgram(Pictured):
 
     def __init__(self, ranks: int) -> None:
         if ranks < 1:
-            raise ScheduleError(f"a program of {many(ranks, 'rank')} does nothing; it needs at least 1")
+            raise ScheduleError(f"EventProgram: ranks must be 1 or more, got {ranks}")
         self.size = ranks
         self.kinds: list[int] = []
         self.ranks: list[int] = []
@@ -544,11 +544,11 @@ def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list
         needed = (*program.needs[op], *program.start_needs.get(op, ()))
         if start >= 0 or any(starts[required] < 0 for required in needed):
             continue
-        raise ScheduleError(f"{program.describe(op)} waits for a message that nobody sends")
+        raise ScheduleError(f"{program.describe(op)} waits for a message that no rank sends")
     for op, start in enumerate(starts):
         if start < 0:
             raise ScheduleError(
-                f"{program.describe(op)} never starts: what it requires waits for it in a circle"
+                f"{program.describe(op)} never starts: the operations that it requires wait for it; remove one requirement"
             )
         if program.kinds[op] == SEND and partners[op] < 0:
             raise ScheduleError(f"{program.describe(op)} is never received")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spmdsim.cost.closed_forms import (
@@ -24,7 +25,7 @@ from spmdsim.cost.closed_forms import (
     message_bytes,
     textbook_seconds,
 )
-from spmdsim.errors import InputError, many
+from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
 
@@ -66,6 +67,14 @@ class CostModel(Protocol):
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Return the seconds (or the cost) of one local operator with these flops and bytes."""
+
+
+def require_machine(machine: object, call: str) -> None:
+    """Raise UsageTypeError if a value is neither a machine nor another cost model; ``call`` starts the message."""
+    if not hasattr(machine, "seconds"):
+        raise UsageTypeError(
+            f"{call}: machine must be a Machine or another cost model, got {machine!r:.60}; use load_machine(name)"
+        )
 
 
 @explained
@@ -371,22 +380,26 @@ def _check_numbers(machine: Machine) -> None:
     values += [(f"{where} {key}", getattr(link, key)) for key in ("alpha", "beta") for where, link in links]
     values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
-        if not 0 <= value < float("inf"):
+        if not isinstance(value, Real) or not 0 <= value < float("inf"):
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")
     if not 0 < machine.flops < float("inf"):
         raise InputError(f"machine {machine.name!r}: flops is {machine.flops}; it has to be greater than 0")
     if machine.memory_bytes < 0:
-        raise InputError(f"machine {machine.name!r}: memory_bytes is {machine.memory_bytes}; 0 means unknown")
+        raise InputError(
+            f"machine {machine.name!r}: memory_bytes is {machine.memory_bytes}; it has to be 0 (unknown) or more"
+        )
     if machine.ranks_per_node < 0:
         raise InputError(
-            f"machine {machine.name!r}: ranks_per_node is {machine.ranks_per_node}; 0 means one level"
+            f"machine {machine.name!r}: ranks_per_node is {machine.ranks_per_node}; it has to be 0 (one level) or more"
         )
     if machine.interval is not None and not 0 < machine.interval[0] <= machine.interval[1] < float("inf"):
         raise InputError(
             f"machine {machine.name!r}: interval is {list(machine.interval)}; it has to be two factors, the lower first"
         )
     if bool(machine.intra) != bool(machine.ranks_per_node):
-        raise InputError(f"machine {machine.name!r}: ranks_per_node and intra only mean something together")
+        raise InputError(
+            f"machine {machine.name!r}: ranks_per_node and intra must be passed together, got only one"
+        )
 
 
 def _check_limits(machine: Machine, key: str) -> None:
@@ -399,7 +412,7 @@ def _check_limits(machine: Machine, key: str) -> None:
     limits = [piece.limit for piece in getattr(machine, key)]
     if not all(low < high for low, high in pairwise([0, *limits])):
         raise InputError(
-            f"machine {machine.name!r}: the sizes in {key!r} have to ascend from above 0, not {limits}"
+            f"machine {machine.name!r}: the sizes in {key!r} must ascend from above 0, got {limits}"
         )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from spmdsim.collectives import Schedule, algorithms, make_schedule
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.cost.closed_forms import closed_form_of, most_received
 from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.link_load import compressed_rounds, symmetry_of
-from spmdsim.cost.machine import Machine
+from spmdsim.cost.machine import Machine, require_machine
 from spmdsim.cost.pricing import least_seconds, price
 from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
@@ -157,8 +158,12 @@ def predict(
     >>> [point.best for point in prediction.points]
     ['recursive_doubling', 'ring']
     """
-    if not ranks or not sizes or min(ranks) < 1 or min(sizes) < 0:
-        raise InputError("a prediction needs rank counts >= 1 and sizes >= 0")
+    require_machine(machine, "predict")
+    ranks, sizes = as_integers(ranks, "predict: ranks"), as_integers(sizes, "predict: sizes")
+    if not ranks or min(ranks) < 1:
+        raise InputError(f"predict: ranks must be a list of numbers of 1 or more, got {list(ranks)}")
+    if not sizes or min(sizes) < 0:
+        raise InputError(f"predict: sizes must be a list of numbers of bytes of 0 or more, got {list(sizes)}")
     by_name = {entry.name: entry for entry in algorithms(collective)}
     for name in names:
         if name not in by_name and name != "native":

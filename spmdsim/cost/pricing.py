@@ -17,9 +17,10 @@ import numpy as np
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.facts import lower_bound
 from spmdsim.collectives.rank_program import INPUT, program_for
+from spmdsim.collectives.schedule import require_schedule
 from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte, scale_pieces
 from spmdsim.cost.link_load import LinkLoad, link_loads
-from spmdsim.cost.machine import Machine
+from spmdsim.cost.machine import Machine, require_machine
 from spmdsim.cost.topology import Topology, round_seconds
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
@@ -102,6 +103,8 @@ def price(
     >>> cost.steps, cost.beta_bytes, f"{cost.seconds:.2e}"
     (6, 1500.0, '7.50e-06')
     """
+    require_schedule(schedule)
+    require_machine(machine, "price")
     flat = topology is None and not (machine.intra or machine.pieces or machine.reduce_pieces)
     if flat and rounds is not True:
         form = closed_form_of(schedule)

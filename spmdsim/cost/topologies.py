@@ -22,7 +22,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.machine import Machine
+from spmdsim.cost.machine import Machine, require_machine
 from spmdsim.cost.topology import Flat, Floats, Ints, Nodes, Routes, Topology, TopologyPlace
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.registry import Registry
@@ -250,9 +250,7 @@ class FatTree(Topology):
             have = many(ranks, "rank does", "ranks do")
             raise InputError(f"{have} not fill leaf switches of {leaf}; choose a divisor")
         if not oversubscription >= 1:
-            raise InputError(
-                f"oversubscription is {oversubscription}; 1 means none, larger means fewer uplinks"
-            )
+            raise InputError(f"oversubscription must be 1 (none) or more, got {oversubscription}")
         uplinks = max(1, round(leaf / oversubscription))
         return cls((leaf, ranks // leaf), (1, uplinks), bandwidth, alpha, hop_seconds)
 
@@ -333,7 +331,7 @@ class Dragonfly(Topology):
     ) -> None:
         self.name = f"dragonfly {many(groups, 'group')} x {many(routers, 'router')} x {many(hosts, 'host')}"
         if min(groups, routers, hosts) < 1:
-            raise InputError(f"a {self.name} has no ranks")
+            raise InputError(f"the shape of a {self.name} must have 1 rank or more, got 0")
         self.groups, self.routers, self.hosts = groups, routers, hosts
         self.ranks = groups * routers * hosts
         self.alpha, self.hop_seconds = alpha, hop_seconds
@@ -457,7 +455,8 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     >>> parse_topology("torus:4x4", 16, Machine.laptop()).name
     'torus 4x4'
     """
-    name, _, settings = text.partition(":")
+    require_machine(machine, "parse_topology")
+    name, _, settings = str(text).partition(":")
     words = [word.strip() for word in settings.split(",") if word.strip()]
     options = Options(word.split("=", 1) if "=" in word else ["shape", word] for word in words)
     if name.replace("-", "_") not in TOPOLOGIES:
@@ -470,7 +469,7 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
         )
     if topology.ranks != ranks:
         raise InputError(
-            f"{topology.name} has {many(topology.ranks, 'rank')}, not {ranks}; the shape and the number of ranks have to agree"
+            f"{topology.name} has {many(topology.ranks, 'rank')}, not {ranks}; the shape must have as many ranks"
         )
     return topology
 
@@ -531,7 +530,7 @@ def _parse_shape(options: Options, key: str) -> tuple[int, ...]:
 def _bandwidth(machine: Machine) -> float:
     """Return the bytes per second of a link; raise InputError if the machine's beta is 0."""
     if machine.beta <= 0:
-        raise InputError(f"machine {machine.name!r} has beta 0: links of a topology need a bandwidth")
+        raise InputError(f"machine {machine.name!r} must have a beta above 0 for a topology, got 0")
     return 1 / machine.beta
 
 
@@ -559,7 +558,7 @@ def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
     inside = machine.intra
     beta, alpha = (inside.beta, inside.alpha) if inside else (machine.beta, machine.alpha)
     if beta <= 0:
-        raise InputError(f"machine {machine.name!r} has beta 0 inside nodes: links need a bandwidth")
+        raise InputError(f"machine {machine.name!r} must have an intra beta above 0 for a topology, got 0")
     return Nodes(ranks, per_node, _bandwidth(machine), 1 / beta, rails, machine.alpha, alpha)
 
 

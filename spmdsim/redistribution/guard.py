@@ -50,7 +50,7 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
     [2. 3.]
     """
     if mode not in ("raise", "warn", "allow"):
-        raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")
+        raise PlanError(f"forbid_redistribution: mode must be 'raise', 'warn' or 'allow', got {mode!r}")
     _modes.append(mode)
     guards.append(guard_redistribution)
     try:

@@ -514,7 +514,7 @@ class World(AbstractWorld):
         """
         before = dict(self.algorithms), self.replicated
         if replicated not in (None, "own", "shared"):
-            raise WorldError(f"replicated results are 'own' or 'shared', but got {replicated!r}")
+            raise WorldError(f"world.use: replicated must be 'own' or 'shared', got {replicated!r:.60}")
         for_all = {} if algorithm is None else dict.fromkeys(EMULATED, algorithm)
         for collective in algorithms:
             if collective not in EMULATED:
@@ -632,7 +632,9 @@ def _move_first(tensor: T, layout: Layout) -> T:
         PlanError: If no steps lead to the layout.
     """
     if not isinstance(layout, Layout):
-        raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
+        raise UsageTypeError(
+            f"Tensor.to: layout must be a layout, such as mesh('dp', None), got {layout!r:.60}"
+        )
     meta = tensor.meta
     if layout == meta.layout:
         return tensor

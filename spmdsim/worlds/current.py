@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from warnings import warn
 
 from spmdsim import settings
-from spmdsim.errors import WorldError, many
+from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.launcher import detect
 from spmdsim.wrong_calls import explained
 
@@ -54,6 +54,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     ...     world() is four
     True
     """
+    if mesh is not None and not hasattr(mesh, "axis_size"):
+        raise UsageTypeError(f"world: mesh must be a Mesh, got {mesh!r:.60}")
     if entered:
         return _of_size(entered[-1], size, "the `with` block around this has")
     if _started:

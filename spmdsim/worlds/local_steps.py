@@ -253,14 +253,15 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
     """
     ids_shape = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != ids_shape:
-        raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {ids_shape}")
+        raise WorldError(f"the ids of rank {rank} must have shape {ids_shape} in {step.src}, got {ids.shape}")
     if step.goes_back:
         name, layout, expected = "the gradients", step.dst, step.dst.local_shape(step.shape, rank)
     else:
         name, layout, expected = "the table", step.table, step.held_shape(rank)
     if values.shape != expected:
-        text = f"a part of {name} of shape {values.shape}"
-        raise WorldError(f"rank {rank} holds {text}, but {layout} gives it {expected}")
+        raise WorldError(
+            f"the shard of {name} of rank {rank} must have shape {expected} in {layout}, got {values.shape}"
+        )
 
 
 def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:

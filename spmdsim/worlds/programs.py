@@ -113,7 +113,7 @@ def check_shard(step: Step, rank: int, shape: tuple[int, ...], expected: tuple[i
         expected: the shape that the layout gives it.
     """
     if shape != expected:
-        raise WorldError(f"rank {rank} holds a shard of shape {shape}, but {step.src} gives it {expected}")
+        raise WorldError(f"the shard of rank {rank} must have shape {expected} in {step.src}, got {shape}")
 
 
 #: A generator of the stages of a step: each ``next`` waits for the requests under way and starts the next ones. It
@@ -213,5 +213,5 @@ def check_mode(mode: bool | str | None) -> bool | str:
     if mode is None:
         return settings.CHECK.read()
     if mode not in MODES:
-        raise UsageTypeError(f"check is True, False, 'auto' or 'values', but got {mode!r}")
+        raise UsageTypeError(f"check must be True, False, 'auto' or 'values', got {mode!r:.60}")
     return mode

@@ -331,7 +331,7 @@ def test_unknown_names_are_refused() -> None:
         search("mlp", 2, depth=3)
     with pytest.raises(InputError, match="no operator is called"):
         mlp(1).operator("fc9")
-    with pytest.raises(InputError, match="0 ranks"):
+    with pytest.raises(InputError, match="the number of ranks must be 1 or more, got 0"):
         search("mlp", 0)
     with pytest.raises(InputError, match="no operator can use 7 ranks"):
         search("mlp", 7, hidden=5, batch=6)

@@ -49,7 +49,7 @@ search --program mlp --mesh a=2 -n 4 | -n 4 was given, but --mesh a=2 has 2 rank
 search --program mlp --forward-only --recompute | --recompute goes with gradients, not with --forward-only
 search --program mlp --method double_recursion --mesh a=2,b=2 | --mesh goes with other methods
 search --program mlp --method double_recursion --axes 1 | --axes goes with other methods
-search --program mlp --method recursive_programming --memory 1 | memory goes with the methods auto and exact
+search --program mlp --method recursive_programming --memory 1 | search: method must be 'auto' or 'exact' with memory, got 'recursive_programming'
 run --inject list -n 4 | -n goes with a run, not with --inject list
 run --world lockstep -n 2 --only matmul --text x | --text goes with embedding
 run --world lockstep -n 2 --only embedding --shape 2,2,2 | --shape goes with matmul and linear

@@ -631,8 +631,8 @@ def test_when_rounds_begin_and_end() -> None:
 
 
 def test_sizes_and_roots_that_are_none() -> None:
-    for size, root, says in ((0, 0, "at least 1 rank, got 0"), (-1, 0, "at least 1 rank"),
-                             (3, 3, "root 3 is not a rank of 0 ... 2"), (3, -1, "root -1 is not a rank")):  # fmt: skip
+    for size, root, says in ((0, 0, "size must be 1 or more ranks, got 0"), (-1, 0, "size must be 1 or more ranks"),
+                             (3, 3, "root must be 0 to 2, got 3"), (3, -1, "root must be 0 to 2, got -1")):  # fmt: skip
         with pytest.raises(ScheduleError, match=re.escape(says)):
             schedule_of("broadcast", "binomial", size, root=root)
     for name, size, root, ordered in (("binomial_in_order", 5, 0, True), ("binomial_in_order", 5, 2, True),

@@ -615,7 +615,7 @@ def test_a_program_has_the_errors_of_its_function(world):
     good, bad = (Tensor.from_global(np.full(6, label), mesh("x"), world) for label in (1, 4))
     assert loss(logits, good).item() == loss(logits, good).item() == ops.cross_entropy(logits, good).item()
     for call in (loss, ops.cross_entropy):
-        with pytest.raises(InputError, match=r"id 4 is outside 0..3, the classes there are"):
+        with pytest.raises(InputError, match=r"id 4 is outside 0..3, the numbers of the classes"):
             call(logits, bad)
     assert loss(logits, good).item() == ops.cross_entropy(logits, good).item()
 

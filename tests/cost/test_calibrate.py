@@ -78,9 +78,12 @@ def test_repeated_sizes_count_as_their_median() -> None:
     ("wrong", "words"),
     [
         ([(1, 1.0), (2, 1.0)], "2 sizes are too few"),
-        ([(1, 1.0), (2, 0.0), (3, 1.0)], "cannot be a measurement"),
-        ([(1, 1.0), (-2, 1.0), (3, 1.0)], "cannot be a measurement"),
-        ([(1, 1.0), (2, float("nan")), (3, 1.0)], "cannot be a measurement"),
+        ([(1, 1.0), (2, 0.0), (3, 1.0)], "a measurement must have a size of 0 or more and a time above 0"),
+        ([(1, 1.0), (-2, 1.0), (3, 1.0)], "a measurement must have a size of 0 or more and a time above 0"),
+        (
+            [(1, 1.0), (2, float("nan")), (3, 1.0)],
+            "a measurement must have a size of 0 or more and a time above 0",
+        ),
     ],
 )
 def test_impossible_samples_are_refused(wrong, words: str) -> None:

@@ -144,7 +144,7 @@ def test_machines_are_values() -> None:
         Machine("bad", 1, -1)
     with pytest.raises(InputError, match="flops"):
         Machine("bad", 1, 1, flops=0)
-    with pytest.raises(InputError, match="only mean something together"):
+    with pytest.raises(InputError, match="ranks_per_node and intra must be passed together"):
         Machine("bad", 1, 1, ranks_per_node=4)
 
 
@@ -174,8 +174,8 @@ def test_machine_files_round_trip(tmp_path) -> None:
         ('{"alpha": 1, "beta": 1, "ranks_per_node": 2, "intra": {"alpha": 1}}', "'intra' is"),
         ('{"alpha": 1, "beta": 1, "axis_links": 3}', "'axis_links' is 3"),
         ('{"alpha": 1, "beta": 1, "pieces": [[1, 2]]}', "pieces 0 is"),
-        ('{"alpha": 1, "beta": 1, "pieces": [[9, 1, 1], [3, 1, 1]]}', "have to ascend"),
-        ('{"alpha": 1, "beta": 1, "copy_pieces": [[9, 1, 1], [9, 2, 1]]}', "'copy_pieces' have to ascend"),
+        ('{"alpha": 1, "beta": 1, "pieces": [[9, 1, 1], [3, 1, 1]]}', "must ascend"),
+        ('{"alpha": 1, "beta": 1, "copy_pieces": [[9, 1, 1], [9, 2, 1]]}', "'copy_pieces' must ascend"),
         ('{"alpha": 1, "beta": 1, "pieces": [[0, 1, 1], [null, 1, 1]]}', "ascend from above 0"),
         ('{"alpha": 1, "beta": 1, "pieces": [[NaN, 1, 1], [null, 1, 1]]}', "ascend from above 0"),
         ('{"alpha": 1, "beta": 1, "memory_bytes": -1}', "memory_bytes is -1"),

@@ -183,7 +183,7 @@ def test_topology_slows_down_what_it_does_not_fit() -> None:
 def test_wrong_requests() -> None:
     with pytest.raises(InputError, match="no algorithm 'rong'"):
         predict("all_reduce", MACHINE, [4], [100], ["rong"])
-    with pytest.raises(InputError, match="rank counts >= 1"):
+    with pytest.raises(InputError, match="predict: ranks must be a list of numbers of 1 or more"):
         predict("all_reduce", MACHINE, [0], [100])
 
 
@@ -303,8 +303,8 @@ def test_command_shows_the_busiest_links(capsys) -> None:
         (["all_reduce", "-b", "much"], "is no size"),
         (["all_reduce", "--model", "loggops", "--loggops", "X=1"], "--loggops takes L"),
         (["all_reduce", "--itemsize", "0"], "--itemsize: must be a whole number from 1 on"),
-        (["all_reduce", "--segments", "0"], "segments is 0; it has to be 1 or more"),
-        (["all_reduce", "--group", "-1"], "group is -1; it has to be 1 or more"),
+        (["all_reduce", "--segments", "0"], "segments must be 1 or more, got 0"),
+        (["all_reduce", "--group", "-1"], "group must be 1 or more, got -1"),
         (["all_reduce", "-f", "nan"], "-f/--factor: must be a finite number, but got 'nan'"),
         (["all_reduce", "-f", "1"], "by a factor of 1 do not grow"),
         (["all_reduce", "-n", "2..8xnan"], "factors above 1"),

@@ -269,7 +269,7 @@ def test_topologies_from_text(text: str, ranks: int, name: str) -> None:
         ("nodes", "needs shape="),
         ("nodes:2.5", "whole number"),
         ("fat_tree:leaf=5", "do not fill leaf switches of 5"),
-        ("fat_tree:leaf=4,over=0.5", "oversubscription is 0.5"),
+        ("fat_tree:leaf=4,over=0.5", "oversubscription must be 1 (none) or more, got 0.5"),
         ("fat_tree:down=4x4,up=1", "as many up as down"),
         ("flat,speed=2", "unknown topology"),
         ("flat:speed=2", "unknown option 'speed'; known are none"),

@@ -183,7 +183,7 @@ def test_rounds_arrive_as_they_were_yielded() -> None:
 def test_answers_that_are_none_are_refused(answer: object) -> None:
     facts = {"name": "f", "about": "", "parameters": [("rank", 1, False, None), ("size", 1, False, None)]}
     generate = foreign(lambda what, *_: facts if what == "signature" else answer)
-    with pytest.raises(NoAnswer, match="writes what is no answer"):
+    with pytest.raises(NoAnswer, match="the algorithm's process must answer in the protocol"):
         list(generate(0, 2))
     with pytest.raises(NoAnswer):
         foreign(lambda *_: answer)

@@ -28,7 +28,9 @@ def test_numpy_integers_are_sizes() -> None:
 
 
 def test_negative_sizes_of_a_plan_are_said_once() -> None:
-    with pytest.raises(PlanError, match=r"^a shape has no negative sizes, but got \(4, -3\) for \[a, -\]"):
+    with pytest.raises(
+        PlanError, match=r"^plan: sizes of a shape must be 0 or more, got \(4, -3\) for \[a, -\]"
+    ):
         plan(MESH("a", None), MESH(None, "a"), (4, -3), "float32")
 
 

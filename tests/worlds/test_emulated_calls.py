@@ -137,13 +137,13 @@ def test_nothing_wrong_is_found_where_nothing_is(said):
         ("read-only broadcast", "rank 1", "the receive buffer must be writable"),
         ("bytes", "rank 1", "the receive buffer must be writable"),
         ("objects", "rank 1", "a buffer must have numbers, got an array of Python objects"),
-        ("no buffer", "rank 1", "a str is no buffer; pass a numpy array"),
+        ("no buffer", "rank 1", "a buffer must be a numpy array or similar, got str"),
         ("gatherv", "rank 0", "the root's blocks have (8, 8, 8) elements, but the ranks have (8, 7, 8)"),
         ("scatterv", "rank 0", "the root's blocks have (8, 8, 8) elements, but the ranks have (8, 7, 8)"),
         (
             "alltoallv",
             "rank 1",
-            "blocks of (8, 8, 8) elements are sent to this rank, which receives (8, 8, 7)",
+            "recvcounts must be the sizes of the blocks sent to this rank, (8, 8, 8), got (8, 8, 7)",
         ),
     ],
 )

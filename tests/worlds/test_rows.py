@@ -254,9 +254,9 @@ def test_ranks_with_different_ids_are_told(world):
 def test_shards_that_do_not_fit(world):
     mesh = Mesh((world.size,), ("tp",))
     step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
-    with pytest.raises(WorldError, match="holds ids of shape"):
+    with pytest.raises(WorldError, match=r"the ids of rank \d+ must have shape"):
         world.run_rows(step, [np.zeros(4, int)] * len(world.ranks), [table_of(9, 4)] * len(world.ranks))
-    with pytest.raises(WorldError, match="part of the table of shape"):
+    with pytest.raises(WorldError, match="the shard of the table of rank"):
         world.run_rows(step, [np.zeros(5, int)] * len(world.ranks), [table_of(10, 4)] * len(world.ranks))
 
 

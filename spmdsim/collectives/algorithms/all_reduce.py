@@ -42,7 +42,7 @@ def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
         ScheduleError: If the index rule is unknown.
     """
     if index not in INDEX_RULES:
-        raise ScheduleError(f"unknown ring index rule {index!r}; known are 'mpich' and 'openmpi'")
+        raise ScheduleError(f"ring: index must be 'mpich' or 'openmpi', got {index!r}")
     first, right, left = rank - INDEX_RULES[index], (rank + 1) % size, (rank - 1) % size
     yield from ring_rounds(right, left, size, first, reduces=True)
     yield from ring_rounds(right, left, size, first + 1)

@@ -76,7 +76,7 @@ class Between:
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
         if (src.partial or dst.partial) and (src.partial != dst.partial or src.mesh != dst.mesh):
             raise PlanError(
-                f"an exchange moves values as they are, but {src} -> {dst} changes pending ones; reduce them first"
+                f"an exchange must not change pending reductions, got {src} -> {dst}; reduce them first"
             )
         self.meshes, self._ends = (src.mesh, dst.mesh), (src, dst, shape)
         self.few = src.mesh.size + dst.mesh.size <= FEW

@@ -103,7 +103,7 @@ NOTHING = TrialRecords()
 def _list_items(data: Any) -> list[tuple[str, Any]]:
     """Return the items of a dictionary with text keys; raise ValueError for other data."""
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
-        raise ValueError(f"{str(data)[:60]!r} stands where records by machine and step belong")
+        raise ValueError(f"records must be an object by machine and step, got {str(data)[:60]!r}")
     return list(data.items())
 
 
@@ -122,7 +122,7 @@ def _parse_record(data: Any) -> TrialRecord:
     if not isinstance(name, str) or not all(
         isinstance(v, (int, float)) for _, v in _list_items(microseconds)
     ):
-        raise ValueError(f"{str(data)[:60]!r} stands where an implementation and its microseconds belong")
+        raise ValueError(f"a record must have an implementation and its microseconds, got {str(data)[:60]!r}")
     return TrialRecord(name, {key: float(value) for key, value in microseconds.items()})
 
 
@@ -337,7 +337,7 @@ def _check_setting(name: str, value: Any) -> Any:
         return TrialRecords.parse(value)
     if name == "first":
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"'first' has {value!r} where a list of names of implementations belongs")
+            raise ValueError(f"'first' must be a list of names of implementations, got {value!r:.60}")
         return tuple(value)
     if isinstance(getattr(TABLE["MPICH"], name), tuple):
         return tuple((_non_negative(name, ranks), _non_negative(name, nbytes)) for ranks, nbytes in value)
@@ -347,5 +347,5 @@ def _check_setting(name: str, value: Any) -> Any:
 def _non_negative(name: str, value: Any) -> int:
     """Return a non-negative integer. Raise ValueError for other values."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"{name!r} has {value!r} where a whole number belongs")
+        raise ValueError(f"{name!r} must be a whole number of 0 or more, got {value!r:.60}")
     return value

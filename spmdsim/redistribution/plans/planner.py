@@ -19,7 +19,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.core.step import Step
-from spmdsim.cost.machine import CostModel
+from spmdsim.cost.machine import CostModel, require_machine
 from spmdsim.errors import PlanError, UsageTypeError, many
 from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, number_type, storage_dtype
@@ -355,7 +355,11 @@ def plan(
     """
     for layout in (src, dst):
         if not isinstance(layout, Layout):
-            raise UsageTypeError(f"a plan goes from layout to layout, but got {layout!r}")
+            raise UsageTypeError(
+                f"plan: src and dst must be layouts, such as mesh('dp', None), got {layout!r:.60}"
+            )
+    if machine is not None:
+        require_machine(machine, "plan")
     target_shape = None if to_shape is None else as_integers(to_shape)
     model: Any = machine  # A cost model is hashable, but its protocol does not declare it.
     kind = element_type(dtype)
@@ -503,24 +507,24 @@ def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, on
     """
     if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
-            f"the layouts are for {src.ndim} and {many(dst.ndim, 'dim')}, so no tensor has both: {src} -> {dst}"
+            f"plan: src and dst must have as many dims, got {src.ndim} and {dst.ndim}: {src} -> {dst}"
         )
     for layout, sizes in ((src, shape), (dst, shape_after)):
         if len(sizes) != len(layout.dims):
             raise PlanError(
-                f"the shape {sizes} has {many(len(sizes), 'dim')}, but {layout} is for {layout.ndim}, in {src} -> {dst}"
+                f"plan: a shape must have {many(layout.ndim, 'dim')} for {layout}, got {sizes} in {src} -> {dst}"
             )
     if any(size < 0 for size in (*shape, *shape_after)):
         both = f"{shape}" if one_shape else f"{shape} and {shape_after}"
-        raise PlanError(f"a shape has no negative sizes, but got {both} for {src} -> {dst}")
+        raise PlanError(f"plan: sizes of a shape must be 0 or more, got {both} for {src} -> {dst}")
     if (elements := math.prod(shape) * max(src.mesh.size, dst.mesh.size)) > MOST_ELEMENTS:
         raise PlanError(
             f"{shape} on all ranks is {elements:,} elements, too many to count exactly: at most {MOST_ELEMENTS:,}"
         )
     if math.prod(shape) != math.prod(shape_after):
         raise PlanError(
-            f"shape {shape} holds {many(math.prod(shape), 'element')} and {shape_after} holds {math.prod(shape_after)}; "
-            f"a redistribution keeps them all: {src} -> {dst}"
+            f"plan: to_shape must have the {many(math.prod(shape), 'element')} of shape {shape}, got {shape_after} with "
+            f"{math.prod(shape_after)}: {src} -> {dst}"
         )
 
 
@@ -542,5 +546,5 @@ def _check_reductions(src: Layout, dst: Layout, partial_target: bool) -> None:
         )
     if dst.partial and src.partial and dst.reduce_op != src.reduce_op:
         raise PlanError(
-            f"pending {src.reduce_op} values cannot become pending {dst.reduce_op}: {src} -> {dst}"
+            f"plan: dst must be pending by {src.reduce_op} as src is, or reduced, got {dst.reduce_op}: {src} -> {dst}"
         )

@@ -149,7 +149,7 @@ def build_row_step(
     """
     axes = table.dims[0]
     if not axes:
-        raise PlanError(f"the rows of a table in {table} are not split, so each rank has all rows it wants")
+        raise PlanError(f"the rows of the table must be split, got {table}; look rows up without a step")
     row_axes = {*axes}
     dims = [entry + next_axes(entry, wanted, row_axes) for entry, wanted in zip(src.dims, target.dims)]
     dst = Layout(src.mesh, dims)
@@ -296,7 +296,7 @@ def check_ids(
     named = ids if padded is None else ids[~padded]
     if named.size and (np.minimum.reduce(named, None) < 0 or np.maximum.reduce(named, None) >= count):
         wrong_id = named[(named < 0) | (named >= count)].flat[0]
-        raise InputError(f"id {wrong_id} is outside 0..{count - 1}, the {description} there are")
+        raise InputError(f"id {wrong_id} is outside 0..{count - 1}, the numbers of the {description}")
     return ids if padded is None or named.size == ids.size else np.where(padded, count, ids.astype(np.int64))
 
 

@@ -363,7 +363,7 @@ class EmulatedCommunicator(Pictured):
         sent_counts, received_layout = tuple(lengths[:, self._rank].tolist()), result.blocks(size)
         if sent_counts != received_layout[0]:
             raise InputError(
-                f"blocks of {sent_counts} elements are sent to this rank, which receives {received_layout[0]}"
+                f"recvcounts must be the sizes of the blocks sent to this rank, {sent_counts}, got {received_layout[0]}"
             )
         schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
         vector = _join_blocks(source, counts, begins)
@@ -617,7 +617,7 @@ class EmulatedCommunicator(Pictured):
             schedule = schedule_of(name, kind, self._size, root, **options)
             if not commutes and not schedule.in_order:
                 needed = "the order of operands, which a non-commutative operation needs"
-                raise WorldError(f"{schedule.name} does not keep {needed}")
+                raise WorldError(f"{schedule.name} does not keep {needed}; choose an algorithm that does")
             return schedule
         try:
             chosen = choose(self.library, name, self._size, nbytes, commutes, itemsize).algorithm

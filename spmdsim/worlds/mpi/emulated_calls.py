@@ -70,13 +70,11 @@ class Buffer:
         """
         if self.counts is None and self.count % size:
             raise WorldError(
-                f"{many(self.count, 'element is', 'elements are')} no whole number of blocks for {many(size, 'rank')}"
+                f"a buffer without counts must have a multiple of {size} elements, one block per rank, got {self.count}"
             )
         counts = (self.count // size,) * size if self.counts is None else self.counts
         if len(counts) != size:
-            raise WorldError(
-                f"{many(len(counts), 'count was', 'counts were')} given for {many(size, 'rank')}"
-            )
+            raise WorldError(f"counts must be one per rank, {size}, got {len(counts)}")
         begins = self.displacements
         return counts, tuple(accumulate((0, *counts[:-1]))) if begins is None else begins
 
@@ -110,7 +108,7 @@ def parse_buffer(spec: Any, vector: bool = False) -> Buffer:
         if len(counts) == 2 and not isinstance(counts[0], int | np.integer):
             counts, displacements = counts
     if len(arguments) > 2 or (counts is not None and not vector):
-        raise UsageTypeError(f"a buffer is [array, count, type] here, but got {spec!r}")
+        raise UsageTypeError(f"a buffer must be an array or [array, count, type], got {spec!r:.60}")
     elements = _view_elements(_flatten_buffer(array), datatype, count)
     return Buffer(elements, datatype, _integers(counts), _integers(displacements))
 
@@ -138,9 +136,13 @@ def _flatten_buffer(buffer: Any) -> np.ndarray:
         try:
             memoryview(buffer)
         except TypeError:
-            raise UsageTypeError(f"a {type(buffer).__name__} is no buffer; pass a numpy array") from None
+            raise UsageTypeError(
+                f"a buffer must be a numpy array or similar, got {type(buffer).__name__}"
+            ) from None
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        raise UsageTypeError(f"a buffer must be contiguous, but got strides {array.strides} of {array.shape}")
+        raise UsageTypeError(
+            f"a buffer must be contiguous, got strides {array.strides} of shape {array.shape}; pass a copy"
+        )
     return array.reshape(-1, order="A")
 
 
@@ -163,16 +165,14 @@ def _view_elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int |
         if datatype.is_named and lower == 0:
             size = extent  # a pair such as DOUBLE_INT: the gap is only padding
         if (lower, extent) != (0, size):
-            raise UsageTypeError(
-                "an MPI type with gaps cannot be cut into elements here; pack the data first"
-            )
+            raise UsageTypeError("the MPI type of a buffer must have no gaps; pack the data first")
         # The type by which MPI reads the bytes, whatever the array's type is; None if NumPy has no such number.
         kind = np.dtype(datatype.typestr) if datatype.is_predefined else None
         kind = kind if kind is not None and kind.kind in "biufc" else None
         if (kind is None and size != flat.dtype.itemsize) or (kind or flat.dtype) != flat.dtype:
             if flat.nbytes % size:
                 raise UsageTypeError(
-                    f"{many(flat.nbytes, 'byte is', 'bytes are')} no whole number of elements of {many(size, 'byte')}"
+                    f"a buffer must have a multiple of {many(size, 'byte')}, the size of its MPI type, got {flat.nbytes}"
                 )
             flat = flat.view(np.uint8).reshape(-1, size) if kind is None else flat.view(kind)
     return flat if count is None else flat[:count]
