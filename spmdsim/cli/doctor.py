@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.main import PICTURES, command, flag
+from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.main import HOSTS, PICTURES, command, flag
 from spmdsim.cli.output import emit_json, say, write_pictures
 from spmdsim.tables import Table
 
@@ -12,6 +13,7 @@ EXAMPLES = """\
 examples:
   spmdsim doctor               this process, and a trial run on 2 ranks
   mpirun -n 8 spmdsim doctor   inside a job: examine its ranks
+  spmdsim doctor --hosts node1:2,node2:2    a trial run on these hosts, with a row for each
   spmdsim doctor --json
   spmdsim doctor --clean       remove shared memory and temporary files of killed jobs
 
@@ -24,6 +26,7 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
     EXAMPLES,
     "--json",
     flag("--no-trial", "do not start ranks to try MPI"),
+    *HOSTS,
     flag("--clean", "first remove leftovers of your killed jobs: shared memory, files of launchers"),
     *PICTURES,
 )
@@ -36,13 +39,13 @@ def main(args: argparse.Namespace) -> int:
 
     Args:
         args: the command's arguments. ``clean`` first removes files of killed jobs. Without ``no_trial``, MPI is tried
-            in this job, or else in a new job of two ranks.
+            in this job, or else in a new job: on ``hosts`` or those of ``hostfile``, or of two ranks here.
     """
     from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 
     cleaned = [clean()] if args.clean else []
-    findings = cleaned + examine(trial=not args.no_trial)
+    findings = cleaned + examine(not args.no_trial, read_hosts(args))
     is_broken = any(f.state == "broken" for f in findings)
     if args.json:
         emit_json({"ok": not is_broken, "findings": [f.to_dict() for f in findings]})

@@ -157,7 +157,7 @@ def console() -> Console:
     )
 
 
-def say(*lines: object, encoding: str | None = None) -> None:
+def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None:
     """Print lines to stdout on rank 0 and on ranks with a log; other ranks print nothing.
 
     Each line is written with one call, and stdout is flushed at the end.
@@ -168,10 +168,11 @@ def say(*lines: object, encoding: str | None = None) -> None:
             pipes nothing is broken.
         encoding: the encoding whose characters are allowed, such as "ascii"; None: the stream's. Similar characters
             replace others.
+        folds: False to break no line.
     """
     if not is_printing_rank():
         return
-    width, out = line_columns(), sys.stdout
+    width, out = line_columns() if folds else None, sys.stdout
     for line in lines:
         if hasattr(line, "plain"):
             if terminal_columns(out) is not None and encoding is None:
@@ -263,9 +264,9 @@ def to_plain(value: Any) -> Any:
 def emit_json(value: object) -> None:
     """Print ``value`` as one JSON document, converted by :func:`to_plain`.
 
-    It is printed as by :func:`say`, indented by two blanks.
+    It is printed as by :func:`say`, indented by two blanks. Its lines are not broken, on narrow terminals either.
     """
-    say(json.dumps(to_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
+    say(json.dumps(to_plain(value), indent=2, allow_nan=False, ensure_ascii=False), folds=False)
 
 
 def write_file(path: str | Path, content: str | bytes) -> bool:

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import secrets
+import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.errors import InputError, SpmdError, many
+from spmdsim.launch.hosts import Host, count_slots, format_hosts
 from spmdsim.launch.mpi import (
     YIELD_VARIABLE,
     count_cores,
@@ -26,12 +33,15 @@ from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
 from spmdsim.shutdown.phase_watch import check_size, start_mpi
 from spmdsim.shutdown.processes import find_leftovers, remove_path
+from spmdsim.sides import name_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Seconds for two ranks to start, try MPI and end. A loaded machine takes several.
 TRIAL_SECONDS = 60
+#: The request of Linux for the address of a network interface (SIOCGIFADDR).
+GET_ADDRESS = 0x8915
 #: Barriers that are timed.
 BARRIERS = 10
 #: Microseconds of a barrier from which on waiting ranks seem to keep their cores: the system takes cores away every few
@@ -60,7 +70,7 @@ class Diagnosis:
         return {"about": self.about, "state": self.state, "found": self.observed, "advice": self.advice}
 
 
-def examine(trial: bool = True) -> list[Diagnosis]:
+def examine(trial: bool = True, hosts: Sequence[Host] = ()) -> list[Diagnosis]:
     """Return the findings on everything that runs depend on.
 
     They are about software, cores, files of killed jobs, settings, BLAS, and MPI with its launcher, in this order.
@@ -68,6 +78,7 @@ def examine(trial: bool = True) -> list[Diagnosis]:
     Args:
         trial: True to try MPI, too: in this job if this process is a rank, where all ranks must call it, else in a job of
             two ranks. MPI is not tried if a finding before it is "broken".
+        hosts: the hosts of the new job, with a rank for each slot; empty for two ranks on this machine.
     """
     job = detect()
     findings = [
@@ -79,7 +90,7 @@ def examine(trial: bool = True) -> list[Diagnosis]:
         *_examine_launcher(job),
     ]
     if trial and not any(finding.state == "broken" for finding in findings):
-        findings += _start_trial() if job is None else _try_mpi()
+        findings += _start_trial(hosts) if job is None else _try_mpi()
     return findings
 
 
@@ -207,23 +218,38 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
 
 
-def _start_trial() -> list[Diagnosis]:
-    """Start a job of two ranks that try MPI, wait for it, and return the diagnoses of its rank 0.
+def _start_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
+    """Start a job of ranks that try MPI, wait for it, and return the diagnoses of its rank 0.
 
     The first one says that the trial has ended. If no diagnoses come within :data:`TRIAL_SECONDS` seconds, or they cannot
     be read, the only diagnosis is "broken", with what the job printed to stderr.
+
+    Args:
+        hosts: the hosts, with a rank for each slot; empty for two ranks on this machine.
     """
-    code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
-    command = [sys.executable, "-c", code, sys.executable, "-m", "spmdsim.launch.diagnosis"]
+    n = count_slots(hosts) or 2
+    about = f"trial on {many(n, 'rank')}"
+    where = ["--hosts", format_hosts(hosts)] if hosts else []
+    command = [
+        sys.executable,
+        "-m",
+        "spmdsim",
+        "launch",
+        "-n",
+        str(n),
+        *where,
+        "-m",
+        "spmdsim.launch.diagnosis",
+    ]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)
         lines: list[Any] = json.loads(result.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
         no_answer = f"no answer within {TRIAL_SECONDS} s"
         text = result.stderr.strip() or "no output" if isinstance(error, ValueError) else no_answer
-        return [Diagnosis("trial on 2 ranks", "broken", text, "the launcher does not work here")]
+        return [Diagnosis(about, "broken", text, "the launcher does not work here")]
     return [
-        Diagnosis("trial on 2 ranks", "ok", "started and ended"),
+        Diagnosis(about, "ok", "started and ended"),
         *(Diagnosis(*line.values()) for line in lines),
     ]
 
@@ -231,7 +257,7 @@ def _start_trial() -> list[Diagnosis]:
 def _try_mpi() -> list[Diagnosis]:
     """Start MPI and return diagnoses of it; all ranks must call it.
 
-    They are about threads, reductions of float16, counts of 2^31 and more, the time of a barrier, and transports.
+    They are about the hosts if there are several, threads, reductions of float16, counts of 2^31 and more, the time of a barrier, and transports.
 
     Raises:
         WorldError: If MPI has another number of ranks than the launcher has started.
@@ -242,12 +268,103 @@ def _try_mpi() -> list[Diagnosis]:
     comm = MPI.COMM_WORLD
     check_size(comm.size, MPI.get_vendor()[0], detect())
     return [
+        *_examine_hosts(comm),
         _examine_threads(),
         _try_float16(comm),
         _examine_large_counts(),
         _measure_waiting(comm),
         _examine_transport(),
     ]
+
+
+class HostFacts(NamedTuple):
+    """Facts about a host, as one of its ranks sees them.
+
+    Attributes:
+        name: the host's name.
+        cores: the number of cores that its ranks share.
+        own_cores: the number of cores that the rank is bound to.
+        interfaces: the network interfaces with their addresses.
+        shares_folder: True if the rank sees a file that rank 0 made in the working folder.
+        leftovers: the number of files of killed jobs of this user.
+    """
+
+    name: str
+    cores: int
+    own_cores: int
+    interfaces: tuple[str, ...]
+    shares_folder: bool
+    leftovers: int
+
+
+def _examine_hosts(comm: MPI.Comm) -> list[Diagnosis]:
+    """Return a diagnosis of each host of a job, in the order of their first ranks.
+
+    All ranks of ``comm`` must call it. A diagnosis has the host's ranks, cores, binding and interfaces. Warn if the host
+    has more ranks than cores or does not see the working folder of rank 0. Rank 0 makes an empty file there, and removes
+    it. Return [] if all ranks are on one host.
+    """
+    probe = Path(comm.bcast(os.path.join(os.getcwd(), f".spmdsim-{secrets.token_hex(8)}")))
+    if comm.rank == 0:
+        with suppress(OSError):
+            probe.touch()
+    comm.Barrier()
+    own_facts = HostFacts(
+        platform.node(),
+        count_cores(True),
+        count_cores(),
+        list_interfaces(),
+        probe.exists(),
+        len(find_leftovers()),
+    )
+    ranks_of_host: dict[str, list[tuple[int, HostFacts]]] = {}
+    for rank, facts in enumerate(comm.allgather(own_facts)):
+        ranks_of_host.setdefault(facts.name, []).append((rank, facts))
+    if comm.rank == 0:
+        probe.unlink(missing_ok=True)
+    if len(ranks_of_host) == 1:
+        return []
+    return [_describe_host(dict(ranks_and_facts)) for ranks_and_facts in ranks_of_host.values()]
+
+
+def _describe_host(facts: Mapping[int, HostFacts]) -> Diagnosis:
+    """Return the diagnosis of a host; ``facts`` is what each of its ranks sees, by rank."""
+    host = next(iter(facts.values()))
+    bound_cores = sorted({rank_facts.own_cores for rank_facts in facts.values()})
+    binding = (
+        "not bound" if bound_cores == [host.cores] else f"bound to {' or '.join(map(str, bound_cores))} each"
+    )
+    parts = [name_ranks(list(facts)), f"{many(host.cores, 'core')}, {binding}", *host.interfaces]
+    advice = []
+    if len(facts) > host.cores:
+        advice.append("more ranks than cores: measured times are noise")
+    if not all(rank_facts.shares_folder for rank_facts in facts.values()):
+        parts.append("another working folder")
+        advice.append("programs, logs and checkpoints need a folder that all hosts see")
+    state = "warning" if advice else "ok"
+    if host.leftovers:
+        parts.append(f"{many(host.leftovers, 'file')} of killed jobs")
+        advice.append("spmdsim doctor --clean in a job on this host removes the files")
+        state = "warning" if state == "warning" else "note"
+    return Diagnosis(f"host {host.name}", state, "; ".join(parts), "; ".join(advice))
+
+
+def list_interfaces() -> tuple[str, ...]:
+    """Return the network interfaces of this host with their IPv4 addresses, such as ("eth0 10.0.0.1",).
+
+    The loopback interface and those without an address are left out. () on a system other than Linux.
+    """
+    interfaces = []
+    with suppress(ImportError, OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        import fcntl
+
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without an address
+                answer = fcntl.ioctl(probe, GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                address = socket.inet_ntoa(answer[20:24])
+                if not address.startswith("127."):
+                    interfaces.append(f"{name} {address}")
+    return tuple(interfaces)
 
 
 def _examine_threads() -> Diagnosis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -98,3 +99,21 @@ def test_mpirun_of_open_mpi_that_passes_no_variables(shared_folder):
     assert result.returncode != 0
     assert "deadline (SPMDSIM_DEADLINE) is 20.0 on rank 0, 60.0 on rank 1" in result.stderr
     assert "mpirun -x SPMDSIM_DEADLINE" in result.stderr
+
+
+def test_doctor_has_a_row_for_each_host(shared_folder):
+    words = ["doctor", "--json", "--hosts", "node1:2,node3:3"]
+    host_rows = {}
+    for folder in (shared_folder, "/root"):  # /root is not shared
+        result = subprocess.run(
+            [sys.executable, "-m", "spmdsim", *words], cwd=folder, capture_output=True, text=True, timeout=120
+        )
+        rows = {row["about"]: row for row in json.loads(result.stdout)["findings"]}
+        assert rows["trial on 5 ranks"]["state"] == "ok", result.stdout
+        host_rows[folder] = rows["host node1"], rows["host node3"]
+    first, second = host_rows[shared_folder]
+    assert first["found"].startswith("ranks 0, 1; ") and "eth0 10.77.0.1" in first["found"]
+    assert second["found"].startswith("ranks 2, 3, 4; ") and "eth0 10.77.0.3" in second["found"]
+    assert all("another working folder" not in row["found"] for row in (first, second))
+    first, second = host_rows["/root"]
+    assert "another working folder" not in first["found"] and "another working folder" in second["found"]

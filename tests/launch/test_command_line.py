@@ -308,7 +308,14 @@ def test_the_doctor_keeps_paths_whole(
         Diagnosis("launcher", "ok", f"{path} (Open MPI)", ""),
         Diagnosis("here", "note", "x", f"see {path}"),
     ]
-    monkeypatch.setattr("spmdsim.launch.diagnosis.examine", lambda trial: told)
+    monkeypatch.setattr("spmdsim.launch.diagnosis.examine", lambda *_: told)
     monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["doctor"]) == 0
     assert capfd.readouterr().out.count(path) == 2
+
+
+def test_json_is_not_folded_on_a_narrow_terminal(monkeypatch, capsys):
+    document = {"found": "one file of jobs that were killed, such as this"}
+    monkeypatch.setenv("COLUMNS", "30")
+    output.emit_json(document)
+    assert json.loads(capsys.readouterr().out) == document

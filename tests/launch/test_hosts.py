@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdsim.cli.main import main
+from spmdsim.launch.diagnosis import HostFacts, _describe_host
 from spmdsim.launch.hosts import Host, parse_hosts, read_hostfile, spread_ranks
 from spmdsim.launch.mpi import Launcher, list_exported_variables
 from spmdsim.launcher import give_job_facts
@@ -145,3 +146,18 @@ def test_a_rank_without_its_starter_on_the_host_sends_its_notes(server, tmp_path
     host = f" on {platform.node()}"  # the job has ranks elsewhere
     assert written.get("rank_1", host).endswith(host)
     assert not folder.exists()
+
+
+def test_the_row_of_a_host_in_doctor():
+    fine = HostFacts("node1", 4, 2, ("eth0 10.0.0.1",), True, 0)
+    row = _describe_host({4: fine, 6: fine})
+    assert (row.state, row.advice) == ("ok", "")
+    assert row.observed == "ranks 4, 6; 4 cores, bound to 2 each; eth0 10.0.0.1"
+    left = _describe_host({0: fine._replace(own_cores=4, leftovers=2)})
+    assert left.state == "note" and "not bound" in left.observed and "2 files of killed jobs" in left.observed
+    apart = _describe_host({0: fine._replace(cores=1), 1: fine._replace(shares_folder=False)})
+    assert (
+        apart.state == "warning"
+        and "more ranks than cores" in apart.advice
+        and "all hosts see" in apart.advice
+    )
