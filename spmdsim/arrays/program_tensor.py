@@ -330,7 +330,7 @@ class Tensor(SymbolicTensor):
 
     @explained
     def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
-        """Return the tensor itself; raise InputError for devices other than "cpu", or for a stream."""
+        """Return the tensor itself; raise InputError if ``device`` is not "cpu", or for a stream."""
         if device != self.device or stream is not None:
             raise InputError(
                 f"to_device: device must be 'cpu' and stream None, got {device!r} and {stream!r}"

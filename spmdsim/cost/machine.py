@@ -70,7 +70,10 @@ class CostModel(Protocol):
 
 
 def require_machine(machine: object, call: str) -> None:
-    """Raise UsageTypeError if a value is neither a machine nor another cost model; ``call`` starts the message."""
+    """Raise UsageTypeError if ``machine`` is no machine and no other cost model.
+
+    The message begins with ``call``, the name of the function that was called.
+    """
     if not hasattr(machine, "seconds"):
         raise UsageTypeError(
             f"{call}: machine must be a Machine or another cost model, got {machine!r:.60}; use load_machine(name)"

@@ -283,7 +283,10 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
 
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
-    """Split one dim into at most ``chunks`` blocks of equal size; the last one may be smaller."""
+    """Split ``dim`` of ``input`` into at most ``chunks`` blocks of equal size; the last one may be smaller.
+
+    Raises FunctionError if ``chunks`` is no integer of 1 or more.
+    """
     if not isinstance(chunks, int) or chunks < 1:
         raise FunctionError(
             f"chunk: chunks must be an integer of 1 or more, got {chunks!r}; give the number of blocks"
@@ -321,6 +324,7 @@ def _equal_split_row(dim: int) -> Row:
     """
 
     def call(input: Any, indices_or_sections: Any) -> list[Any]:
+        """Split the tensor into blocks of equal size, or at indices."""
         at = 0 if input.ndim == 1 else dim
         size = input.shape[at]
         if not isinstance(indices_or_sections, int):
@@ -445,7 +449,14 @@ def _glu(input: Any, dim: int = -1) -> Any:
 def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
     """Pad with a constant.
 
-    ``pad`` has two numbers (before, after) per dim, from the last dim on.
+    Args:
+        input: the tensor.
+        pad: two numbers (before, after) for each padded dim, from the last dim on.
+        mode: "constant"; the other modes are not supported.
+        value: the constant.
+
+    Raises:
+        FunctionError: If ``pad`` has an odd number of elements or more pairs than ``input`` has dims, or for another mode.
     """
     if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise FunctionError(

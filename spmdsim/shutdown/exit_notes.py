@@ -286,7 +286,7 @@ class Failure(NamedTuple):
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Return the notes of the ranks that failed, the first failure first.
+    """Return the notes in a folder of the ranks that failed, the first failure first.
 
     Failures after the user has ended the job are left out: a rank fails if the other end of a connection has ended.
     """

@@ -246,7 +246,7 @@ def test_core_says_what_comes_next_and_stays_small():
     """Core, with what it needs of notation, is an afternoon's reading."""
     texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
     notation = [path.read_text() for path in (CORE / "notation").glob("*.py")]
-    assert sum(map(lines_of_code, [*texts.values(), *notation])) <= 2300
+    assert sum(map(lines_of_code, [*texts.values(), *notation])) <= 2320
     for name, following in itertools.pairwise(ORDER):
         assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
     assert "This is the last file" in texts["operator.py"]

@@ -101,7 +101,7 @@ class AutoParallel(DialectObject):
         self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
-        """Accept one stage. Raise InputError for more: programs run as one stage here."""
+        """Accept one stage. Raise InputError if ``stages`` is not 1: programs run as one stage here."""
         if not is_whole(stages) or stages != 1:
             raise InputError(
                 f"AutoParallel.pipeline: stages must be 1, because a program runs as one stage here, got {stages!r}; "

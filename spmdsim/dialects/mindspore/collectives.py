@@ -353,7 +353,16 @@ def make_run(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]
 
 
 def run_broadcast(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tuple[Tensor, ...]:
-    """Return the root's array on all ranks, for each tensor of the tuple that is the first operand."""
+    """Return the root's array on all ranks, for each tensor of a tuple.
+
+    Args:
+        primitive: the primitive, whose class is named in errors.
+        operands: the tuple of tensors is the first one.
+        attrs: the primitive's attributes, with the root's rank.
+
+    Raises:
+        UsageTypeError: If the first operand is no tuple and no list.
+    """
     name, tensors = type(primitive).__name__, operands[0]
     if not isinstance(tensors, (tuple, list)):
         raise UsageTypeError(
