@@ -383,7 +383,7 @@ def _check_numbers(machine: Machine) -> None:
     values += [(f"{where} {key}", getattr(link, key)) for key in ("alpha", "beta") for where, link in links]
     values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
-        if not isinstance(value, Real) or not 0 <= value < float("inf"):
+        if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")
     if not 0 < machine.flops < float("inf"):
         raise InputError(f"machine {machine.name!r}: flops is {machine.flops}; it has to be greater than 0")

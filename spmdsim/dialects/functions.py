@@ -283,7 +283,7 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
 
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
-    """Split ``dim`` of ``input`` into at most ``chunks`` blocks of equal size; the last one may be smaller.
+    """Split ``dim`` of ``input`` into at most ``chunks`` equal blocks; the last one may be smaller.
 
     Raises FunctionError if ``chunks`` is no integer of 1 or more.
     """

@@ -81,7 +81,7 @@ def test_one_object_is_no_list_of_one_per_rank(world):
 def test_sizes_that_make_no_world(kind):
     with pytest.raises(WorldError, match="must be 1 or more ranks, got 0"):
         kind(0)
-    with pytest.raises(UsageTypeError, match="an integer, but got 'four'"):
+    with pytest.raises(UsageTypeError, match="an integer, got 'four'"):
         kind("four")
 
 

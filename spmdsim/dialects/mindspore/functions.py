@@ -318,7 +318,9 @@ def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str
     Raises:
         KeyError: If ``ops`` lacks a function of ``same`` or ``written``.
     """
-    creators = {name: partial(lift_function, row.call, name) for name, row in rows.items()}
+    creators: dict[str, Callable[[], Any]] = {
+        name: partial(lift_function, row.call, name) for name, row in rows.items()
+    }
     of_ops = functions()
     creators.update({name: of_ops[name] for name in same.split()})
     for text in written:
