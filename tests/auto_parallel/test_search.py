@@ -436,7 +436,7 @@ def test_published_models_are_machines_too(model: CostModel) -> None:
 
 
 def test_double_recursion_needs_memory_for_all_tensors() -> None:
-    with pytest.raises(InputError, match="a rank has 1,000"):
+    with pytest.raises(InputError, match="memory allows 1,000 bytes per rank"):
         double_recursion(mlp(2, 256, 64), 8, memory=1000)
 
 

@@ -269,7 +269,7 @@ def test_a_mesh_larger_than_the_world():
 
 def test_a_table_that_is_not_split():
     mesh = Mesh((4,), ("tp",))
-    with pytest.raises(PlanError, match="not split"):
+    with pytest.raises(PlanError, match="the rows of the table must be split"):
         build_row_step(mesh(None, None), mesh(None, "tp"), mesh(None, None), (5, 4), 9)
 
 

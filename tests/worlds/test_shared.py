@@ -102,7 +102,7 @@ def test_windows_of_many_sizes_are_bounded(mpi_comm, monkeypatch):
 
 
 def test_only_two_ways_are_known(world):
-    with pytest.raises(WorldError, match="'own' or 'shared', but got 'mine'"):
+    with pytest.raises(WorldError, match="'own' or 'shared', got 'mine'"):
         world.use(replicated="mine")
     with world.use(replicated="shared"):
         assert world.replicated == "shared"
