@@ -226,22 +226,29 @@ def randint(
 ) -> AnyTensor:
     """Create random integers from ``low`` to ``high - 1``, such as ``randint(5, 10, (2, 3))``.
 
-    With two arguments, they are ``high`` and ``size``, and ``low`` is 0: ``randint(10, (2, 3))``. Local tensors differ
-    between ranks.
+    With two arguments, they are ``high`` and ``size``, and ``low`` is 0: ``randint(10, (2, 3))``. All ranks must call
+    it for a global tensor, which has equal values for every placement. Local tensors differ between ranks. Each call
+    takes the next seed. Integers that ``dtype`` cannot represent wrap.
 
     Args:
         low: the lowest integer.
         high: the integer above the highest one.
-        size: tuple or list of sizes.
+        size: tuple or list of sizes; of each rank's tensor if it is local.
         dtype: element type.
-        where: ``placement`` and ``sbp`` of a global tensor, or ``device``; and ``requires_grad``.
+        where: ``placement`` and ``sbp`` of a global tensor, with ``requires_grad``; or ``device`` of a local one.
 
     Raises:
         UsageTypeError: If a bound is no integer, or ``size`` no sequence.
-        OneFlowError: If ``low`` is not less than ``high``.
+        OneFlowError: If ``low`` is not less than ``high``, only one of ``placement`` and ``sbp`` is given, a gradient
+            is asked of a local tensor, or ranks pass different placements.
+
+    >>> randint(10, (2, 3)).shape, randint(10, size=(2, 3)).shape
+    (oneflow.Size([2, 3]), oneflow.Size([2, 3]))
     """
     if size is None:
         low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
     for bound in (low, high):
         if not isinstance(bound, int | np.integer) or isinstance(bound, bool):
             raise UsageTypeError(f"randint: low and high must be integers, got {bound!r}")

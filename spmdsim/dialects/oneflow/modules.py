@@ -209,17 +209,25 @@ class Module(DialectModule):
         return {path: p.data.detach() for path, p in self.named_parameters()}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Set parameters to values by path; global tensors are moved to the parameters' placements.
+        """Set parameters to values by path; the values are moved to the parameters' placements.
 
-        All ranks must call it. Everything is checked before the first value is set.
+        All ranks must call it. Everything is checked before the first value is set. Parameters keep their dtype, to
+        which the values are converted, and lose their gradients.
 
         Args:
             state_dict: global tensors or parameters by path, such as ``"0.weight"``.
             strict: refuse paths that only one of the two has; False ignores them.
 
         Raises:
-            OneFlowError: (a RuntimeError) If values are no global tensors, or shapes, or with ``strict`` paths, do not
-                fit. The message names all of them, and nothing is loaded.
+            OneFlowError: (a RuntimeError) If values are no global tensors, shapes differ, or with ``strict`` paths do
+                not fit; the message names all of them. Or if a parameter is not global yet. Nothing is loaded then.
+
+        >>> import spmdsim.dialects.oneflow as flow
+        >>> where = {"placement": flow.placement("cpu", [0]), "sbp": flow.sbp.broadcast}
+        >>> model = flow.nn.Linear(2, 1).to_global(**where)
+        >>> model.load_state_dict({"weight": flow.ones(1, 2, dtype=flow.float64, **where)}, strict=False)
+        >>> model.state_dict()["weight"].dtype, model.weight.numpy().tolist()
+        (oneflow.float32, [[1.0, 1.0]])
         """
         parameters: dict[str, Any] = dict(self.named_parameters())
         values = {name: value for name, value in state_dict.items() if name in parameters}
@@ -240,7 +248,10 @@ class Module(DialectModule):
         refuse({error: bool(wrong)}, OneFlowError)
         # A parameter that is not global yet raises here, before the first value is set.
         _ = [parameters[name].data for name in values]
-        new_values = [(parameters[name], value.value) for name, value in values.items()]
+        new_values = [
+            (parameters[name], core.cast(value.value, parameters[name].value.dtype))
+            for name, value in values.items()
+        ]
         for parameter, value in new_values:
             parameter.assign(value)
 
