@@ -110,24 +110,28 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 
 @built_in("reduce", "1", in_order=True, openmpi="in_order_binary 6")
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
-    """Send up a binary tree whose subtrees are runs of ranks; keeps the order of the ranks.
+    """Reduce up a binary tree of runs of consecutive ranks, in the order of the ranks.
 
-    The middle rank of each run joins the runs to its left and right, and so two rounds per depth. The top is rank
-    ``size // 2``; it sends the result to the root if needed.
+    The parent of a run is its middle rank. It receives the result of the run's lower ranks in one round, and of its
+    higher ranks in the next one. The top is rank ``size // 2``. Yields the rounds (lists of instructions) of ``rank``:
+    two per depth that has children, the deepest parents first; and one more if the top is not the root, in which it
+    sends the result to the root. A round in which the rank does nothing is []. The result is in chunk 0. One rank has
+    no rounds.
 
     Args:
         rank: the rank whose rounds are yielded.
         size: the number of ranks.
         root: the rank of the result.
+
+    >>> [len(list(binary_tree(0, size))) for size in (1, 2, 3, 4, 8)]
+    [0, 3, 3, 5, 7]
+    >>> all(any(round) for round in zip(*(binary_tree(rank, 6) for rank in range(6))))
+    True
     """
     top = size // 2
-    for level in reversed(range((size).bit_length())):
-        first, second = (
-            _join_children(rank, size, level, left=True),
-            _join_children(rank, size, level, left=False),
-        )
-        yield first
-        yield second
+    for level in reversed(range(size.bit_length() - 1)):  # ranks of the last depth have no children
+        yield _join_children(rank, size, level, left=True)
+        yield _join_children(rank, size, level, left=False)
     if root != top:
         yield [send(root, 0)] if rank == top else [recv(top, 0)] if rank == root else []
 

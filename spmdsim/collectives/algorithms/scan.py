@@ -85,11 +85,15 @@ def scan_linear(rank: int, size: int) -> Rounds:
 
 @built_in("exscan", "1", Formula("n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def exscan_linear(rank: int, size: int) -> Rounds:
-    """Wait for the sum of the ranks before, and send it on with the own vector.
+    """Receive the sum of the lower ranks, add the own vector, and send the sum to the next rank.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In the first, the
-    own vector is copied to scratch chunk 1, the sum that is sent on. Later, one pair of ranks after the other has a
-    message.
+    Yields the ``size`` rounds (lists of instructions) of ``rank``; none for one rank. In the first round, every rank
+    copies its vector to scratch chunk 1. In round r + 1, rank r sends its chunk 1 to rank r + 1. That rank receives it
+    as its result in chunk 0, and combines it into its chunk 1, on the left. Chunk 0 of rank 0 stays its own vector.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
     """
     if size > 1:
         yield [copy(0, 1)]
