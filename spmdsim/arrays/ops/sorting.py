@@ -474,33 +474,37 @@ def _sort_along(
 def _choose_layout(x: Tensor, dim: int) -> Layout:
     """Return the layout in which to sort: that of ``x``, or one that does not split ``dim``.
 
-    The axes of ``dim`` go to the other dimension with the longest blocks, if both hold:
+    In the second case, the axes of ``dim`` split another dimension further: the one with the longest blocks, of equal
+    ones the first. It is chosen if both hold:
 
-    - these blocks have an element for each new block;
-    - the samples of a sort of the split dimension, with the elements that remain, are more elements than a block of
-      ``dim`` has.
+    - the blocks of this dimension have at least as many elements along it as ``dim`` has blocks;
+    - a rank would receive more elements to find the cuts of the split ``dim`` than its largest block has along ``dim``.
+      It receives the samples of all rounds and the elements inside the last brackets (see :func:`choose_sampling`).
 
-    Else the layout stays, as it does for a tensor without elements, or if ``dim`` is not split.
+    The layout of ``x`` is returned if ``dim`` is not split, or the tensor has no elements.
 
     Args:
         x: the tensor; it must not be partial.
-        dim: the dimension to sort along.
+        dim: the dimension to sort along, not negative.
     """
     layout, shape = x.layout.canonical, x.shape
     axes = layout.dims[dim]
-    parts = layout.mesh.axis_size(*axes)
-    if parts == 1 or not math.prod(shape):
+    block_count = layout.mesh.axis_size(*axes)
+    if block_count == 1 or not math.prod(shape):
         return x.layout
-    samples, rounds, within = choose_sampling(shape[dim], parts, x.dtype.itemsize)
+    samples, rounds, within = choose_sampling(shape[dim], block_count, x.dtype.itemsize)
     block_shape = layout.largest_shape(shape)
-    # Left: elements that a rank receives to find the cuts of a split dim. Right: elements that move there and back.
-    if rounds * parts * samples + within <= block_shape[dim]:
+    elements_for_cuts = rounds * block_count * samples + within
+    elements_to_move = block_shape[dim]  # along ``dim``, to the other layout and back
+    if elements_for_cuts <= elements_to_move:
         return x.layout
-    long_dims = [d for d, n in enumerate(block_shape) if d != dim and n >= parts]
+    long_dims = [d for d, n in enumerate(block_shape) if d != dim and n >= block_count]
     if not long_dims:
         return x.layout
     longest = max(long_dims, key=lambda d: block_shape[d])
-    dims = [() if d == dim else entry + axes * (d == longest) for d, entry in enumerate(layout.dims)]
+    dims = list(layout.dims)
+    dims[longest] += axes
+    dims[dim] = ()
     return Layout(layout.mesh, dims)
 
 
