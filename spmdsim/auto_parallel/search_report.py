@@ -186,24 +186,33 @@ def _head_text(answer: SearchResult) -> str:
 def _operator_table(answer: SearchResult) -> Table:
     """Return the table of operators of ``answer``, with one row for equal repeats of a layer.
 
-    A row has the name (with the number of repeats), the strategy, the layouts of operands and first result, the times
-    of :data:`PARTS` and their sum, and the bytes of a rank's shards of the results. Times are those of one operator,
-    also in rows for several. Rows above :data:`MOST_ROWS` (60) are left out, except the last one.
+    Repeats are operators at one position of a repeated layer that have equal rules, strategies and times (see
+    :func:`_distinct_operators`). A row has:
+
+    - the name, with the number of repeats such as "x12";
+    - the strategy;
+    - the layouts of the operands and of the first result;
+    - the times of :data:`PARTS` and their sum, of one operator also in a row for several;
+    - the bytes of a rank's shards of the results.
+
+    Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
+    out, and the last one.
     """
     unit, scale = _time_unit(answer)
     shown, counts = _distinct_operators(answer)
     rows = []
     for operator, row in zip(shown, operator_rows(answer, shown)):
         count = counts[operator.index]
-        inputs = " ".join(short or "-" for short in row["inputs"])
+        inputs = " ".join(layout_text or "-" for layout_text in row["inputs"])
         seconds = (_number_text(row[phase] * scale) for phase in (*PARTS, "seconds"))
         name = operator.name + (f" x{count}" if count > 1 else "")
         layouts = f"{inputs} -> {row['output'] or '-'}"
-        words = strategy_words(operator.bound, answer.choice.strategies[operator.index])
-        rows.append([name, words, layouts, *seconds, nbytes_text(row["result_nbytes"])])
+        strategy_text = strategy_words(operator.bound, answer.choice.strategies[operator.index])
+        rows.append([name, strategy_text, layouts, *seconds, nbytes_text(row["result_nbytes"])])
     heads = ("operator", "strategy", "layouts", *PARTS, "total", "result")
     title = f"operators ({unit} of one step; result: bytes of a rank's shard)"
-    return Table(heads, rows, title, range(3, 9)).shorten(MOST_ROWS)
+    number_columns = range(3, len(heads))
+    return Table(heads, rows, title, number_columns).shorten(MOST_ROWS)
 
 
 def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
