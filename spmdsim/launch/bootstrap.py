@@ -113,8 +113,9 @@ def guard(program: Callable[[], int | None], name: str) -> int:
 def _join_world(text: str, code: int) -> MPI.Comm | None:
     """Start MPI to learn whether the other ranks stop, too.
 
-    Returns the communicator of all ranks, or None if MPI does not start. The other ranks start MPI sooner or later, to
-    work or to stop. If they do not, a child process ends the job.
+    Returns the communicator of all ranks. Returns None if mpi4py cannot be imported, MPI does not start, or the
+    launcher belongs to another MPI. The other ranks start MPI sooner or later, to work or to stop. If MPI has not
+    started after :data:`JOIN_SECONDS` (4), a child process ends the job.
 
     Args:
         text: why this rank stops; printed if the child process ends the job.

@@ -298,11 +298,20 @@ class HostFacts(NamedTuple):
 
 
 def _examine_hosts(comm: MPI.Comm) -> list[Diagnosis]:
-    """Return a diagnosis of each host of a job, in the order of their first ranks.
+    """Return a diagnosis of each host of a job; [] if all ranks are on one host.
 
-    All ranks of ``comm`` must call it. A diagnosis has the host's ranks, cores, binding and interfaces. Warn if the host
-    has more ranks than cores or does not see the working folder of rank 0. Rank 0 makes an empty file there, and removes
-    it. Return [] if all ranks are on one host.
+    The hosts are in the order of their first ranks. All ranks of ``comm`` must call it, and all get the result. A
+    diagnosis has the host's ranks, cores, binding, interfaces, and number of files of killed jobs. Its state is:
+
+    - "warning" if the host has more ranks than cores, or does not see the working folder of rank 0;
+    - else "note" if the host has files of killed jobs;
+    - else "ok".
+
+    Rank 0 makes an empty file in its working folder and removes it. If rank 0 cannot make it, every host counts as one
+    that does not see the folder.
+
+    Args:
+        comm: the communicator of all ranks.
     """
     probe = Path(comm.bcast(os.path.join(os.getcwd(), f".spmdsim-{secrets.token_hex(8)}")))
     if comm.rank == 0:

@@ -22,9 +22,17 @@ TAIL_LINES = 20
 
 
 def redirect_output(rank: int) -> None:
-    """Send stdout and stderr to this rank's log, below Python, so that libraries write there, too.
+    """Redirect file descriptors 1 and 2 to this rank's log, so that libraries write there, too.
 
-    Do nothing if the job has no folder of logs. Raises InputError if the log cannot be written.
+    The log is :func:`find_log` in the job's folder of logs; an older log is emptied. Afterwards, stdout is flushed
+    after each line. Do nothing if the job has no folder of logs.
+
+    Args:
+        rank: the number of this rank.
+
+    Raises:
+        InputError: If the log cannot be written. The process forgets the folder of logs first, so that the error is
+            printed to the terminal.
     """
     folder = read_job_facts().get(LOGS)
     if not folder:
@@ -34,7 +42,7 @@ def redirect_output(rank: int) -> None:
     try:
         log = _open_log(folder, rank)
     except InputError:
-        give_job_facts(os.environ, logs=None)  # the error is printed to the terminal instead
+        give_job_facts(os.environ, logs=None)  # so that the error is printed to the terminal
         raise
     with log:
         os.dup2(log.fileno(), 1)

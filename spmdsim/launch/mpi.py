@@ -401,13 +401,15 @@ def check_launcher(job: Launched | None) -> None:
 
 
 def find_binary_interface() -> str | None:
-    """Return the family of MPI ("openmpi", "mpich") whose library mpi4py will load.
+    """Return the family of MPI ("openmpi", "mpich") whose library mpi4py will load, or None.
 
-    Return None if this mpi4py is built for one family, or finds no library; MPI's start reports that.
+    An mpi4py with binaries for several families decides when MPI starts; this function does not start MPI. It returns
+    None if mpi4py is not installed, is built for one family, or finds no library; MPI's start reports the last case.
     """
     try:
         import mpi4py
 
+        # Only an mpi4py for several families has such a binary.
         if not list(Path(mpi4py.__path__[0]).glob("MPI.mpich*")):
             return None
         from mpi4py._mpiabi import _get_mpiabi  # type: ignore[attr-defined]
