@@ -499,12 +499,13 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     """Scale all gradients by one factor so that their global norm is at most ``largest``.
 
     The norm is the root of the sum of squares of all elements of all gradients, in float64. The factor is ``largest /
-    (norm + 1e-6)`` if the norm exceeds ``largest``, else 1. A NaN in a gradient gives the norm NaN and the factor 1.
-    Each ``.grad`` becomes a new tensor of its dtype. All ranks must call it.
+    (norm + 1e-6)`` if the norm exceeds ``largest``, else 1. A NaN in a gradient gives the norm NaN and the factor 1. An
+    infinite norm gives the factor 0; infinite elements become NaN. Each ``.grad`` becomes a new tensor of its dtype.
+    All ranks must call it.
 
     Args:
         parameters: a module, or an iterable of parameters and of tensors that require a gradient. Those without a
-            gradient are skipped.
+            gradient are skipped. An item that occurs twice in the iterable counts and is scaled twice.
         largest: the largest norm that the gradients may have afterwards; its sign is not checked.
 
     Returns:
