@@ -104,10 +104,13 @@ class Merge:
 def _message_steps(
     merge: Merge, elements: int, copies: tuple[str, ...], itemsize: int, machine: Any
 ) -> tuple[Step, ...]:
-    """Return :meth:`Merge.steps`, cached by value: messages of equal layers are planned once.
+    """Return the steps of :meth:`Merge.steps`; results are cached.
 
-    A gather, and a reduction without replicas and unscattered axes, are one step. Other reductions are the cheapest
-    plan for a one-dimensional tensor that the remaining axes of the mesh split.
+    - A gather is one step.
+    - A reduction is one step if no axes have replicas (``copies``) and all pending axes are scattered or reduced
+      together (``unscattered_axes`` is empty).
+    - Another reduction is the cheapest plan that reduces a one-dimensional tensor from its pending layout to its final
+      one. Axes of the mesh that are neither reduced nor in ``copies`` split this tensor.
 
     Args:
         merge: the properties of the message.
@@ -120,11 +123,13 @@ def _message_steps(
         return (merge.step(elements),)
     reduced = (*merge.axes, *merge.unscattered_axes)
     other_axes = tuple(axis for axis in merge.mesh.axes if axis not in (*reduced, *copies))
-    flat = Layout(merge.mesh, (other_axes,), [(axis, merge.op) for axis in reduced]).canonical
-    after = flat.reduced if merge.dim is None else Layout(merge.mesh, ((*other_axes, *merge.axes),)).canonical
-    return cheapest_candidate(
-        flat, after, (merge.mesh.axis_size(*other_axes) * elements,), itemsize, machine
-    ).steps
+    pending_layout = Layout(merge.mesh, (other_axes,), [(axis, merge.op) for axis in reduced]).canonical
+    if merge.dim is None:
+        final_layout = pending_layout.reduced
+    else:
+        final_layout = Layout(merge.mesh, ((*other_axes, *merge.axes),)).canonical
+    shape = (merge.mesh.axis_size(*other_axes) * elements,)
+    return cheapest_candidate(pending_layout, final_layout, shape, itemsize, machine).steps
 
 
 @lru_cache(maxsize=4096)
@@ -164,10 +169,14 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
 
 @lru_cache(maxsize=4096)
 def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
-    """Return the properties by which an all_gather can share a message, or None if it cannot.
+    """Return the properties by which all_gathers of tensors can share a message, or None.
 
-    It can if it gathers the last axes of one dimension and changes no other, nothing is pending, there is one mesh,
-    and all shards have equal sizes.
+    The result has the gathered dimension and its gathered axes; its ``op`` is None. Results are cached. All of these
+    conditions must hold, else the result is None:
+
+    - The change from ``src`` to ``dst`` removes the minor (last) axes of one dimension, and changes no other one.
+    - Nothing is pending, and both layouts are on one mesh.
+    - All shards have equal sizes before and after.
 
     Args:
         src: the layout before.
