@@ -258,12 +258,17 @@ def _is_installed(location: str) -> bool:
 
 
 def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
-    """Return True if any file of a package names mpi4py, and the top-level names that its files import.
+    """Return True if a file of a package names mpi4py, and the names that its files import.
 
-    Results are cached if all locations are in folders of installed packages.
+    The .py and .pyc files of folders, subfolders and zip archives are read, not imported. Results are cached if all
+    locations are in folders of installed packages.
 
     Args:
-        locations: the result of :func:`_locations`; empty gives False and no names.
+        locations: the folders of the package or the file of the module, from :func:`_locations`; () gives False and no
+            names.
+
+    Returns:
+        ``(names_mpi4py, imported_names)``; the names are those of top-level modules.
     """
     scanned = _scanned.get(locations)
     if scanned is not None:

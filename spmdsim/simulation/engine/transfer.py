@@ -166,30 +166,33 @@ def check_source(size: int, source: int, tag: int) -> bool:
 
 
 def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Match a message with a receive: check both, copy the data, set the times, wake the ranks.
+    """Complete a message and the receive that it matches, and wake their ranks.
 
     A message that is too long or of another type ends the run with a finding. An array that is stored row by row at
-    one end and column by column at the other adds a warning. The data goes to the receive's buffer if its rank is
-    blocked in the receive; else the message stores a copy until the rank completes the receive. A Python object is
-    never copied here.
+    one end and column by column at the other adds a warning. The end of both is set to the modelled time, and the
+    timeline records them.
+
+    The data goes to the receive's buffer if its rank is blocked in the receive (``receive.direct``). Otherwise, the
+    message stores a copy until the rank completes the receive. A Python object is not copied.
 
     Args:
         scheduler: the simulation; its count of polls becomes 0.
-        message: the message, which is in no mailbox any more. In SYNCHRONOUS mode it starts when the receive is
+        message: the message, which must not be in a mailbox any more. In SYNCHRONOUS mode it starts when the receive is
             posted.
-        receive: the receive, which is not posted any more. Both are done afterwards.
+        receive: the receive, which must not be posted any more.
     """
     payload, target = message.payload, receive.target
     if payload.dtype is not target.dtype:
-        _check_types(scheduler, message, receive)
+        _check_types(scheduler, message, receive)  # checks the length, too
     elif payload.elements > target.elements:
         scheduler.fail(faults.truncation_problem(message, receive))
-    if payload.order + target.order == ROWS + COLUMNS:
+    if payload.order + target.order == ROWS + COLUMNS:  # one end has ROWS, the other has COLUMNS
         faults.report_memory_order(scheduler, message, receive)
     receiver, posted = receive.task, receive.posted
     if receive.source == ANY_SOURCE:
         receiver.wildcard_receives[message.task.rank] = (receive.name, receive.site)
     if message.mode is SYNCHRONOUS and posted > message.start:
+        # The message waits for the receive; its duration stays.
         message.end += posted - message.start
         message.start = posted
     link = scheduler.link((message.task.rank, receiver.rank), payload.nbytes)
