@@ -164,11 +164,18 @@ def _calls(document: dict[str, Any]) -> Iterator[LastCall]:
 
 
 def table(documents: Sequence[dict[str, Any]]) -> str:
-    """Return documents of different ranks as one text.
+    """Return the last calls of all ranks in the documents as one text, group by group.
 
-    It has a title, and for each group a table with a row per call and a column per rank. ``>`` marks the first call
-    that differs. A letter stands for equal calls from one line; the notes below explain it. "..." follows a call that
-    has not ended. ``-`` means that the rank did not come, "not kept" that its log has overwritten the call.
+    The text has a title with the ranks and the reasons, and a table per group. A table has a row per call and a column
+    per rank whose log was read. Cells and columns mean:
+
+    - ``>`` marks the first call that differs or, if none differs, the first one that a rank has not made.
+    - A letter stands for equal calls from one source line; "..." follows it if the call has not ended.
+    - ``-`` means that the rank did not come, "not kept" that its log has overwritten the call.
+    - "at ms" is the start of the first rank's call, in milliseconds since the first call of all groups.
+
+    The notes below a table name the first difference, the ranks that did not come, the first call from another line,
+    and the call of each letter.
 
     Args:
         documents: at least one document of :func:`document`.
