@@ -484,15 +484,19 @@ def _run_references(
 def _run_reference(
     program: Program, answer: SearchResult, world: World, arrays: Arrays
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Run the program without strategies; return its result and its tensors by name.
+    """Run the program without strategies; return its result and the tensors of its arguments.
 
-    Gradients are computed if the program returns a loss.
+    If the graph is for training, and the only result is a number that requires a gradient, ``backward`` is called on
+    it. The parameters' tensors then have ``.grad``.
 
     Args:
         program: the function of global tensors.
-        answer: the result of the search; its graph names the parameters.
+        answer: the result of the search; its graph names the parameters that need a gradient.
         world: a world of one rank.
         arrays: a global array for each input and parameter, by name.
+
+    Returns:
+        ``(result, tensors)``: the return value of the program, and a tensor for each entry of ``arrays``, by name.
     """
     trained = {value.name for value in answer.graph.parameters if value.needs_gradient}
     tensors = {}

@@ -194,34 +194,39 @@ class StepMemory:
     # -- forward --------------------------------------------------------------------------------------
 
     def forward(self, operator: Operator) -> None:
-        """Account for an operator's forward pass, and update the peak.
+        """Account for an operator's forward pass in ``living``, ``stored`` and ``peak``.
 
-        The peak is updated at each redistribution of an operand, with the copies so far; at the computation, with the
-        copies and the results; and at each redistribution of a result, with the results that are not redistributed
-        yet. The tape stores what the gradients need before results are redistributed; with recomputation in training
-        only what enters a layer. At the end, tensors that no later operator reads are freed.
+        Call it once for each operator of the graph, in order. The peak is updated:
+
+        - at each redistribution of an operand, with its buffers and the operands redistributed before it;
+        - at the computation, with all redistributed operands and the results;
+        - for each result, with the buffers of its redistribution, if any, and the results that are not redistributed
+          yet.
+
+        Before results are redistributed, the tape stores what the gradients need; with recomputation in training only
+        what enters a layer. At the end, tensors that no later operator reads are freed.
 
         Args:
             operator: the next operator of the graph.
         """
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
-        layouts, copies = choice.operator_layouts[operator.index], 0
-        for operand, wanted in zip(operator.inputs, layouts.inputs):
+        layouts, copied_bytes = choice.operator_layouts[operator.index], 0
+        for operand, operand_layout in zip(operator.inputs, layouts.inputs):
             src = choice.layouts[operand]
-            if wanted.canonical != src.canonical:
-                self.update_peak(name, copies + self.moving(values[operand], src, wanted))
-                copies += _nbytes(values[operand], wanted)
-        produced = dict(zip(operator.outputs, layouts.outputs))
-        sizes = {result: _nbytes(values[result], layout) for result, layout in produced.items()}
-        self.update_peak(name, copies + sum(sizes.values()))
+            if operand_layout.canonical != src.canonical:
+                self.update_peak(name, copied_bytes + self.moving(values[operand], src, operand_layout))
+                copied_bytes += _nbytes(values[operand], operand_layout)
+        result_layouts = dict(zip(operator.outputs, layouts.outputs))
+        sizes = {result: _nbytes(values[result], layout) for result, layout in result_layouts.items()}
+        self.update_peak(name, copied_bytes + sum(sizes.values()))
         self._keep(operator, self.settings.recompute and graph.training)
-        for result, layout in produced.items():
+        for result, layout in result_layouts.items():
             self.update_peak(
                 name, sum(sizes.values()) + self.moving(values[result], layout, choice.layouts[result])
             )
             if (result, None) not in self.stored:
                 self.living.put((result, None), stored_bytes(choice, result))
-            sizes[result] = 0
+            sizes[result] = 0  # `living` counts the result from here on
         self._free(operator)
 
     def _free(self, operator: Operator) -> None:

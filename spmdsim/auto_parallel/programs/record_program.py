@@ -254,8 +254,10 @@ def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
 
     Raises:
         UsageTypeError: If the arguments are not those of the function.
-        InputError: If a NumPy function without a rule is called on a tensor, or a decision depends on its values.
-        SpmdError: Other errors of the package pass, with the line of the program.
+        InputError: If a NumPy function without a rule is called on a tensor, or the program needs the values of a
+            tensor.
+        SpmdError: Other errors of the package pass; their fact "at" is the line of the program.
+        Exception: Errors of the program itself pass unchanged.
     """
     try:
         return program(**arguments)

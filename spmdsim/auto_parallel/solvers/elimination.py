@@ -539,27 +539,31 @@ def improve(
 def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
     """Decide all windows again, round by round, until a round does not lower the price.
 
-    There are at most :data:`ROUNDS` (3) rounds, and one if all variables fit into one window. The centres of windows
-    are half a window apart, so windows overlap.
+    A window is a centre and its nearest variables, up to :data:`WINDOW` (64); all hubs are decided with it. Every 32nd
+    variable is a centre unless it is a hub, so windows overlap. There are at most :data:`ROUNDS` (3) rounds. If all
+    variables that are no hubs fit into one window, there is one round.
 
     Args:
         problem: the problem.
-        states: the state of each variable.
+        states: the state of each variable; the list is not changed.
 
     Returns:
         The new states; the price is never higher.
     """
     current, price = states, problem.price(states)
-    around, hubs = problem.neighbours(), set(problem.hubs)
+    neighbours, hubs = problem.neighbours(), set(problem.hubs)
     for _ in range(ROUNDS):
         price_before = price
         others = [v for v in range(len(problem)) if v not in hubs]
         single_window = len(others) <= WINDOW
         if single_window:
-            current = _decide_window(problem, around, current, others)
-        for centre in () if single_window else range(0, len(problem), WINDOW // 2):
+            current = _decide_window(problem, neighbours, current, others)
+        centres = range(0) if single_window else range(0, len(problem), WINDOW // 2)
+        for centre in centres:
             if centre not in hubs:
-                current = _decide_window(problem, around, current, _nearest_variables(around, centre, hubs))
+                current = _decide_window(
+                    problem, neighbours, current, _nearest_variables(neighbours, centre, hubs)
+                )
         price = problem.price(current)
         if single_window or price >= price_before * (1 - 1e-12):
             break
