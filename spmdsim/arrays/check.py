@@ -498,11 +498,12 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
     """Return the report of the worst element of one shard.
 
     - If an error exceeds its tolerance, the worst element has the largest quotient of error and tolerance.
-    - Otherwise, if an error stands out, it is the largest of these errors; its tolerance is then the usual error, if
-      that is smaller.
+    - Otherwise, if an error exceeds the usual error (:meth:`_Limits.usual_errors`), it is the largest of these errors;
+      its tolerance is then the usual error, if that is smaller.
     - Otherwise it is the element with the largest error.
 
-    The first such element in C order counts. The report of an empty shard has no element.
+    The first such element in C order counts. The quotient or error by which it was chosen is its ``ratio``. The report
+    of an empty shard has no element.
 
     Args:
         piece: the shard with its reference.

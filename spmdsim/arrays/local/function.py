@@ -374,10 +374,12 @@ class LocalFunction(Pictured):
     def _read_global_shapes(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
         """Return the global shape of each result that ``shape`` states, or None without it.
 
-        One shape need not be in a list if there is one result.
+        ``shape`` is a tuple for one result, or a list or tuple of one shape per result; or a function that returns one
+        of them from the global shapes of the operands. A list is never one shape: ``[8, 8]`` counts as two, so it
+        raises for one result.
 
         Args:
-            moved: the operands; a function ``shape`` gets their global shapes.
+            moved: the operands, in their layouts.
             leaves: the layouts of the results.
 
         Raises:

@@ -148,13 +148,15 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
 
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or ``x`` is complex.
+        UsageTypeError: If a dimension is no integer.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.log_softmax(m).full().round(4).tolist()
     [[-0.1269, -2.1269], [-2.1269, -0.1269]]
     """
-    (x,), rows = convert_integers_to_floats("log_softmax", x), _normalise_dim(x, dim)
+    (x,) = convert_integers_to_floats("log_softmax", x)
+    rows = _normalise_dim(x, dim)
     if is_whole(x, rows):
         return _log_softmax_op(x, dim=rows)
     shifted = shift_rows(to_sum_type(x), rows)
