@@ -288,8 +288,9 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
 def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[int]:
     """Return the number of blocks of each new dim that replaces one dim of a layout.
 
-    The new dims are the next ones of ``shape`` that multiply to the size of the dim, and dims of size 1 behind them.
-    The axis of the dim splits the first of them as often as possible, then the next one.
+    The new dims are ``shape[at:]`` up to the point where they multiply to the size of the dim, and dims of size 1
+    behind them. The axis of the dim is cut from the first new dim on: each one takes the greatest common divisor of its
+    size and the part of the axis that remains. The result has 1 for a dim that is not split.
 
     Args:
         layout: the layout.
@@ -298,7 +299,9 @@ def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[
         at: position of the first new dim in ``shape``.
 
     Raises:
-        NotExpandable: If the next dims do not multiply to the size, or the axis cannot be cut to fit them.
+        NotExpandable: If the new dims do not multiply to the size, or if a part of the axis remains after the last one.
+            Or if a new dim is neither split into single elements nor takes all of the axis that remains, so that the
+            next dim cannot follow.
     """
     size = layout.shape[dim]
     block_counts: list[int] = []
@@ -308,6 +311,7 @@ def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[
         if covered >= size and new_size != 1:
             break
         blocks = math.gcd(new_size, remaining)
+        # The next dim can be split only if this one is split into single elements.
         if remaining > 1 and blocks not in (new_size, remaining):
             raise NotExpandable(
                 f"{many(remaining, 'part')} cannot split a dim of {new_size} and what follows it"

@@ -44,16 +44,18 @@ def infer_layout(
     """Return the layout of an operator's result, with its pending reductions.
 
     Args:
-        operator: hyper-parallel's or MindSpore's name; case and underscores count only for Linear and Embedding.
+        operator: hyper-parallel's or MindSpore's name. Text from "(" or "/" on is ignored; case and underscores count
+            only for Linear and Embedding.
         layouts: one per operand; None for an absent operand (a bias).
-        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``; None for none. One size of ``src_shape`` may
-            be -1, for any size that divides.
-        input_shapes: global shapes. Without them, each dim has the size of the mesh, which every axis divides, and a
-            replicated operand is not sliced to fit the others.
+        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``; None for none. ``src_shape`` is the shape of
+            a single operand. One of its sizes may be -1, for any size that divides; then ``input_shapes`` is not used.
+        input_shapes: the global shapes, one per operand (any for an absent one) or one per present operand. None if
+            they are unknown. Without them and ``src_shape``, each dim has as many elements as the largest mesh has
+            ranks, and a replicated operand is not sliced to fit the others.
 
     Raises:
         LayoutError: If no operand has a layout, the number of shapes is wrong, or a layout does not fit its shape.
-        RuleError: If the operator is unknown or cannot combine the operands.
+        RuleError: If the operator is unknown or cannot combine the operands, or if the layout depends on the size -1.
     """
     arguments = dict(args or {})
     present = [layout for layout in layouts if layout is not None]
