@@ -255,8 +255,11 @@ class Split(Layer):
     def forward(self, x: Tensor) -> Any:
         """Compute ``[..., rows] -> [..., columns]``, or for a table ``[...] -> [..., columns]``.
 
-        With ``gather_out``, columns are gathered on every rank. Sums of a table or of a row-parallel layer are reduced,
-        unless the latter has ``gather_out=False``. Otherwise, the program sees the rank's own shard; see `rank_shard`.
+        - A column-parallel layer returns all columns on every rank with ``gather_out``, else the rank's own shard.
+        - A row-parallel layer with ``gather_out=False`` returns the rank's own addends, without a reduction.
+        - Another row-parallel layer and a table return sums over all shards.
+
+        Own shards and addends are marked (`rank_shard`), so that the program sees them as its array.
 
         Args:
             x: ids, or the input: a tensor or an array that is equal on every rank.

@@ -69,26 +69,27 @@ def _shift_initialiser(values: Initialiser, shift: float) -> Initialiser:
     return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
 
 
-def _fan_initialiser(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
-    """Return a function that creates an initialiser of spread sqrt(most / (fan-in + fan-out)).
+def _fan_initialiser(kind: Callable[[float], Initialiser], numerator: float) -> Callable[[], Initialiser]:
+    """Return a function that creates an initialiser of spread sqrt(numerator / (fan-in + fan-out)).
 
     The fans of a shape ``(in, out, ...)`` are ``in`` and ``out``, each times the other sizes. Both fans of a vector are
     its size, and those of a scalar are 1. Their sum counts as 1 if it is 0.
 
     Args:
-        kind: creates an initialiser from its spread: the standard deviation or the limit.
-        most: the number in the formula.
+        kind: creates an initialiser from its spread, such as ``nn.Normal``. The spread is the standard deviation or the
+            limit.
+        numerator: the number in the formula.
     """
 
-    def start(index: Any, shape: tuple[int, ...], *more: Any) -> np.ndarray:
+    def initialise(index: Any, shape: tuple[int, ...], *more: Any) -> np.ndarray:
         if len(shape) > 1:
             fan_in, fan_out = shape[:2]
         else:
             fan_in = fan_out = shape[0] if shape else 1
         fan_sum = max(1, (fan_in + fan_out) * math.prod(shape[2:]))
-        return kind(math.sqrt(most / fan_sum))(index, shape, *more)
+        return kind(math.sqrt(numerator / fan_sum))(index, shape, *more)
 
-    return lambda: start
+    return lambda: initialise  # called as ``XavierNormal()``, without arguments
 
 
 def Assign(value: Any) -> Initialiser:
