@@ -51,7 +51,8 @@ def most_received(step: Step) -> int:
     * Reductions: :func:`~spmdsim.core.step.reduction_elements` of the largest shard.
     * Other collectives: the most elements of a target shard that its rank lacks. With S elements per shard and g
       ranks in a group, they are S - S // g if all shards are even.
-    * Exchanges, and uneven shards: counted.
+    * An uneven all_gather of one dimension: the largest target shard minus the smallest share of it.
+    * Exchanges, and other uneven shards: counted.
     """
     src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
     if collective in LOCAL_STEPS:
@@ -106,6 +107,7 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
     ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
     total = np.zeros(1 + max([int(numbers.max(initial=0)) for numbers in ranks], default=0), np.int64)
     for step in steps:
+        # Counts of a direct reduction are by rank number, those of other steps by position in the mesh.
         if isinstance(step, DirectReduction):
             counts = received_elements(step)
             total[: len(counts)] += counts

@@ -107,10 +107,17 @@ def has_implementations(step: Step) -> bool:
 def _single_implementation(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
 ) -> Implementation:
-    """Return the implementation of a halo, local, reshaping, direct reduction or scan step.
+    """Return the implementation of a step that has only one.
 
-    Its name is "halo", the collective's name, "numbered", "summed", or that of :func:`_choose_scan`. Its buffers are
-    counted in bytes.
+    ==================  ===========================  ============================================
+    step                name                         memory
+    ==================  ===========================  ============================================
+    halo                "halo"                       bytes of its buffer
+    local               the collective's name        none; ``fresh`` is False if a view suffices
+    reshaping           "numbered"                   bytes of its buffers
+    direct reduction    "summed"                     peak bytes of its buffers
+    scan                see :func:`_choose_scan`     see :func:`_choose_scan`
+    ==================  ===========================  ============================================
 
     Args:
         step: a step for which :func:`has_implementations` is False.

@@ -145,14 +145,16 @@ def common_endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, La
 
 
 def build_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
-    """Return the plans between two layouts without axes of size 1, best first; at least one.
+    """Return the candidate plans for a redistribution, best first; at least one.
 
-    They are sorted by :attr:`Candidate.order`. If the target has pending axes that are not pending in the source,
-    each plan leads to the layout of :func:`layout_before_fill` and ends with a local fill.
+    They are sorted by :attr:`Candidate.order`: allowed ones first, then by time and by number of steps. Plans that
+    cannot be the best are left out; often only one remains. If the target has pending axes that are not pending in the
+    source, each plan leads to the layout of :func:`layout_before_fill` and ends with a local fill.
 
     Args:
-        task: the layouts, shape and machine; ``to_shape`` is not used.
-        everything: True to build plans that cannot win, too, for tables.
+        task: the layouts, which must not have axes of size 1, the shape and the machine; ``to_shape`` is not used.
+        everything: True to add plans that cannot be the best, for tables. If every path of collectives has too large
+            shards in between, the result then has such a path, too (``allowed`` is False).
     """
     dst = task.dst
     base = layout_before_fill(task.src, dst, task.shape)
