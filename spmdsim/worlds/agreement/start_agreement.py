@@ -171,9 +171,10 @@ def _name_setting(setting: str) -> str:
 
 
 def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings as facts: the name of a fact and the value's ``repr``.
+    """Return the settings as facts: a name and the ``repr`` of a value each.
 
-    A dataclass gives one fact per field, such as "tuning (SPMDSIM_TUNE) of threshold".
+    The name has the environment variable of the setting if there is one, such as "check (SPMDSIM_CHECK)". A dataclass
+    gives one fact per field, such as "tuning (SPMDSIM_TUNE) of threshold".
 
     Args:
         settings: the values by name.

@@ -221,23 +221,27 @@ class Comms:
         return len(self._all) == MPI.COMM_WORLD.size
 
     def at_end(self, agreement: CallAgreement, far: bool) -> None:
-        """Have this process wait, when its program ends, for the other ranks of this world.
+        """Register functions that wait for the other ranks of this world when the program ends.
 
-        All ranks of the world must call it. The first world of a process installs the functions that do so for all open
-        worlds (:func:`_leave`), also before ``os._exit(0)``. A forked child does not wait. If the world has all ranks
-        of the job, shared memory that they need no longer by name is unlinked.
+        All ranks of the world must call it. The first world of a process installs the functions that wait for all open
+        worlds (:func:`_leave`): at exit, and before ``os._exit(0)``. They wait for ranks that still work without limit
+        and for stopped ones until the deadline. They end the job if the calls of ranks differ. A process that ends
+        after an error waits only :data:`HURRIED` (4) seconds and then ends the job. A forked child does not wait.
+
+        From then on, ``os.close`` refuses the files of MPI. If the world has all ranks of the job, the names of shared
+        memory that are no longer needed are removed.
 
         Args:
             agreement: compares the calls of this world's ranks, and knows whether a rank is stopped.
             far: True if some ranks are on other nodes.
         """
-        first = not _worlds
+        is_first_world = not _worlds
         _worlds[:] = [open_world for open_world in _worlds if open_world.open]
         self._agreement, self.far = agreement, far
         _worlds.append(self)
         if self.of_job:
             unlink_segments()
-        if first:
+        if is_first_world:
             process = os.getpid()
 
             def leave(hurry: Hurry | None = None) -> None:

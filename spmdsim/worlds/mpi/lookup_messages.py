@@ -33,12 +33,12 @@ class RowProgram(StepProgram):
         self._call = call
 
     def call_for(self, ids: np.ndarray) -> Call | None:
-        """Return the call for these ids, so that ranks also compare a checksum of the ids.
+        """Return the step's call with a description of the ids, which the ranks compare, too.
 
-        None if nothing is compared.
+        The description has the number, dtype and CRC-32 of the ids. Returns None if the world compares no calls.
 
         Args:
-            ids: this rank's ids, C-contiguous.
+            ids: this rank's ids, C-contiguous; equal on all ranks that make the call.
         """
         if self._call is None:
             return None

@@ -564,17 +564,21 @@ class MPIWorld(BeginsEarly):
         return CallScope(self.agreement, call, self.call_provenance, meets=True)
 
     def _compare_choice(self, what: str) -> None:
-        """Log a call with the chosen algorithms, which ranks compare later; wait for nothing.
+        """Log a call that states the chosen algorithms, so that the ranks compare them later.
+
+        The call does not wait. All ranks of the world must make it. Its words also have the setting ``replicated``. Do
+        nothing if the world compares nothing.
 
         Args:
             what: the words for the call that changed a choice.
 
         Raises:
-            DisagreementError: If an earlier comparison is due and differs.
+            DisagreementError: If an earlier comparison is due and ranks differ.
         """
         if self.compares:
             chosen = ", ".join(f"{name}={algorithm}" for name, algorithm in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
+            # Entering and leaving the scope logs the call.
             with CallScope(
                 self.agreement, Call.from_words(words, range(self.size), is_local=True), self.call_provenance
             ):

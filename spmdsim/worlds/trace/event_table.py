@@ -166,8 +166,9 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     """Return ``(peer, elements)`` of the messages that a rank receives in a step.
 
-    A peer may occur several times, and the rank itself may be one. [] for a local step. Steps of rows and of arrays of
-    any length have expected elements. A scan counts one array, from the rank before.
+    A peer may occur several times, and the rank itself may be one. A local step gives []. Reductions inside groups are
+    counted as the bandwidth-optimal algorithm. Counts that depend on data (lookups of rows, arrays of any length) are
+    expected values. A scan counts one array from the rank before; [] for the first rank.
 
     Args:
         step: the step.
@@ -182,7 +183,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     if isinstance(step, (RowStep, PartsStep)):
         return step.expected_elements(rank)
     if isinstance(step, HaloStep):
-        return [(peer, sum(piece.size for piece in pieces)) for peer, pieces in received_boxes(step, rank)]
+        return [(peer, sum(box.size for box in boxes)) for peer, boxes in received_boxes(step, rank)]
     if isinstance(step, ScanStep):
         before = step.neighbours(rank)[0]
         return [] if before is None else [(before, step.array_elements(rank))]
