@@ -101,7 +101,8 @@ def strategy_figure(strategy: Strategy) -> Figure:
     """Draw a cell per mesh axis with the factor that it splits.
 
     A cell without a factor says "repeats" (its ranks compute equal results), or which reduction is pending. These cells
-    have no colour, except for pending reductions.
+    have no colour, except for pending reductions. The title names the strategy and the mesh; each axis has its own
+    colour.
 
     Args:
         strategy: the strategy: the mesh axes that split each factor of an operator's rule.
@@ -111,8 +112,8 @@ def strategy_figure(strategy: Strategy) -> Figure:
     canvas = Canvas()
     x = 0.0
     for number, (axis, size) in enumerate(zip(strategy.mesh.axes, strategy.mesh.shape)):
-        otherwise = f"pending {reduction_op[axis]}" if axis in reduction_op else "repeats"
-        words = [f"{axis}={size}", f"splits {factor_of[axis]}" if axis in factor_of else otherwise]
+        text_without_factor = f"pending {reduction_op[axis]}" if axis in reduction_op else "repeats"
+        words = [f"{axis}={size}", f"splits {factor_of[axis]}" if axis in factor_of else text_without_factor]
         width = max(map(width_of, words)) + 20
         canvas.cell(x, 0, width, 40, words, number if axis in factor_of or axis in reduction_op else None)
         x += width + 4
