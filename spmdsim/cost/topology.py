@@ -217,7 +217,7 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
     """Compute the bytes per second of each message under max-min fair sharing.
 
     All rates grow together until a link is full. Its messages keep their rate and the others grow on. The rate is
-    infinite for a message that crosses no link.
+    infinite for a message that crosses no link. The result has the shape ``(routes.count,)``.
 
     Args:
         routes: the links of each message.
@@ -234,9 +234,11 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
         users = np.bincount(links, minlength=len(remaining))
         used = np.flatnonzero(users)
         share = remaining[used] / users[used]
-        level = share.min()
+        level = share.min()  # the rate at which the next link is full
+        # Links that are full at this rate. The margin covers rounding, so that equal shares are full at once.
         full = np.zeros(len(remaining), dtype=bool)
         full[used[share <= level * (1 + 1e-12)]] = True
+        # Messages that cross a full link keep this rate.
         final = np.zeros(routes.count, dtype=bool)
         final[messages[full[links]]] = True
         rates[final] = level
