@@ -211,7 +211,8 @@ def teacher_files(source: Path | None = None) -> dict[str, str]:
     """Return the text of each file for teachers by its path: guide, slides, solutions, nbgrader.
 
     The paths are ``GUIDE.md``, ``guide/labN.md``, ``slides/labN.md``, ``solutions/labN.py``,
-    ``nbgrader/nbgrader_config.py`` and ``nbgrader/source/labN/labN.ipynb``. Nothing is written.
+    ``nbgrader/nbgrader_config.py`` and ``nbgrader/source/labN/labN.ipynb``. ``GUIDE.md`` has the address of
+    the repository filled in. Nothing is written.
 
     Args:
         source: the source tree; None for the tree of an editable installation.
@@ -227,8 +228,8 @@ def teacher_files(source: Path | None = None) -> dict[str, str]:
         of = read_teacher_lab(number, source)
         files[f"guide/lab{number}.md"] = guide(of)
         files[f"slides/lab{number}.md"] = slides(of)
-        solved = of.program({task.name: task.solution for task in of.tasks})
-        files[f"solutions/lab{number}.py"] = f"{solved}\n\n{_grading_lines(of)}\n"
+        solved_program = of.program({task.name: task.solution for task in of.tasks})
+        files[f"solutions/lab{number}.py"] = f"{solved_program}\n\n{_grading_lines(of)}\n"
         files[f"nbgrader/source/lab{number}/lab{number}.ipynb"] = notebook(of, nbgrader=True)
     return files
 
