@@ -51,13 +51,20 @@ def one_like(x: Array) -> Array:
 def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     """Return functions that compute the gradients of ``a ** b`` by ``a`` and by ``b``.
 
-    ``a ** 0`` is 1 for every ``a``, so its slope by ``a`` is 0. ``0 ** b`` is 0 for every ``b >= 0``, so its slope by
-    ``b`` is 0. The gradient by ``b`` of a negative real ``a`` is nan. No warnings are given.
+    Each function returns ``dy`` times the conjugate of the slope, in the broadcast shape of ``a`` and ``b``; the
+    caller sums over broadcast dims. ``a ** 0`` is 1 for every ``a``, so its slope by ``a`` is 0. The slope of ``0 ** b``
+    by ``b`` is 0 for every ``b >= 0``. The gradient by ``b`` of a negative real ``a`` is nan. No warnings are given.
 
     Args:
         dy: the gradient of the power.
         ab: the base and the exponent.
         y: the power; not used.
+
+    >>> a, b = np.array([0.0, 0.0, 0.0, -2.0]), np.array([0.0, 0.5, -1.0, 0.5])
+    >>> by_base, by_exponent = _power_vjp(np.array([1.0, 0.0, 1.0, 1.0]), (a, b), None)
+    >>> with np.errstate(all="raise"):
+    ...     by_base().tolist(), by_exponent().tolist()
+    ([0.0, nan, -inf, nan], [0.0, 0.0, -inf, nan])
     """
     a, b = ab
 
@@ -65,7 +72,7 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
         """Compute the gradient by ``a``; 0 for exponent 0."""
         with np.errstate(all="ignore"):
             slope = np.asarray(b * np.power(a, b - 1))
-        array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
+            array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
         return array
 
     def compute_exponent_gradient() -> Array:
@@ -73,11 +80,11 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
 
         It is 0 for base 0 with a non-negative exponent.
         """
-        value = np.power(a, b)
-        constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
+        is_zero_power = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
         with np.errstate(all="ignore"):
+            value = np.power(a, b)
             slope = np.asarray(value * np.log(a.astype(value.dtype, copy=False)))
-        array: Array = dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
+            array: Array = dy * conj(np.where(is_zero_power, np.zeros((), slope.dtype), slope))
         return array
 
     return compute_base_gradient, compute_exponent_gradient
