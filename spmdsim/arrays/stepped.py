@@ -62,7 +62,7 @@ class AdjointNode(OpNode):
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """Compute the gradients of all operands by the operator's ``adjoint``.
 
-        The list has one tensor per operand, or None if the adjoint gives none.
+        The list has one entry per operand; the entry is None if the adjoint gives no gradient for the operand.
 
         Args:
             dys: the gradient of each result; None for a result without gradient. At least one is a tensor.
@@ -70,10 +70,9 @@ class AdjointNode(OpNode):
         """
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
         # Give operands different provenance numbers, so that ranks can tell apart the tensors that follow from them.
-        pairs = enumerate(zip(self.recipe.inputs, self.values))
         operands = [
             kind(self.world, meta, shards, provenance_number=self.provenance_number ^ k)
-            for k, (meta, shards) in pairs
+            for k, (meta, shards) in enumerate(zip(self.recipe.inputs, self.values))
         ]
         results = [
             kind(self.world, meta, shards) for meta, shards in zip(self.recipe.outputs, self.saved or ())

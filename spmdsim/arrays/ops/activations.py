@@ -108,18 +108,21 @@ _SLOPE = 2 / math.sqrt(math.pi)
 def _compute_series(dtype: np.dtype) -> Array:
     """Return the error function's Taylor coefficients ``[term, point]``, constants first.
 
-    The points are the 97 multiples of 1 / 16 from 0 to 6. There are 11 terms. Results are cached.
+    Entry ``[k, j]`` is the k-th derivative at j / 16, divided by k!. The 11 terms are 0 to 10; the 97 points are the
+    multiples of 1 / 16 from 0 to 6. Results are cached; the caller must not change them.
 
     Args:
         dtype: float32 or float64, the type of the result.
     """
     points = np.arange(_DENSITY * _END + 1) / _DENSITY
     bell = _SLOPE * np.exp(-points * points)
-    hermite, before = np.ones_like(points), np.zeros_like(points)
+    hermite, previous_hermite = np.ones_like(points), np.zeros_like(points)
     rows = [np.array([math.erf(x) for x in points])]
+    # The k-th derivative of erf is (-1)^(k-1) * H_(k-1)(x) * 2/sqrt(pi) * exp(-x**2), with the Hermite polynomials H.
     for order in range(1, _TERMS + 1):
         rows.append(bell * hermite / math.factorial(order) * (-1) ** (order - 1))
-        hermite, before = 2 * points * hermite - 2 * (order - 1) * before, hermite
+        next_hermite = 2 * points * hermite - 2 * (order - 1) * previous_hermite
+        hermite, previous_hermite = next_hermite, hermite
     return np.stack(rows).astype(dtype)
 
 

@@ -45,11 +45,12 @@ def normalise_dims(dims: Dims, ndim: int) -> Shape:
         return _ALL_DIMS[ndim] if ndim < len(_ALL_DIMS) else tuple(range(ndim))
     if isinstance(dims, (int, np.integer)):
         return (normalise_dim(dims, ndim),)
+    # A text is one wrong dimension, so that the error names all of it instead of its letters.
     numbers = as_integers((dims,) if isinstance(dims, str) else dims, "dims")
-    counted = tuple(sorted(normalise_dim(dim, ndim) for dim in numbers))
-    if len(set(counted)) != len(counted):
+    sorted_dims = tuple(sorted(normalise_dim(dim, ndim) for dim in numbers))
+    if len(set(sorted_dims)) != len(sorted_dims):
         raise RuleError(f"a dim is given twice in {numbers}")
-    return counted
+    return sorted_dims
 
 
 def to_sum_type(x: Tensor) -> Tensor:

@@ -488,21 +488,24 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
 
 
 def _index_by_arrays(x: Tensor, entries: list[Any]) -> Tensor:
-    """Return ``x[index]`` for an index with several arrays.
+    """Return ``x[index]`` for an index with several arrays, by NumPy's rules.
 
-    The dims of the arrays are merged, and row-major numbers are looked up in the merged dim. The result is partial
-    over the axes that split one of these dims.
+    Ints and slices are applied first. Then the indexed dims are moved to the position where NumPy puts the dims of the
+    arrays, merged into one, and looked up by row-major numbers. The result is partial over the mesh axes that split an
+    indexed dim.
 
     Args:
         x: the tensor.
-        entries: the entries of the index, without masks of several dims; at least one is an array or a tensor.
+        entries: the entries of the index: ints, slices, None, ``...``, arrays, and tensors of integers. At least one
+            is an array or a tensor. Masks of several dims must have been replaced (:func:`without_masks`).
 
     Raises:
-        RuleError: If index arrays do not broadcast, or an entry is of another kind.
-        OutOfRange: If an index is out of range.
+        RuleError: If index arrays do not broadcast, several entries are ``...``, or an entry is of another kind.
+        OutOfRange: If an index is out of range, or there are more entries than dims.
     """
     _, y, lookup = split_index(x, entries)
-    y = y if lookup.order == tuple(range(y.ndim)) else transpose(y, lookup.order)
+    if lookup.order != tuple(range(y.ndim)):
+        y = transpose(y, lookup.order)
     return gather(
         merge_dims(y, lookup.first_dim, lookup.first_dim + lookup.dim_count),
         as_operand(lookup.ids, x),
