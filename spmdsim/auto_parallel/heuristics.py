@@ -524,23 +524,28 @@ def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strate
     """Convert a strategy on a mesh with small axes to a similar one on a mesh of larger axes.
 
     Each axis of ``mesh``, the largest first, splits the factor that still needs the most blocks, among those whose
-    number of blocks the axis divides; an axis without one splits nothing. A configured operator keeps its configured
-    strategy. If the rule rejects the result, the strategy without splits is returned.
+    number of missing blocks the axis divides; an axis without a factor splits nothing. If the rule rejects the result,
+    the strategy without splits is returned. A configured operator gets its configured strategy
+    (:func:`configured_strategy`), which may have a mesh of its own.
 
     Args:
         operator: the operator.
         fine: its strategy on the mesh with small axes.
         mesh: the mesh with larger axes.
+
+    Raises:
+        RuleError: If a configured strategy does not fit the operator.
     """
     if operator.configured is not None:
         return configured_strategy(operator, mesh)
-    parts_left = {factor: fine.parts(factor) for factor, _ in fine.splits}
+    missing_blocks = {factor: fine.parts(factor) for factor, _ in fine.splits}
     splits: dict[str, tuple[str, ...]] = {}
     for axis, size in sorted(zip(mesh.axes, mesh.shape), key=lambda pair: -pair[1]):
-        fitting = [f for f, parts in parts_left.items() if parts % size == 0]
+        fitting = [f for f, blocks in missing_blocks.items() if blocks % size == 0]
         if fitting:
-            factor = max(fitting, key=lambda f: parts_left[f])
-            parts_left[factor] //= size
-            splits[factor] = tuple(a for a in mesh.axes if a in (*splits.get(factor, ()), axis))
+            factor = max(fitting, key=lambda f: missing_blocks[f])
+            missing_blocks[factor] //= size
+            axes = (*splits.get(factor, ()), axis)
+            splits[factor] = tuple(a for a in mesh.axes if a in axes)  # in mesh order
     strategy = Strategy.of(mesh, splits)
     return strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {})

@@ -223,12 +223,13 @@ def record_program(
 def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
     """Call a function on tensors; return its result, its graph, and the number of ranks.
 
-    The call runs as usual, except that configured strategies are recorded but not applied. Tensors that the function
-    reads beside its arguments are parameters if they require gradients. All others are constants that keep their
-    layouts.
+    The call runs as usual, except that configured strategies are recorded but not applied. Tensors that require
+    gradients become parameters, whether they are arguments or read beside them. Other tensors that the function reads
+    beside its arguments are constants; those of more than one element keep their layouts. The number of ranks is that
+    of the last operator's world.
 
     Args:
-        function: the function.
+        function: the function. Its errors are not caught.
         *arguments: its arguments; those that are tensors without gradient become inputs of the graph.
 
     Raises:

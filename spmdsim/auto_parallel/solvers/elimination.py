@@ -152,33 +152,36 @@ def _unbeaten_states(
     i: int,
     shared: list[np.ndarray],
 ) -> np.ndarray:
-    """Return the states of variable ``i`` that no other state beats, as an ascending array.
+    """Return the remaining states of variable ``i`` that no other one beats, as an ascending array.
 
-    A state is beaten by a state that is at least as good in each measure, and better in one or earlier. Differences
-    up to a relative 1e-12 are rounding.
+    A state beats another if it is at least as good in each measure, and better in one, whatever remaining states the
+    neighbours take. Of states that are equal in all measures, the earlier one beats the later. Differences up to 1e-12
+    of the largest price are rounding. At least one state remains.
 
     Args:
-        measures: seconds, and bytes if they count, each with the prices of the states and the neighbours of ``i``.
-        remaining: for each variable, the states that remain.
+        measures: seconds, and bytes if they count. Each is ``(prices, neighbours)``: the price of each state of ``i``,
+            and for each neighbour its number and the pair's prices ``[state of i, neighbour's state]``.
+        remaining: for each variable, the ascending states that remain.
         i: the variable.
         shared: its shared prices (see :func:`_list_rows`), which count as seconds.
     """
     states = remaining[i]
     if len(states) == 1:
         return states
-    # beaten[a, b]: b is at least as good as a, whatever the neighbours choose. strictly[a, b]: b is better in seconds
-    # or in bytes.
-    beaten, strictly = np.ones((len(states),) * 2, bool), np.zeros((len(states),) * 2, bool)
+    # not_worse[a, b]: b is at least as good as a, whatever the neighbours choose. strictly[a, b]: b is better in
+    # seconds or in bytes.
+    not_worse, strictly = np.ones((len(states),) * 2, bool), np.zeros((len(states),) * 2, bool)
     for k, (prices, neighbours) in enumerate(measures):
         rows = [(remaining[j], pair_prices[states]) for j, pair_prices in neighbours]
         rows += [(np.arange(table.shape[1]), table) for table in shared if k == 0]
         worse, slack = _least_excess(prices[states], rows)
-        beaten &= worse >= -slack
+        not_worse &= worse >= -slack
         strictly |= worse > slack
-    np.fill_diagonal(beaten, False)
+    np.fill_diagonal(not_worse, False)
     alive = np.ones(len(states), bool)
+    # Check the last states first, so that the first one of equal states remains.
     for a in reversed(range(len(states))):
-        rivals = beaten[a] & alive
+        rivals = not_worse[a] & alive
         if (rivals & strictly[a]).any() or rivals[:a].any():
             alive[a] = False
     return states[alive]
