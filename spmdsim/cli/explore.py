@@ -68,7 +68,7 @@ def build_offer(args: argparse.Namespace) -> Offer:
     """Return the choices that the page offers, such as meshes, shapes and algorithms.
 
     Choices that the user did not set keep the defaults of the page. The meshes of ``--layout`` come before those of
-    ``--mesh``. A choice that occurs twice is offered once.
+    ``--mesh``. A mesh, layout, shape or program that occurs twice is offered once.
 
     Args:
         args: the command's arguments. ``mesh``, ``shape``, ``layout``, ``algorithm`` and ``program`` are lists of
@@ -76,7 +76,8 @@ def build_offer(args: argparse.Namespace) -> Offer:
             ``collective``, the user's algorithms must be all_reduces.
 
     Raises:
-        SpmdError: If a choice cannot be parsed, or a user's algorithm cannot be loaded. Programs are not checked here.
+        SpmdError: If a choice cannot be parsed or is too large for a page, a program is unknown, no shape has the
+            number of dims of a layout, or a user's algorithm cannot be loaded.
     """
     from spmdsim.figures.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh
