@@ -29,13 +29,18 @@ def ring(rank: int, size: int) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks gathered so far with partners at distance 1, 2, 4 and so on.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The partner is r^k; both own the
-    aligned group of k blocks around them. Beyond a power of two, ranks form pairs first: the even rank sends its
-    block, and gets all others at the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In the round of
+    distance k, the partner of rank r is r ^ k. Each of them sends the blocks of its aligned group of k ranks.
+
+    If ``size`` exceeds a power of two by e, the first 2 * e ranks form pairs of neighbours. The even rank of a pair
+    sends its block to the odd one, is idle (``[]``) meanwhile, and gets all other blocks at the end. The remaining
+    ranks are renumbered in rank order: r, its partner and the groups are new numbers. A group includes the blocks of
+    the even ranks.
     """
     fold = Fold.of(size)
 
     def swap(peer: int, new: int, peer_new: int, k: int) -> list[Instruction]:
+        # The first new numbers of the two aligned groups of k.
         first, theirs = new & -k, peer_new & -k
         return [send(peer, fold.blocks(first, first + k)), recv(peer, fold.blocks(theirs, theirs + k))]
 
