@@ -34,7 +34,9 @@ def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]
     """Return a function of MindSpore's tensors that computes a function of spmdsim's own tensors.
 
     Operands of a call are tensors, parameters and whole arrays, also in lists, tuples and dicts. They move to the mesh
-    of the first tensor; see `_move_to_mesh`. Other arguments are passed on. A list of results becomes a tuple.
+    of the first tensor (`_move_to_mesh`); if no operand is a tensor, arrays are split along dim 0 over all ranks. Other
+    arguments are passed on. A list of results becomes a tuple. The returned function raises InputError if the ranks
+    have different arrays; it adds ``name`` to errors of ``function``.
 
     Args:
         function: the function of spmdsim's own tensors.

@@ -351,14 +351,16 @@ class RegatheredShards(Sequence[Any]):
 
 
 def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
-    """Return a stored value, gathered in the layout of its operators; all ranks must call it.
+    """Return a stored parameter value in the layout of its operators; all ranks must call it.
 
     Args:
         value: the value in smaller shards.
-        layout: layout that the operators need.
-        level: level of `context.Sharing`. Level 1 reduces the gradient in ``layout`` first. Level 2 reduces it by
-            reduce_scatter to the stored layout. Level 3 does so, too, and gathers again for the backward pass.
+        layout: the layout that the operators need.
+        level: the level of `context.Sharing`, 1 to 3. Level 1 first reduces the gradient in ``layout``, if the value
+            requires a gradient. Levels 2 and 3 reduce it by reduce_scatter to the stored layout. Level 3 also releases
+            the gathered shards after the operator, and gathers them again for the backward pass.
     """
+    # The gradient of ``to`` is a reduce_scatter, as levels 2 and 3 need it.
     moved = with_methods(value.to(layout))
     if level == 1 and moved.requires_grad:
         result = GlobalTensor.from_tensor(moved, requires_grad=True)

@@ -256,10 +256,10 @@ def randint(
         raise UsageTypeError(f"randint: size must be a tuple of integers, got {size!r}; nearest: (4,)")
     if low >= high:
         raise OneFlowError(f"randint expects low to be less than high, but got low {low} and high {high}")
-    shape, wide, kind = sizes_of(size), np.dtype(np.float64), element_type(dtype)
+    shape, draw_dtype, kind = sizes_of(size), np.dtype(np.float64), element_type(dtype)
 
     def block(index: Any, seed: int) -> np.ndarray:
-        return np.asarray(low + np.floor(uniform_block(index, shape, wide, seed) * (high - low)), kind)
+        return np.asarray(low + np.floor(uniform_block(index, shape, draw_dtype, seed) * (high - low)), kind)
 
     return _create_random(shape, block, lambda r, s: r.integers(low, high, size=s), kind, **where)
 

@@ -267,19 +267,20 @@ class Sequential(Numbered, ours.Sequential, Module):
 def _linear(
     in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
 ) -> dict[str, Any]:
-    """Linear layer, ``[..., in] -> [..., out]``: ``x @ weight.T + bias`` with a weight ``[out, in]``.
+    """Linear layer, ``[..., in] -> [..., out]``: ``x @ weight.T + bias``.
 
-    First values are uniform within ``1 / sqrt(in)``.
+    The weight is ``[out, in]``. First values of weight and bias are uniform within ``+-1 / sqrt(in)``.
 
     Args:
         in_features: size of the last dim of the input.
         out_features: size of the last dim of the result.
-        bias: add a bias.
+        bias: False for a layer without bias.
         device: not used: the interface has it.
         dtype: element type of the parameters; None for float32.
 
     Returns:
-        The layer's attributes by name.
+        The layer's attributes by name: ``in_features``, ``out_features``, ``biased`` (``bias`` as a bool), and the
+        parameters ``weight`` and ``bias``. ``bias`` is None for a layer without bias.
     """
     bound = ours.Uniform(in_features**-0.5)
     weight = Parameter((out_features, in_features), bound, dtype=dtype)

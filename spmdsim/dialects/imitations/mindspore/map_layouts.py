@@ -461,16 +461,20 @@ class _Inference:
                 del self.open[dim]
 
     def _exchange_axes(self) -> None:
-        """Append the exchanges in which a whole dim takes its wanted axis from the dim that has it.
+        """Append the exchanges in which a whole dim takes its wanted axis from an open dim.
+
+        One pass over ``open``, the unfinished dims with their present axes (-1 for a whole dim). A dim is skipped if no
+        open dim has its wanted axis. An exchange can make another one possible, so the caller repeats the pass until it
+        appends nothing.
 
         With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis, and a Split of the
-        other. The dim that got its axis is removed from ``open`` (the unfinished dims with their axes); the other one
-        is whole now.
+        other. The dim that got its axis is removed from ``open``; the dim that had it is whole now.
         """
         for dim in list(self.open):
             wanted = self.after[dim]
             if self.open[dim] != -1 or wanted == -1 or wanted not in self.open.values():
                 continue
+            # An open dim has its first axis or none, because a dim that gets an axis is finished.
             holder = self.before.index(wanted)
             if self.all2all:
                 self.operators.append(Abstract("AllToAll", dim, wanted, self._size(wanted), holder))

@@ -461,6 +461,8 @@ class MindSporePlan:
 def mindspore_plan(ours: Plan) -> MindSporePlan:
     """Return MindSpore's plan for the redistribution of one of our plans.
 
+    It exchanges axes by AllToAll. Its operators are inferred when they are read; see :class:`MindSporePlan`.
+
     Args:
         ours: this package's plan, which states layouts, shape and element size.
 
@@ -474,5 +476,5 @@ def mindspore_plan(ours: Plan) -> MindSporePlan:
         )
     theirs = MindSporePlan(ours)
     for layout in (theirs.before, theirs.after):
-        _ = layout.slice_shape  # refused at once
+        _ = layout.slice_shape  # Read it now, because it raises PlanError for uneven splits.
     return theirs
