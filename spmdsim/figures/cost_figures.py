@@ -65,15 +65,17 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
         prediction: the prediction, with at least one point (a rank count with a size).
     """
     over_ranks = len({point.nbytes for point in prediction.points}) == 1
-    blocks: dict[int, list[PredictedPoint]] = {}
+    # The points of each table, by rank count; the only table over rank counts has the key 0.
+    table_points: dict[int, list[PredictedPoint]] = {}
     for point in prediction.points:
-        blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
+        table_points.setdefault(0 if over_ranks else point.ranks, []).append(point)
     tables = []
-    for ranks, points in blocks.items():
+    for ranks, points in table_points.items():
         size = points[0].nbytes
         title = many(size, "byte", written=size_words(size)) if over_ranks else many(ranks, "rank")
         heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in points]
         rows = [[name, *(_time_cell(p, name) for p in points)] for name in prediction.algorithms]
+        # The space stands where other rows may have "*".
         rows.append(["(bound)", *(microseconds(p.bound) + " " for p in points)])
         rows.append(["(plans)", *(microseconds(p.plans) + " " for p in points)])
         right = range(1, len(heads) + 1)
@@ -366,12 +368,13 @@ def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
     """Draw links as lines, ranks as filled boxes with numbers, and switches as open boxes.
 
-    Links between the same two places are one line, with the colour and width of the first of them. The fastest links
-    are twice as wide as slow ones. A pointer shows the names of the links and their bytes per second.
+    Links between the same two places are one line, with the colour of the first of them. Its width is 1 + the link's
+    capacity / the largest capacity, in pixels (1 to 2). The line is bent if it closes a ring of a torus. A link from a
+    place to itself is not drawn. A pointer shows the names of the links and their bytes per second.
 
     Args:
-        topology: the topology, of whose links both ends are in ``places`` or the link is not drawn.
-        places: the centre of each rank and switch, in pixels.
+        topology: the topology, with at least one link. A link with an end that is not in ``places`` is not drawn.
+        places: the centre of each rank and switch, in pixels. The drawing adds 30 at the left and 24 at the top.
     """
     out = Canvas()
     margin, top = 30.0, 24.0
@@ -392,7 +395,7 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
         bend = 20.0 if isinstance(topology, Torus) and _closes_ring(topology, a, b) else 0.0
         out.line(x1 + margin, y1 + top, x2 + margin, y2 + top, "edge", style, pointer_text, bend)
     for location, (x, y) in places.items():
-        words = str(location.number) if location.tier == 0 else ""
+        words = str(location.number) if location.tier == 0 else ""  # Tier 0 has the ranks.
         width, height = (max(width_of(words) + 8, 22), HIGH) if words else (14, 14)
         box = (x + margin - width / 2, y + top - height / 2, width, height)
         out.cell(*box, [words] if words else [], None if location.tier else 0, str(location))

@@ -71,10 +71,14 @@ class TimeAxis:
         return sum(end - start for start, end in self.cuts)
 
     def ticks(self) -> list[tuple[float, float, float]]:
-        """Return the ticks as (first second, further seconds, pixel), from left to right.
+        """Return the ticks as ``(span_start, offset, pixel)``, from left to right.
 
-        The first second is that of the span between two cuts, and counts from the first event. Ticks of the span are
-        round numbers of further seconds. Ticks are left out so that two are at least 72 pixels apart.
+        A span lies between two cuts. ``span_start`` is its first second, counted from the first event; ``offset`` is
+        the further seconds from there. Each span has a tick at its start, and ticks at multiples of one round step,
+        which all spans share.
+
+        Ticks are at least 72 pixels apart. The start of a span removes nearer ticks of the spans before, except their
+        starts. If it is too near to another start, its own span has no ticks.
 
         >>> TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0).ticks()
         [(0.0, 0.0, 0.0), (100.0, 0.0, 130.0), (100.0, 1.0, 230.0)]
@@ -84,16 +88,18 @@ class TimeAxis:
         step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn_seconds
         edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
         marks: list[tuple[float, float, float]] = []
-        for start, end in zip(edges[::2], edges[1::2]):
-            first, x = start - self.first, self.place(start)
+        for start, end in zip(edges[::2], edges[1::2]):  # spans; cuts lie between them
+            span_start, x = start - self.first, self.place(start)
+            # Ticks at starts of spans have the offset 0.
             while marks and marks[-1][1] and x - marks[-1][2] < APART:
                 marks.pop()
             if marks and x - marks[-1][2] < APART:
                 continue
-            marks.append((first, 0.0, x))
+            marks.append((span_start, 0.0, x))
+            # Add a little, so that rounding does not lose a tick at the end of the span.
             count = int((end - start) / step + 1e-9) if step > 0 else 0
             for k in range(1, count + 1):
                 x = self.place(start + k * step)
                 if x - marks[-1][2] >= APART:
-                    marks.append((first, k * step, x))
+                    marks.append((span_start, k * step, x))
         return marks
