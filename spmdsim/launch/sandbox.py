@@ -118,7 +118,13 @@ class Sandbox:
         return "", None
 
     def _read_line(self) -> bytes:
-        """Return the next line from the process. Raise NoAnswer if the process ends instead."""
+        """Wait for the next line from the process, and return it without its newline.
+
+        Bytes behind the newline are stored for the next call. There is no time limit.
+
+        Raises:
+            NoAnswer: If the process ends instead. Then the sandbox is closed, and later questions raise NoAnswer, too.
+        """
         parts = [self._unread]
         while b"\n" not in parts[-1]:
             data = os.read(self._answers, 1 << 20)
