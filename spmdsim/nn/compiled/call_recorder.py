@@ -204,9 +204,9 @@ class CallRecorder(recorder.Trace):
                 self.constants[self._number_value(blank)] = blank
 
     def _check_calculation(self, run: partial[Any]) -> str:
-        """Return the name of a calculation for messages.
+        """Check that a calculation is equal in every call; return its name for messages.
 
-        It is the name of its operator or of its optimiser's class, else ``a sum``. An optimiser is added to
+        The name is that of its operator, or of its optimiser's class, else ``a sum``. An optimiser is added to
         `optimisers`.
 
         Args:
@@ -214,7 +214,7 @@ class CallRecorder(recorder.Trace):
 
         Raises:
             UsageTypeError: If an operator takes another argument in every call (such as a random seed), or an
-                optimiser overrides `step` and so may decide in every step what to do.
+                optimiser overrides `step` or `_compute_updated_value`, and so may decide in every step what to do.
         """
         owner = find_optimiser(run)
         if isinstance(run.args[0], Recipe):
