@@ -87,10 +87,14 @@ class ExchangeCounts:
         return sources - (self.owned > 0)
 
     def _count_few_messages(self) -> np.ndarray:
-        """Return the number of messages to each target position if replicas share what they send.
+        """Return the number of messages to each target position if replicas share their sends.
 
-        A source block has one row per replica in the matrix of needs, so the sum over rows is divided by the
-        replicas. A box counts as the largest number of replicas from which it can come (:func:`senders_of`).
+        The result is an int array. A target position needs a source block if it does not own the block and their
+        elements overlap. Positions in different slices along the idle axes need nothing of each other.
+
+        A box is the overlap of a source block with a target block; the replicas of the source block share its boxes.
+        A box counts as the largest number of messages in which it can arrive (:func:`senders_of`), so a count is an
+        upper bound.
         """
         groups, blocks = idle_axes(self._ends), self._blocks
         needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
@@ -102,8 +106,9 @@ class ExchangeCounts:
         if blocks.replicas == 1:
             messages = needs.sum(axis=0)
             return messages
-        boxes = needs.sum(axis=1)
-        messages = senders_of(blocks.replicas, boxes) @ needs // blocks.replicas
+        boxes = needs.sum(axis=1)  # of the block of each source position
+        # Each source block has one row per replica.
+        messages = (senders_of(blocks.replicas, boxes) @ needs) // blocks.replicas
         return messages
 
     @property

@@ -483,30 +483,32 @@ def _choose_scan(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, cou
 def _list_all_reduces(
     op: str | None, dtype: np.dtype, elements: int, size: int, tuning: Tuning, count: int
 ) -> list[Implementation]:
-    """Return the implementations of an all_reduce, the model's choice first.
+    """Return the implementations of an all_reduce, the one that the thresholds prefer first.
 
-    "gathered" comes before "composed", and exists only up to ``tuning.gather_reduce`` bytes of all ranks. MPI's
-    "native" one comes first below ``tuning.compose_all_reduce`` bytes per rank, else last. It is left out if MPI
-    lacks the reduction.
+    "composed" is always one of them. "gathered" comes before it if all ranks together have at most
+    ``tuning.gather_reduce`` bytes. MPI's "native" one comes first if a rank has fewer bytes than the threshold of
+    ``tuning.compose_all_reduce`` for this number of ranks, else last. It is left out if MPI lacks the reduction.
 
     Args:
         op: the name of the reduction; None does not occur in steps that reduce.
         dtype: the element type.
         elements: the number of elements of each rank.
         size: the number of ranks of a group.
-        tuning: the choices for the MPI library.
-        count: the number of elements that MPI can count in one message.
+        tuning: the thresholds for the MPI library.
+        count: the number of elements that MPI can count in one message; it limits a chunk of "composed".
     """
-    nbytes, wider = elements * dtype.itemsize, _accumulator_itemsize(op, dtype)
+    nbytes, accumulator_itemsize = elements * dtype.itemsize, _accumulator_itemsize(op, dtype)
     native = Implementation("native")
     most = chunk_elements(find_threshold(tuning.chunk, size), dtype.itemsize, size, min(count, elements))
-    ordered = [Implementation("composed", (most + 1) * (size * dtype.itemsize + wider), most=most)]
+    composed_bytes = (most + 1) * (size * dtype.itemsize + accumulator_itemsize)
+    implementations = [Implementation("composed", composed_bytes, most=most)]
     if nbytes * size <= tuning.gather_reduce:
-        ordered.insert(0, Implementation("gathered", nbytes * size + elements * wider))
+        gathered_bytes = nbytes * size + elements * accumulator_itemsize
+        implementations.insert(0, Implementation("gathered", gathered_bytes))
     if not is_in_library(op, dtype):
-        return ordered
+        return implementations
     is_small = nbytes < find_threshold(tuning.compose_all_reduce, size)
-    return [native, *ordered] if is_small else [*ordered, native]
+    return [native, *implementations] if is_small else [*implementations, native]
 
 
 def _list_reduce_scatters(

@@ -104,20 +104,21 @@ class Merge:
 def _message_steps(
     merge: Merge, elements: int, copies: tuple[str, ...], itemsize: int, machine: Any
 ) -> tuple[Step, ...]:
-    """Return the steps of :meth:`Merge.steps`; results are cached.
+    """Return the steps of :meth:`Merge.steps`; up to 4096 results are cached.
 
     - A gather is one step.
     - A reduction is one step if no axes have replicas (``copies``) and all pending axes are scattered or reduced
       together (``unscattered_axes`` is empty).
     - Another reduction is the cheapest plan that reduces a one-dimensional tensor from its pending layout to its final
-      one. Axes of the mesh that are neither reduced nor in ``copies`` split this tensor.
+      one. Axes of the mesh that are neither reduced nor in ``copies`` split this tensor; after a reduce_scatter,
+      ``merge.axes`` split it further.
 
     Args:
         merge: the properties of the message.
-        elements: the number of elements that every rank owns.
+        elements: the number of elements that every rank owns before.
         copies: the axes along which ranks own replicas of all tensors.
         itemsize: the bytes of an element.
-        machine: the cost model that chooses the plan; None to count bytes.
+        machine: the cost model that chooses the plan, which must be hashable; None to count bytes.
     """
     if merge.op is None or not (copies or merge.unscattered_axes):
         return (merge.step(elements),)
