@@ -70,14 +70,17 @@ def list_processes() -> list[int]:
 
 
 def list_children(process: int) -> list[int]:
-    """Return the numbers of the children of a process; [] if it has none or does not exist.
+    """Return the numbers of the children that the main thread of a process started.
 
-    If the kernel lacks lists of children, all processes are asked for their parent.
+    [] if it started none, or if the process does not exist. Children of other threads are missing, because Linux lists
+    children by thread. If the kernel lacks these lists, all processes are asked for their parent; then the children of
+    all threads are returned.
 
     Args:
         process: the number of the process.
     """
     with suppress(OSError, ValueError):
+        # The main thread has the number of the process.
         return [*map(int, (PROC / f"{process}/task/{process}/children").read_text().split())]
     # The kernel may lack these lists.
     statuses = {number: read_status(number) for number in list_processes()}
