@@ -54,14 +54,14 @@ class Relief:
         self.ranks_of_site = ranks_of_site
 
     def report_received(self, scheduler: Scheduler, message: Message) -> None:
-        """Add the warning "needs_buffering", because a rank has received a released message now.
+        """Add the warning "needs_buffering" for a released message that a rank has received.
 
         A released message is one that the simulation buffered when no rank could continue. From now on messages of
-        this call site are buffered at once. Only the first one of a call site is reported.
+        its call site are buffered at once. Only the first message of a call site is reported.
 
         Args:
             scheduler: the simulation, to whose problems the warning is added.
-            message: the released message.
+            message: the released message; its ``relief`` is this object.
         """
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
@@ -70,14 +70,14 @@ class Relief:
         self._report(scheduler, "needs_buffering", message, location, text)
 
     def report_complete(self, scheduler: Scheduler, call: CollectiveCall) -> None:
-        """Add the warning "early_leave", because all ranks have called a collective that a rank left early.
+        """Add the warning "early_leave" for a rank that left a collective early.
 
-        The simulation let the rank leave it when no rank could continue. Only the first one of a call site is
-        reported.
+        The simulation let the rank leave the collective when no rank could continue. The caller has checked that all
+        ranks have called it now. Only the first call of a call site is reported.
 
         Args:
             scheduler: the simulation, to whose problems the warning is added.
-            call: the call of this rank.
+            call: the call of the rank that left early; its ``relief`` is this object.
         """
         location = place_of(call.task.rank, call.name, call.site)
         text = (
@@ -379,9 +379,11 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
 
 
 def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
-    """Return a clause on an earlier receive from any source that took a message of a finished rank.
+    """Return a clause on an earlier wildcard receive that took a message of a finished rank.
 
-    Empty if there is no such receive, or if ``operation`` is a send or itself receives from any source.
+    The clause starts with "; ". A wildcard receive is one from any source. The clause names the latest one in which
+    the blocked rank got a message of the finished rank. The text is empty if the blocked rank has no such receive, or if
+    ``operation`` is a send or itself receives from any source.
 
     Args:
         operation: the send, receive or probe in which a rank is blocked.

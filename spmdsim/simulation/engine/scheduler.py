@@ -252,8 +252,9 @@ class Scheduler:
     def block(self, waiting: Any) -> None:
         """Suspend the running rank until another rank wakes it.
 
-        The next ready rank runs. Without one, the hub, the scheduler's own loop, calls ``on_stall``. A call from
-        another thread than the simulation's ends the run with a finding.
+        The next ready rank runs. The hub, the scheduler's own loop, chooses it if there is a seed or some ranks have not
+        started. Without a ready rank, the hub calls ``on_stall``. A call from another thread than the simulation's ends
+        the run with a finding. If the run closes, the exit exception is raised, and ``task.waiting`` keeps its value.
 
         Args:
             waiting: the operation for which the rank waits, or a ``JointWait`` for several. It is ``task.waiting``
