@@ -144,13 +144,15 @@ def _are_partial(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
 def _vary_axis_order(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
     """Return a strategy, and variants of it in which one factor has its axes in another order.
 
-    The orders are those in which the operands' layouts name the axes; axes that an operand's dim lacks come last. The
-    strategy itself comes first.
+    Each dim of an operand's layout gives one order per factor. The factor's axes that split this dim come first, in
+    the layout's order; its other axes follow in the strategy's order. Each new order of a factor is one variant,
+    without repetition. The strategy itself comes first.
 
     Args:
         strategy: the axes that split each factor (dim) of the operator.
         layouts: the layout of each operand.
     """
+    # Dicts with the value None serve as ordered sets.
     dims = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
     for factor, axes in strategy.splits:

@@ -527,10 +527,11 @@ def _leave() -> None:
 
 
 def _wait_for_all() -> None:
-    """Wait until all ranks leave; after a while, tell them how many calls this rank has made.
+    """Wait until all ranks of all open emulated communicators reach the end of the program.
 
-    They are told after :data:`PATIENCE` seconds. If an error ends the program, they are not told, and the job is ended
-    after :data:`HURRIED` seconds.
+    After :data:`PATIENCE` seconds (1), the other ranks are sent the number of this rank's calls. So a rank that waits
+    for a further call of this rank can name this rank. If an error ended the program, no number is sent, and the job is
+    ended if the other ranks do not come within :data:`HURRIED` seconds.
     """
     waiting, begin = [calls.start_leaving() for calls in _open], time.monotonic()
     requests: list[MPI.Request] = []

@@ -359,19 +359,22 @@ class RoomMemory(NamedTuple):
         return cls(memory, padded, room)
 
     def takes(self, come: Come) -> bool:
-        """Return True if the buffer can take received elements.
+        """Return True if the buffer can take received boxes (pairs of an index and the elements).
 
-        They must equal those that the buffer already has, because other tensors may use these.
+        Where a box overlaps an earlier one, their elements must be equal, because other tensors may use the earlier
+        ones.
         """
         return all(_are_consistent(self.padded, old, *new) for old in self.memory.filled for new in come)
 
     def filled(self, come: Come) -> np.ndarray:
-        """Copy received elements to the room around the block, and return a view: the windows.
+        """Copy received boxes to the room around the block; return the windows, a view.
 
-        A box that was filled before is not written again; the caller has checked that it is equal (:meth:`takes`).
+        The windows are the elements of the block and of its neighbours that the exchange returns. A box with the index
+        of an earlier one is not copied again. The caller must have checked with :meth:`takes` that received boxes agree
+        with earlier ones. All calls return views of one buffer.
 
         Args:
-            come: the received boxes, each with its index in the buffer.
+            come: the received boxes: pairs of an index of slices in the buffer, and the elements.
         """
         for index, array in come:
             if index not in self.memory.filled:

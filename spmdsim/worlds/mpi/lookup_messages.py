@@ -270,12 +270,13 @@ class RowExchange:
     def _requested_elements(self, wants: Sequence[Want]) -> Stretches:
         """Return the counts and packed offsets of the elements that each rank wants from this rank.
 
-        Both lists are in the order of the communicator; this rank's own count is 0. A count is the number of wanted
-        rows times the number of columns that the other rank wants. If MPI cannot count the elements, it is the number
-        of rows (:meth:`_unit`).
+        Both lists have one entry per rank of the group, in the order of the communicator. A count is the number of this
+        rank's rows that the other rank wants, times the number of columns of the other rank; it is 0 for this rank. If
+        MPI cannot count the elements, the count is the number of rows (:meth:`_unit`). An offset is the sum of the
+        counts before.
 
         Args:
-            wants: the rows that each member wants, in the group's order.
+            wants: the rows that each member of the group wants, in the group's order.
         """
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
