@@ -13,7 +13,8 @@ from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 def ring(rank: int, size: int) -> Rounds:
     """Send blocks around the ring.
 
-    Round i sends block r-i to the right.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In round i, counted
+    from 0, rank r sends block r-i to rank r+1.
     """
     return ring_rounds((rank + 1) % size, (rank - 1) % size, size, rank)
 
@@ -76,8 +77,8 @@ def _after(rank: int, size: int, fold: Fold) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank with k blocks sends the first
-    min(k, n-k) to r-k and receives as many from r+k. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. Rank r with k blocks
+    sends the first min(k, n-k) of them to rank r-k and receives as many from rank r+k; n is ``size``. Block b is chunk b.
     """
     for k in doublings(size):
         count = min(k, size - k)
@@ -137,8 +138,8 @@ def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
 def sparbit(rank: int, size: int) -> Rounds:
     """Send down a binomial tree from every rank at once, farthest first; no final rotation of blocks.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. At distance d a rank has blocks r,
-    r-2d, r-4d, ... and sends to r+d as many of them as are missing there. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. At distance d, rank r
+    has blocks r, r-2d, r-4d, ... and sends to rank r+d as many of them as that rank lacks. Block b is chunk b.
     """
     owned = 1
     for distance in reversed(list(doublings(size))):
@@ -153,7 +154,8 @@ def sparbit(rank: int, size: int) -> Rounds:
 def linear(rank: int, size: int) -> Rounds:
     """Send each block straight to every rank, one partner per round.
 
-    Round i sends the own block to r+i.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In round i, counted
+    from 1, rank r sends its own block to rank r+i and receives a block from rank r-i.
     """
     for i in range(1, size):
         to, source = (rank + i) % size, (rank - i) % size
