@@ -295,7 +295,17 @@ def _embedding(
 ) -> dict[str, Any]:
     """Table whose rows are returned by index: ``[...] -> [..., embedding_dim]``.
 
-    The result is partial if the rows are split. The row of the padding index starts as zeros and gets no gradient.
+    The result is partial if the rows are split. First values are normal with standard deviation 1.
+
+    Args:
+        num_embeddings: number of rows.
+        embedding_dim: length of a row.
+        padding_idx: index of a row that starts as zeros and gets no gradient; negative ones count from the end. None for
+            no such row.
+        dtype: element type of the table; None for float32.
+
+    Returns:
+        The layer's attributes by name: ``padding_idx`` (not negative, or None) and the parameter ``weight``.
     """
     padding = None if padding_idx is None else padding_idx % num_embeddings
     first = with_zero_row(ours.Normal(1.0), padding)
@@ -313,7 +323,8 @@ def _layer_norm(
         elementwise_affine: True for a scale, at first ones, and a shift, at first zeros.
 
     Returns:
-        The layer's attributes by name.
+        The layer's attributes by name: ``normalized_shape`` (a tuple), ``eps``, ``elementwise_affine``, and the parameters
+        ``weight`` (the scale) and ``bias`` (the shift), which are None without ``elementwise_affine``.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     firsts = (ours.ones, ours.zeros) if elementwise_affine else ()

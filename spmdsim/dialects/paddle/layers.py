@@ -165,7 +165,8 @@ def _layer_norm(
         name: prefix of the parameters' names; None numbers them.
 
     Returns:
-        The layer's attributes by name.
+        The layer's attributes by name: ``normalized_shape`` (a list), ``epsilon``, and the parameters ``weight`` (the
+        scale) and ``bias`` (the shift), None if left out.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     names = layer_names("layer_norm", name)
