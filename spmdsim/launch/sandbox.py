@@ -120,7 +120,8 @@ class Sandbox:
     def _read_line(self) -> bytes:
         """Wait for the next line from the process, and return it without its newline.
 
-        Bytes behind the newline are stored for the next call. There is no time limit.
+        Bytes behind the newline are stored for the next call. There is no time limit here: the process ends itself at its
+        own limit.
 
         Raises:
             NoAnswer: If the process ends instead. Then the sandbox is closed, and later questions raise NoAnswer, too.
