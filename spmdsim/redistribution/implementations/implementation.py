@@ -514,11 +514,12 @@ def _list_all_reduces(
 def _list_reduce_scatters(
     op: str | None, dtype: np.dtype, layout: Blocks, size: int, tuning: Tuning, count: int
 ) -> list[Implementation]:
-    """Return the implementations of a reduce_scatter with these blocks, the model's choice first.
+    """Return the implementations of a reduce_scatter, the one that the thresholds prefer first.
 
-    MPI's "native" one comes first below ``tuning.compose_reduce_scatter`` bytes per rank, else last. It is left out
-    if MPI lacks the reduction or cannot count the elements. "small" needs equal blocks and sums in the element type;
-    it comes before "composed" up to ``tuning.small_block`` bytes of a block.
+    "composed" is always one of them. "small" needs equal blocks and sums in the element type; it comes before
+    "composed" if a block has at most ``tuning.small_block`` bytes. MPI's "native" one comes first if a rank has fewer
+    bytes than the threshold of ``tuning.compose_reduce_scatter`` for this number of ranks, else last. It is left out if
+    MPI lacks the reduction or cannot count the elements.
 
     Args:
         op: the name of the reduction; None does not occur in steps that reduce.
