@@ -270,10 +270,12 @@ def _exit_with_descendants(*children: ProcessHandle) -> NoReturn:
 def terminate_descendants(*children: ProcessHandle) -> None:
     """Kill the children of this process, and those that it adopts, until none is left.
 
-    It adopts the children of those that die. It returns when all have ended.
+    This process adopts the children of those that die. The function returns when all have ended. A child that another
+    thread of this process started is not listed (:func:`list_children`): unless it is one of ``children``, it is not
+    killed, and the function waits until it ends.
 
     Args:
-        *children: children that are known, for systems that do not list them.
+        *children: known children that are killed even if the system does not list them.
     """
     while True:
         for handle in children:
