@@ -501,11 +501,11 @@ class EmulatedCalls:
         return f"{name_ranks(gone)} left the program and will not come" if gone else None
 
     def start_leaving(self) -> MPI.Request:
-        """Return a request that completes when all ranks leave."""
+        """Return a request that completes when all ranks have reached the program's end and called this."""
         return self._exit.Ibarrier()
 
     def send_call_count(self) -> list[MPI.Request]:
-        """Send the others the number of this rank's calls, after which it makes no more.
+        """Send the number of this rank's calls to the other ranks; this rank makes no further call.
 
         Returns:
             The requests of the messages.
@@ -519,7 +519,10 @@ _process = os.getpid()
 
 
 def _leave() -> None:
-    """Tell waiting ranks, at the end of the program, that this rank does not come."""
+    """Wait for the other ranks at the end of the program; see :func:`_wait_for_all`.
+
+    Does nothing without open emulated communicators, in a forked process, or after MPI was finalised.
+    """
     if not _open or os.getpid() != _process or MPI.Is_finalized():
         return
     with waiting_for_ranks():
