@@ -10,9 +10,15 @@ from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, 
 
 @built_in("reduce", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear basic_linear 1")
 def linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """Receive at the root from one rank after another, in an order that keeps the ranks in order.
+    """Receive at the root from one rank after another; keep the order of the ranks.
 
-    The root receives from its lower neighbours from near to far, then from its upper ones.
+    The root receives from its lower neighbours from near to far, then from its upper ones. Yields the ``size - 1``
+    rounds (lists of instructions) of ``rank``.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     order = [*reversed(range(root)), *range(root + 1, size)]
     return star_rounds(rank, root, order, lambda source: recv_reduce(source, 0), send(root, 0))
@@ -41,18 +47,30 @@ def tree_reduction(rank: int, size: int, chunks: int | Chunks, root: int = 0, ra
 
 @built_in("reduce", "1", Formula("c", "c", "c", "c"), in_order=True, mpich="binomial", openmpi="binomial 5")
 def binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """Half of the ranks that still have a partial sum send it on, nearest first.
+    """Send partial sums up a binomial tree to the root, between nearest ranks first.
 
-    Ranks are counted from the root, so the order of the ranks is kept for root 0 only.
+    In each round, half of the ranks that still have a partial sum send it to another one. Ranks are counted from the
+    root, so the order of the ranks is kept for root 0 only.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     return tree_reduction(rank, size, range(1), root)
 
 
 @built_in("reduce", "1", Formula("c + r", "c + r", "c", "c"), in_order=True)
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
-    """Binomial reduction to rank 0, then one message to the root; keeps the order for every root.
+    """Reduce up a binomial tree to rank 0, then send the result to the root.
 
-    MPICH uses it for non-commutative operators.
+    The order of the ranks is kept for every root. The last round is left out for root 0. MPICH uses this algorithm for
+    non-commutative operators.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     yield from binomial(rank, size)
     if root:
@@ -61,9 +79,15 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
 
 @built_in("reduce", "1", in_order=True, openmpi="knomial 8")
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
-    """Send up a tree whose ranks receive from radix-1 others per level, one after another.
+    """Send up a tree whose ranks receive from ``radix - 1`` others per level, one after another.
 
     With radix 2 it is the binomial tree. It keeps the order of the ranks for root 0 only.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
+        radix: a parent receives from ``radix - 1`` children per level.
     """
     return tree_reduction(rank, size, 0, root, radix)
 
@@ -73,6 +97,11 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
     """Send the partial sum along a chain to the root.
 
     This is the pipelined chain with a single segment.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     return pipelined_chain(rank, size, root, segments=1)
 
@@ -181,11 +210,11 @@ def _join_children(rank: int, size: int, level: int, left: bool) -> list[Instruc
 
 @built_in("reduce", "1", in_order=False, openmpi="binary 4")
 def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
-    """Send up a binary tree numbered level by level.
+    """Send partial sums up a binary tree whose ranks are numbered level by level.
 
-    Rank r of level l has the children r + 2^l and r + 2^(l+1). Ranks are counted from the root; level l has the ranks
-    from 2^l - 1 on. There are two rounds per level, the deepest first, and first children send first. The order of
-    the ranks is not kept.
+    Ranks are counted from the root; level l has the ranks from 2^l - 1 on. Rank r of level l has the children r + 2^l
+    and r + 2^(l+1). There are two rounds per level that has children, the deepest level first; first children send in
+    the first of them. The order of the ranks is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -214,9 +243,15 @@ def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
     openmpi="rabenseifner 7",
 )
 def rabenseifner(rank: int, size: int, root: int = 0) -> Rounds:
-    """Recursive halving (distance 1 first), then a binomial gather of the blocks.
+    """Halve the vectors recursively, at distance 1 first; then gather the blocks at the root.
 
-    Ranks are counted from the root; the even rank of a folded pair survives.
+    The gather goes up a binomial tree. Ranks are counted from the root. The even rank of a folded pair
+    takes part for both ranks.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank of the result.
     """
     return count_from_root(_rabenseifner((rank - root) % size, size), size, root)
 

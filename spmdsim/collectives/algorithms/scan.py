@@ -19,9 +19,14 @@ from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_r
     openmpi="recursivedoubling 2",
 )
 def scan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """Exchange sums of aligned groups at distance 1, 2, 4, ...; lower groups' sums enter the result.
+    """Exchange sums of aligned groups of ranks at distance 1, 2, 4, ...
 
-    The result starts with the own vector.
+    The result starts with the own vector; sums of lower groups are combined into it. Yields the rounds (lists of
+    instructions) of ``rank``; none for one rank.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
     """
     return _run_doubling(rank, size, includes_own=True)
 
@@ -62,19 +67,28 @@ def _run_doubling(rank: int, size: int, includes_own: bool) -> Rounds:
     openmpi="recursivedoubling 2",
 )
 def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """Exchange sums as for scan; the own vector stays out of the result.
+    """Exchange sums of aligned groups as for scan, but keep the own vector out of the result.
 
-    The first sum that arrives from below starts the result.
+    The first sum that arrives from a lower rank starts the result. Yields the rounds (lists of instructions) of
+    ``rank``; none for one rank.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
     """
     return _run_doubling(rank, size, includes_own=False)
 
 
 @built_in("scan", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def scan_linear(rank: int, size: int) -> Rounds:
-    """Wait for the sum of the ranks before, add the own vector, and send it on.
+    """Receive the sum of the lower ranks, add the own vector, and send the sum to the next rank.
 
-    Yields the ``size - 1`` rounds of ``rank``. Round i brings the sum of ranks 0 ... i to rank i+1; other ranks are
-    idle.
+    Yields the ``size - 1`` rounds (lists of instructions) of ``rank``. Round i, counted from 0, brings the sum of the
+    ranks 0 to i to rank i + 1; other ranks are idle.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
     """
     for i in range(size - 1):
         if rank == i:
