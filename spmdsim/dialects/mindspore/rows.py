@@ -140,11 +140,13 @@ class Dataset(DialectObject):
         })  # fmt: skip
         if not isinstance(drop_remainder, bool):
             raise UsageTypeError(f"drop_remainder must be True or False, got {drop_remainder!r}")
-        self._batch, short = batch_size, (batch_size - 1) * drop_remainder
+        self._batch = batch_size
+        # A batch that starts at one of the last rows would be too short.
+        dropped_starts = batch_size - 1 if drop_remainder else 0
 
-        def batches(before: Order, epoch: Epoch) -> list[Any]:
-            rows = before(epoch)
-            return [rows[k : k + batch_size] for k in range(0, len(rows) - short, batch_size)]
+        def batches(previous_order: Order, epoch: Epoch) -> list[Any]:
+            rows = previous_order(epoch)
+            return [rows[k : k + batch_size] for k in range(0, len(rows) - dropped_starts, batch_size)]
 
         return self._add_step(batches)
 

@@ -238,7 +238,7 @@ def randint(
         where: ``placement`` and ``sbp`` of a global tensor, with ``requires_grad``; or ``device`` of a local one.
 
     Raises:
-        UsageTypeError: If a bound is no integer, or ``size`` no sequence.
+        UsageTypeError: If a bound is no integer, ``size`` no sequence, or no type has the name ``dtype``.
         OneFlowError: If ``low`` is not less than ``high``, only one of ``placement`` and ``sbp`` is given, a gradient
             is asked of a local tensor, or ranks pass different placements.
 
@@ -295,7 +295,19 @@ def _from_array(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
 def full(
     size: Any, fill_value: Any, dtype: Any = None, placement: Any = None, sbp: Any = None, **more: Any
 ) -> AnyTensor:
-    """Create a tensor with one value; float32 by default for a float."""
+    """Create a tensor with one value.
+
+    Args:
+        size: a size, or a tuple or list of sizes; of each rank's tensor if it is local.
+        fill_value: the value.
+        dtype: element type; None for float32 if the value is a float, else for that of the value.
+        placement: placement of a global tensor; None for a local one.
+        sbp: split, broadcast or partial_sum, per mesh axis; None for a local one.
+        more: ``device`` and ``requires_grad``, as for :func:`tensor`.
+
+    Raises:
+        OneFlowError: As for :func:`tensor`.
+    """
     kind = dtype or (np.float32 if isinstance(fill_value, float) else None)
     shape = sizes_of(as_number_tuple(size) if isinstance(size, tuple) else size)
     return _from_array(np.full(shape, fill_value), kind, dict(placement=placement, sbp=sbp, **more))
@@ -329,21 +341,39 @@ empty = _filled_functions("Zeros, too: nothing here is left to chance", 0)[0]
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Create an n x m matrix (by default n x n) with ones on the diagonal."""
+    """Create an n x m matrix with ones on the diagonal and zeros elsewhere.
+
+    Args:
+        n: the number of rows.
+        m: the number of columns; None for ``n``.
+        dtype: element type.
+        where: ``placement`` and ``sbp`` of a global tensor, or ``device``; and ``requires_grad``.
+    """
     return _from_array(np.eye(n, m), dtype, where)
 
 
 def linspace(
     start: float, end: float, steps: int = 100, *, dtype: Any = np.float32, **where: Any
 ) -> AnyTensor:
-    """Create ``steps`` equally spaced numbers from ``start`` to ``end``, both included."""
+    """Create ``steps`` equally spaced numbers from ``start`` to ``end``, both included.
+
+    Args:
+        start: the first number.
+        end: the last number.
+        steps: the number of numbers.
+        dtype: element type.
+        where: ``placement`` and ``sbp`` of a global tensor, or ``device``; and ``requires_grad``.
+    """
     return _from_array(np.linspace(start, end, steps), dtype, where)
 
 
 def arange(*bounds: float, dtype: Any = None, **where: Any) -> AnyTensor:
-    """Create numbers from a start (by default 0) to an excluded end by a step: ``arange(2, 8, 2)``.
+    """Create numbers from a start to an excluded end by a step: ``arange(2, 8, 2)``.
 
-    By default, integers if all bounds are integers, else float32.
+    Args:
+        bounds: the end; or start and end; or start, end and step. The start is 0 and the step 1 by default.
+        dtype: element type; None for that of NumPy if all bounds are integers (int64), else for float32.
+        where: ``placement`` and ``sbp`` of a global tensor, or ``device``; and ``requires_grad``.
     """
     kind = dtype or (None if all(isinstance(b, int | np.integer) for b in bounds) else np.float32)
     return _from_array(np.arange(*bounds), kind, where)
