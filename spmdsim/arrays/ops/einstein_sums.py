@@ -209,8 +209,8 @@ def _write_equation(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
         )
     terms = ["".join(map(_find_letter, label_list)) for label_list in labels]
     result = "->" + terms.pop() if has_result else ""
-    operands_of_terms = args[:-1:2] if has_result else args[::2]
-    return ",".join(terms) + result, tuple(operands_of_terms)
+    pairs = args[:-1] if has_result else args  # an operand, its labels, the next operand, ...
+    return ",".join(terms) + result, tuple(pairs[::2])
 
 
 def _find_letter(label: Any) -> str:
