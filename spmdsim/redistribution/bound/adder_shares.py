@@ -34,19 +34,20 @@ def balance_loads(
     Returns:
         ``(shares, weights)``. ``shares[group, rank]`` is a number of elements, as a float; each row sums to the
         volume. ``weights[rank]`` is the dual solution: the average load with these weights is a lower bound of the
-        largest load for every choice of shares. Rounding can make a weight slightly negative.
+        largest load for every choice of shares. The weights sum to 1. Rounding can make a weight slightly negative.
 
     >>> shares, weights = balance_loads(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
     >>> shares.tolist(), weights.tolist()
     ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
     """
     groups, ranks = extras.shape
-    slack, most = groups * ranks, groups * ranks + ranks
+    # Numbers of columns: shares come first, then a slack per rank, then the largest load.
+    first_slack, largest_load = groups * ranks, groups * ranks + ranks
     table, basis, busiest_row = _first_table(extras, volumes, loads)
     scratch = np.empty_like(table)
-    _pivot(table, busiest_row, most, scratch)
-    basis[busiest_row] = most
-    gains, amounts = table[busiest_row, :most], table[:, -1]
+    _pivot(table, busiest_row, largest_load, scratch)
+    basis[busiest_row] = largest_load
+    gains, amounts = table[busiest_row, :largest_load], table[:, -1]
     for count in range(MOST_PIVOTS):
         column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
         if gains[column] <= TINY:
@@ -58,10 +59,12 @@ def balance_loads(
             break
         _pivot(table, leaving, column, scratch)
         basis[leaving] = column
-    amounts_by_column = np.zeros(slack)
-    is_share = basis < slack
+    amounts_by_column = np.zeros(first_slack)
+    is_share = basis < first_slack
     amounts_by_column[basis[is_share]] = amounts[is_share]
-    return np.maximum(amounts_by_column, 0).reshape(groups, ranks), -table[busiest_row, slack:most]
+    # Rounding can make an amount slightly negative.
+    shares = np.maximum(amounts_by_column, 0).reshape(groups, ranks)
+    return shares, -table[busiest_row, first_slack:largest_load]
 
 
 def _first_table(

@@ -238,16 +238,16 @@ def _choose_senders(
     offsets = np.zeros(len(elements), np.int64)
     cells = []
     for coordinate, cut, cell_offsets in zip(coordinates, source.cuts, source.offsets):
-        cell = np.searchsorted(cut.edge_array, coordinate, "right") - 1
-        start, stop = cut.edge_array[cell], cut.edge_array[cell + 1]
+        cell_numbers = np.searchsorted(cut.edge_array, coordinate, "right") - 1
+        start, stop = cut.edge_array[cell_numbers], cut.edge_array[cell_numbers + 1]
         offsets = offsets * (stop - start) + coordinate - start
-        senders += cell_offsets[cell]
-        cells.append(cell)
+        senders += cell_offsets[cell_numbers]
+        cells.append(cell_numbers)
     if receiver in source.mesh:
         own_position = source.mesh.position(receiver)
         is_owned = np.ones(len(elements), bool)
-        for cell, cell_of_position in zip(cells, source.cells):
-            is_owned &= cell == cell_of_position[own_position]
+        for cell_numbers, cell_of_position in zip(cells, source.cells):
+            is_owned &= cell_numbers == cell_of_position[own_position]
         senders[is_owned] = own_position
     return senders, offsets
 
