@@ -157,17 +157,17 @@ class WaitGraph:
             for awaited_rank in awaited:
                 if awaited_rank in waited_for:
                     waited_for[awaited_rank].append(rank)
-        order: dict[int, None] = {}
+        order: dict[int, None] = {}  # an ordered set
         for root in self.edges:
             order |= dict.fromkeys(_reachable_ranks(root, self.edges, order))
-        numbers: dict[int, int] = {}
-        numbered_ranks: dict[int, None] = {}
+        component_numbers: dict[int, int] = {}
+        visited: dict[int, None] = {}
         for root in reversed(order):
-            members = _reachable_ranks(root, waited_for, numbered_ranks)
-            numbered_ranks |= dict.fromkeys(members)
+            members = _reachable_ranks(root, waited_for, visited)
+            visited |= dict.fromkeys(members)
             if len(members) > 1 or root in self.edges[root]:
-                numbers.update(dict.fromkeys(members, root))
-        return numbers
+                component_numbers.update(dict.fromkeys(members, root))
+        return component_numbers
 
     def find_cycle_through(self, start: int) -> tuple[int, ...]:
         """Return the ranks of a shortest cycle through a rank, in the direction of the waits.
