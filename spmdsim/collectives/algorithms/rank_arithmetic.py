@@ -75,10 +75,10 @@ class Fold(NamedTuple):
             yield [] if not self.is_paired(rank) else survivor if self.survives(rank) else dropped
 
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
-        """Yield one round per distance, in which survivors exchange with one at that distance.
+        """Yield one round per distance, in which each survivor exchanges with the survivor at that distance.
 
-        Survivors are the ranks that have not dropped out of a pair; they have new numbers. The distance is the
-        exclusive-or of their new numbers. Ranks that dropped out are idle (``[]``).
+        Survivors are the ranks that have not dropped out of a pair; they have new numbers. The distance of two survivors
+        is the exclusive-or of their new numbers. Ranks that dropped out are idle (``[]``).
 
         Args:
             rank: the rank whose rounds are yielded.
