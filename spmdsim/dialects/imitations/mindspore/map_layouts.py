@@ -447,10 +447,8 @@ class _Inference:
     def _split_dims(self) -> None:
         """Remove finished dims from ``open``; append a Split for each dim that can be split now.
 
-        ``open`` is the dict of unfinished dims with their present axes.
-
-        A dim can be split if it has no axis (-1), and its wanted axis splits no other open dim; then it is finished,
-        too.
+        ``open`` has the unfinished dims with their present axes (-1 for a whole dim). A whole dim can be split if its
+        wanted axis splits no open dim; then it is finished, too.
         """
         for dim, axis in list(self.open.items()):
             wanted = self.after[dim]
