@@ -19,8 +19,8 @@ APART = 72.0
 class TimeAxis:
     """An axis of seconds with a fixed length. Long idle times are cut if events take less than half of the time.
 
-    Of n idle times those are cut that are longer than one n-th of all events. So the others are together at most as
-    long as the events.
+    Idle times lie between events; overlapping events count as one. Of n idle times, those are cut that are longer than
+    the seconds of all events divided by n. So the other idle times are together at most as long as the events.
 
     Args:
         spans: first and last second of each event.
