@@ -98,7 +98,7 @@ class Relief:
             scheduler: the simulation, which stores the warning.
             kind: the kind of the warning, such as ``needs_buffering``.
             operation: one of the released operations.
-            location: its place in the program.
+            location: the operation's place in the program.
             text: the start of the sentence; the ranks that would wait forever are appended.
         """
         if not is_new(scheduler, kind, site_key(operation.site)):
