@@ -314,7 +314,7 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
 
 #: The ranks of a group, sorted, and their communicator.
 Members = tuple[tuple[int, ...], Counted]
-#: The received boxes, each with its index in the windows.
+#: The received boxes: pairs of an index of slices, in the padded buffer or else in the windows, and the elements.
 Come = list[tuple[Index, np.ndarray]]
 #: The largest number of filled parts of the room around a block.
 FILLED = 64
@@ -324,8 +324,8 @@ class RoomMemory(NamedTuple):
     """Buffer with a block and, around it, the elements received from neighbours.
 
     Attributes:
-        memory: the memory, which records the filled parts.
-        padded: the array with the room.
+        memory: the memory of the buffer, which records the indices of the boxes that were copied to it.
+        padded: the buffer: an array with the block and the room around it.
         room: the positions of block and windows in it.
     """
 
@@ -337,7 +337,8 @@ class RoomMemory(NamedTuple):
     def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
         """Return the padded buffer in which the block is, or a new one with a copy of the block.
 
-        A new one is made if the block has no such room around it, or :data:`FILLED` (64) parts of the room have values.
+        A new buffer is made if the block has no room of this shape around it, or :data:`FILLED` (64) boxes of the room
+        have values.
 
         Args:
             block: this rank's block.

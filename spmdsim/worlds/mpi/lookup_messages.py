@@ -71,7 +71,7 @@ class RowExchange:
         self.frame = frame = row_frame(step, rank)
         self.comm, self.dtype, self.near, self.windows = comm, dtype, near, windows
         self.me = frame.members.index(rank)
-        #: The place in the group of each rank of the communicator.
+        #: The position in ``frame.members`` (the group's order) of each rank of the communicator, in its order.
         self.places = [frame.members.index(member) for member in sorted(frame.members)]
         self.target = step.dst.local_shape(step.shape, rank)
         self.width = self.target[-1]
