@@ -105,7 +105,10 @@ def _examine_software() -> Iterator[Diagnosis]:
 def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield a diagnosis of the number of cores and, in a job, of the number of ranks.
 
-    The second is a note if this machine has more ranks than cores. Outside of a job, ``job`` is None.
+    The first is "ok". The second is a note if this machine has more ranks than cores, else "ok".
+
+    Args:
+        job: the job, as the launcher describes it; None outside of a job.
     """
     available = count_cores(for_all_ranks=job is not None)
     yield Diagnosis("cores", "ok", str(available))
@@ -337,7 +340,15 @@ def _examine_hosts(comm: MPI.Comm) -> list[Diagnosis]:
 
 
 def _describe_host(facts: Mapping[int, HostFacts]) -> Diagnosis:
-    """Return the diagnosis of a host; ``facts`` is what each of its ranks sees, by rank."""
+    """Return the diagnosis of a host from the facts that its ranks found.
+
+    It has the ranks, cores, binding, interfaces and number of files of killed jobs. Of facts that all ranks share,
+    those of the first rank are used. The state is "warning" if there are more ranks than cores, or a rank does not see
+    the working folder of rank 0; else "note" if there are files of killed jobs; else "ok".
+
+    Args:
+        facts: the facts that each rank of the host found, by rank; at least one.
+    """
     host = next(iter(facts.values()))
     bound_cores = sorted({rank_facts.own_cores for rank_facts in facts.values()})
     binding = (
@@ -424,10 +435,14 @@ def _examine_large_counts() -> Diagnosis:
 
 
 def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
-    """Return a diagnosis with the mean time of :data:`BARRIERS` barriers over all ranks, in microseconds.
+    """Return a diagnosis with the mean time of a barrier in microseconds.
 
-    All ranks of ``comm`` must call it. Warn if there are more ranks on this machine than cores, and a barrier takes longer than :data:`SLOW_BARRIER`
-    microseconds: then waiting ranks keep their cores from others.
+    The mean is over :data:`BARRIERS` barriers and all ranks. All ranks of ``comm`` must call it. The state is "warning"
+    if this machine has more ranks than cores, and a barrier takes longer than :data:`SLOW_BARRIER` microseconds: then
+    waiting ranks keep their cores from others. Else it is "ok".
+
+    Args:
+        comm: the communicator of all ranks.
     """
     comm.Barrier()
     begin = time.perf_counter()
