@@ -244,10 +244,13 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
 def _redistribution_table(answer: SearchResult) -> str | Table:
     """Return the table of redistributions of ``answer``, or a line of text if there are none.
 
-    A row has the phase ("when"), tensor, layouts before and after, collectives, number, bytes and time.
-    Redistributions that differ only in the number of a repeated layer share a row; number, bytes and time are then
-    sums. Bytes are those that the first rank receives. The collectives are "local copy" without communication, and
-    end with "shared" for a gradient in a message with others. Rows above :data:`MOST_ROWS` are left out, except the last one.
+    A row has the phase ("when"), tensor, layouts before and after, collectives, number, bytes and time. Redistributions
+    that differ only in the number of a repeated layer share a row; number, bytes and time are then sums. Bytes are
+    those that the first rank receives. The collectives are "local copy" without communication, and end with "shared"
+    for a gradient in a message with others.
+
+    Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
+    out, and the last one.
     """
     unit, scale = _time_unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
@@ -394,8 +397,10 @@ def why_table(answer: WhyNot) -> Table:
 
     A row has the name, both strategies ("before => after", empty if they are equal), and the differences of the times
     of :data:`PARTS` and of their sum. A difference is the time with the given strategy minus the time before. An
-    operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's time. Rows
-    after :data:`MOST_ROWS` (60) are summed up.
+    operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's time.
+
+    Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
+    out, and the last one.
     """
     best, forced = answer.best, answer.other
     unit, scale = _time_unit(best)
