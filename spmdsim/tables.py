@@ -40,7 +40,14 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def shorten(self, most: int) -> Table:
-        """Return the table with at most ``most`` rows: the first ones, a row of dots, and the last one."""
+        """Return the table without rows before the last one if it has more than ``most`` rows.
+
+        The result then has the first ``most - 1`` rows, a row such as "... 7 more" with the number of rows that are
+        left out, and the last row. A table that is not longer is returned itself.
+
+        Args:
+            most: the number of rows above which rows are left out.
+        """
         if len(self.rows) <= most:
             return self
         gap = (f"... {len(self.rows) - most} more", *("",) * (len(self.heads) - 1))
