@@ -99,9 +99,9 @@ DAMAGED = [
     ("a.safetensors", safetensors(tensor([5, 4], [0, 80])), "is cut short"),
     ("a.safetensors", safetensors({**tensor([4, 3], [0, 48]), "y": {"dtype": "F32", "shape": [4, 2], "data_offsets": [32, 64]}}), "overlaps"),
     ("a.safetensors", safetensors({**tensor([4, 3], [0, 48]), "y": {"dtype": "F32", "shape": [2], "data_offsets": [56, 64]}}), "without a tensor"),
-    ("a.safetensors", safetensors(b'{"x": {"dtype": "F32"}, "x": 1}'), "stands twice"),
+    ("a.safetensors", safetensors(b'{"x": {"dtype": "F32"}, "x": 1}'), "is repeated"),
     ("a.safetensors", safetensors(b"[" * 200_000), "64 deep"),
-    ("a.safetensors", safetensors(b'{"x": ' + b"9" * 6000 + b"}"), "has 6000 digits"),
+    ("a.safetensors", safetensors(b'{"x": ' + b"9" * 6000 + b"}"), "at most 400 digits, got 6000"),
     ("a.safetensors", safetensors(tensor([64], [0, 64], "BOOL"), bytes([7]) * 64), "truth values are 0 and 1"),
     ("a.safetensors", struct.pack("<Q", 2**63) + b"{}", "its header would have"),
     ("a.safetensors", b"", "cut short"),
@@ -150,8 +150,8 @@ PLAN = ("plan", "--mesh", "dp=2", "--src", "dp", "--dst", "-", "--shape", "8", "
 #: Texts for commands: the command, what the file holds, and what must be said.
 TEXTS = [
     (PLAN, "[" * 200_000, "64 deep"),
-    (PLAN, '{"alpha": ' + "9" * 6000 + "}", "has 6000 digits"),
-    (PLAN, '{"alpha": 1, "alpha": 2, "beta": 1}', "stands twice"),
+    (PLAN, '{"alpha": ' + "9" * 6000 + "}", "at most 400 digits, got 6000"),
+    (PLAN, '{"alpha": 1, "alpha": 2, "beta": 1}', "is repeated"),
     (("search", "--program", "mlp", "-n", "4", "--load"), "[" * 200_000, "64 deep"),
     (("search", "--program", "mlp", "-n", "4", "--load"), '{"format": "spmdsim strategy 1"}', "it has no"),
     (("search", "--program", "mlp", "-n", "4", "--load"), '{"format": "spmdsim strategy 1", "strategies": 3}', "cannot be read as strategies"),

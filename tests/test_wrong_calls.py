@@ -234,7 +234,7 @@ def test_wrong_arguments_get_the_right_ones(call, said: str) -> None:
         (lambda x: Mesh((8,), ("a",), 8), "ranks must be a list of integers, but got 8"),
         (
             lambda x: Mesh((2, 4), ("a",)),
-            "axes must be 2 names, one per size of the shape (2, 4), got ('a',)",
+            "axes must have one name per size of the shape (2, 4), got ('a',)",
         ),
         (lambda x: Layout("dp=2", ("dp",)), "Layout: mesh must be a Mesh, got 'dp=2'"),
         (

@@ -84,6 +84,9 @@ class GPT(Module):
         rows: what the embedding exchanges, ``"all"`` or ``"owned"``; see :class:`Embedding`.
         dtype: element type of the parameters.
 
+    Raises:
+        LayoutError: If ``blocks`` is no integer of 0 or more.
+
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
     >>> len(list(nn.GPT(16, 4, 2, 1, 8, mesh(None, None, None), "tp").named_parameters()))

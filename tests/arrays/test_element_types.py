@@ -118,7 +118,7 @@ def test_what_is_no_layout_is_named() -> None:
         lambda: Tensor.from_local([np.ones(3)] * 2, MESH, LockStep(2)),
         lambda: plan("a", MESH("a"), (3,), "f4"),
     ):
-        with pytest.raises(UsageTypeError, match=r"layout.* but got "):
+        with pytest.raises(UsageTypeError, match=r"layout.* got "):
             wrong()
 
 

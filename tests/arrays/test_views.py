@@ -383,7 +383,7 @@ def test_compiled_functions_write_into_their_own_tensors_alone(world):
         y[0][1] = 9
         return y * 1
 
-    with pytest.raises(UsageTypeError, match="in place changes a tensor that was there before"):
+    with pytest.raises(UsageTypeError, match="changes a tensor in place that existed before"):
         foreign(y)
 
 

@@ -39,7 +39,7 @@ def mistake(capsys, *arguments):
         (["--dtype", "V8"], "V8"),
         (["--strategy", "z:tp"], "z:tp"),
         (["--strategy", "m:pp"], "pp"),
-        (["--strategy", "m:tp k:tp"], "used twice"),
+        (["--strategy", "m:tp k:tp"], "must use each axis once"),
         (["--layout", "tp,None"], "X; W"),
         (["--layout", "qq,None; None,None"], "qq"),
         (["--layout", "tp; None,None"], "tp"),

@@ -106,7 +106,7 @@ def test_what_is_too_much_is_not_listed():
         )
     many = Many(5)
     assert len(many) == 5
-    with pytest.raises(ForeignError, match=r"^5 moves in one round"):
+    with pytest.raises(ForeignError, match=r"few enough moves to list, got 5$"):
         iter(many)
     assert len(next(asked(lambda rank, size: iter([[None] * (2**17 + 1)]))(0, 2))) == 2**17 + 1
     for count in (2**22, MOST_CHUNKS + 1):
@@ -118,7 +118,7 @@ def test_what_is_too_much_is_not_listed():
             assert answer["rounds"] == [[["send", 0, {"range": [0, MOST_CHUNKS + 1, 1]}]]]
     for count in (2**22 + 1, MOST_CHUNKS):
         move = send(0, 0)._replace(chunks=_Long(count))
-        with pytest.raises(MemoryError, match=f"^{count:,} chunks in a move"):
+        with pytest.raises(MemoryError, match=f"at most 4,194,304 chunks in a list, got {count:,}"):
             Rounds(lambda rank, size, m=move: iter([[m]]))(["rounds", 0, 2, None, {}, 0, 9])
     words = Rounds(lambda rank, size: iter(["x" * 300, ["y" * 300]]))(["rounds", 0, 2, None, {}, 0, 9])
     assert words["rounds"] == [{"other": "'" + "x" * 199}, [{"other": "'" + "y" * 199}]]
@@ -139,13 +139,13 @@ def test_what_fails_there_fails_here_after_its_rounds():
     "answer", [{}, {"rounds": [3], "end": ""}, {"rounds": [[["send", 0, 5]]], "end": ""}, {"rounds": 3, "end": ""}, []]
 )  # fmt: skip
 def test_what_is_no_answer_is_refused(answer):
-    with pytest.raises(NoAnswer, match="what is no answer"):
+    with pytest.raises(NoAnswer, match="must answer in the protocol"):
         list(answering(answer=answer)(0, 2))
 
 
 def test_a_signature_that_is_none_is_refused():
     for parameters in ([["x", 99, False, None]], [["x"]], 3, [["x", 1, True, {}]]):
-        with pytest.raises(NoAnswer, match="what is no answer"):
+        with pytest.raises(NoAnswer, match="must answer in the protocol"):
             answering(parameters=parameters)
     empty = answering(answer={"rounds": [], "end": None})
     assert list(empty(0, 2)) == []

@@ -116,12 +116,12 @@ def test_devices_in_another_order():
         "MatMul", ((8, 4), (4, 8)), (make(("dp", VIRTUAL), "sp"), make("sp", "None")), devices=4
     )
     assert derivation.forward[0].groups == ((3, 1), (2, 0))
-    with pytest.raises(ValueError, match="side by side"):
+    with pytest.raises(ValueError, match="next to each other"):
         device_mesh(Mesh((2, 2), ("dp", VIRTUAL), [0, 2, 1, 3]))
 
 
 def test_another_number_of_micro_shards_is_another_mesh():
-    with pytest.raises(RuntimeError, match="different meshes"):
+    with pytest.raises(RuntimeError, match="must be on one mesh"):
         shard("Add", ((8, 8), (8, 8)), (cube()("dp", "sp"), cube((2, 2, 4))("dp", "sp")), devices=4)
 
 

@@ -70,7 +70,7 @@ def test_every_rank_is_given_the_same_array(world):
                 X.astype("f4" if world.ranks[0] else "f8"),
             ):
                 with pytest.raises(
-                    InputError, match=r"rank 0 has .* and rank 1 has .*seed random numbers alike"
+                    InputError, match=r"rank 0 has .* and rank 1 has .*the same seed on all ranks"
                 ):
                     ops.ReLU()(wrong)
         for wrong in (None, "abc"):

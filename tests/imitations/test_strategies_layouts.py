@@ -78,7 +78,7 @@ def test_cuts_and_layouts_do_not_mix():
         shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), (1, 4)), devices=8)
     with pytest.raises(RuntimeError, match="must have 16 devices, got 8"):
         shard("ReLU", ((8, 8),), (layout("dp", "None"),), devices=16)
-    with pytest.raises(RuntimeError, match="different meshes"):
+    with pytest.raises(RuntimeError, match="must be on one mesh"):
         other = Layout((4, 2), ("dp", "mp"))
         shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), other("None", "mp")))
 

@@ -134,7 +134,7 @@ def mesh_arguments(
     """
     sizes, names = _sizes(shape), _names(axes)
     if len(sizes) != len(names):
-        raise LayoutError(f"axes must be {len(sizes)} names, one per size of the shape {sizes}, got {names}")
+        raise LayoutError(f"axes must have one name per size of the shape {sizes}, got {names}")
     size = math.prod(sizes)
     if size > MOST_RANKS:
         raise LayoutError(f"a mesh must have at most {MOST_RANKS:,} ranks, got {size:,}")

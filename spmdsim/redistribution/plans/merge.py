@@ -124,13 +124,13 @@ def _message_steps(
         return (merge.step(elements),)
     reduced = (*merge.axes, *merge.unscattered_axes)
     other_axes = tuple(axis for axis in merge.mesh.axes if axis not in (*reduced, *copies))
-    pending_layout = Layout(merge.mesh, (other_axes,), [(axis, merge.op) for axis in reduced]).canonical
+    partial_layout = Layout(merge.mesh, (other_axes,), [(axis, merge.op) for axis in reduced]).canonical
     if merge.dim is None:
-        final_layout = pending_layout.reduced
+        final_layout = partial_layout.reduced
     else:
         final_layout = Layout(merge.mesh, ((*other_axes, *merge.axes),)).canonical
     shape = (merge.mesh.axis_size(*other_axes) * elements,)
-    return cheapest_candidate(pending_layout, final_layout, shape, itemsize, machine).steps
+    return cheapest_candidate(partial_layout, final_layout, shape, itemsize, machine).steps
 
 
 @lru_cache(maxsize=4096)
