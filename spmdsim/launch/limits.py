@@ -360,8 +360,7 @@ def _measure_address_space() -> int:
 def measure_busy_seconds(process: int) -> tuple[float, float]:
     """Return the processor time of a process and its descendants, and their waiting time for a processor.
 
-    Both are in seconds. A number that the system does not report is 0, and both are if the process has ended. Children
-    that other threads than the main one started may be left out, and so may their descendants (:func:`list_children`).
+    Both are in seconds. A number that the system does not report is 0, and both are if the process has ended.
 
     Args:
         process: the number of a process.

@@ -1,7 +1,7 @@
 """Notes that ranks and their starter write into the job's folder: who has started, who has ended and why.
 
-A rank's supervisor writes notes for a rank that cannot. Ranks on another host than the starter have a folder of their host, and
-send their notes to the starter, too; see :mod:`spmdsim.shutdown.note_server`.
+A rank's supervisor writes notes for a rank that cannot. Ranks on another host than the starter have a folder of their
+host, and send their notes to the starter, too; see :mod:`spmdsim.shutdown.note_server`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Notes from other hosts: their ranks send them to the starter of the job, which writes them into its folder.
 
-A rank on the starter's host writes its notes into the folder itself. On another host it writes them into a folder of that host, for
-the ranks beside it, and sends them here. Each note is one connection: a line of JSON, answered by one byte.
+A rank on the starter's host writes its notes into the folder itself. On another host it writes them into a folder of
+that host, for the ranks beside it, and sends them here. Each note is one connection: a line of JSON, answered by a byte.
 """
 
 from __future__ import annotations

@@ -70,19 +70,22 @@ def list_processes() -> list[int]:
 
 
 def list_children(process: int) -> list[int]:
-    """Return the numbers of the children that the main thread of a process started.
+    """Return the numbers of the children that a process started, from any of its threads.
 
-    [] if it started none, or if the process does not exist. Children of other threads are missing, because Linux lists
-    children by thread. If the kernel lacks these lists, all processes are asked for their parent; then the children of
-    all threads are returned.
+    [] if it started none, or if the process does not exist. If the kernel lacks lists of children, which it keeps by
+    thread, all processes are asked for their parent.
 
     Args:
         process: the number of the process.
     """
     with suppress(OSError, ValueError):
-        # The main thread has the number of the process.
-        return [*map(int, (PROC / f"{process}/task/{process}/children").read_text().split())]
-    # The kernel may lack these lists.
+        # The main thread has the number of the process. Other threads may end between listing and reading.
+        texts = [(PROC / f"{process}/task/{process}/children").read_text()]
+        for thread in (PROC / f"{process}/task").iterdir():
+            if thread.name != str(process):
+                with suppress(OSError):
+                    texts.append((thread / "children").read_text())
+        return [int(number) for text in texts for number in text.split()]
     statuses = {number: read_status(number) for number in list_processes()}
     return [number for number, status in statuses.items() if status and status.parent == process]
 
@@ -270,9 +273,7 @@ def _exit_with_descendants(*children: ProcessHandle) -> NoReturn:
 def terminate_descendants(*children: ProcessHandle) -> None:
     """Kill the children of this process, and those that it adopts, until none is left.
 
-    This process adopts the children of those that die. The function returns when all have ended. A child that another
-    thread of this process started is not listed (:func:`list_children`): unless it is one of ``children``, it is not
-    killed, and the function waits until it ends.
+    This process adopts the children of those that die. The function returns when all have ended.
 
     Args:
         *children: known children that are killed even if the system does not list them.

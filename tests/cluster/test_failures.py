@@ -1,4 +1,4 @@
-"""What a job on several hosts prints when a rank fails: rank, host and cause, with the exit code of the rank."""
+"""Failures on several hosts: the job prints rank, host and cause, and has the exit code of the rank."""
 
 from __future__ import annotations
 

@@ -7,8 +7,10 @@ import mmap
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from processes import run_python
 
 from spmdsim.launcher import give_job_facts
 from spmdsim.shutdown import processes
-from spmdsim.shutdown.processes import ProcessHandle, can_watch_processes, make_unreadable
+from spmdsim.shutdown.processes import ProcessHandle, can_watch_processes, list_children, make_unreadable
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not can_watch_processes(), reason="needs process descriptors"
@@ -131,3 +133,16 @@ def _remove_unjudged(path: Path) -> int:
         os.waitpid(user, 0)
     stays = path.exists() and remaining == [path] and path not in listed
     return 0 if stays and processes.remove_segments(0.0) == [] and not path.exists() else 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_children_of_all_threads_are_listed():
+    with ThreadPoolExecutor(
+        1
+    ) as pool:  # its thread lives until the block ends, and keeps the child in its list
+        child = pool.submit(subprocess.Popen, ["sleep", "60"]).result()
+        try:
+            assert child.pid in list_children(os.getpid())
+        finally:
+            child.kill()
+            child.wait()
