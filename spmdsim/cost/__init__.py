@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spmdsim.cost.machine_file import load_cost_model as load_cost_model
     from spmdsim.cost.machine_file import load_machine as load_machine
     from spmdsim.cost.machine_file import save_machine as save_machine
+    from spmdsim.cost.node_map import NodeMap as NodeMap
     from spmdsim.cost.prediction import Prediction as Prediction
     from spmdsim.cost.prediction import predict as predict
     from spmdsim.cost.pricing import Price as Price
@@ -34,6 +35,7 @@ _LAZY = {
     "closed_forms": "closed_form",
     "event_simulation": "EventProgram LogGOPS program_of simulate_program",
     "machine_file": "load_cost_model load_machine save_machine",
+    "node_map": "NodeMap",
     "prediction": "Prediction predict",
     "pricing": "Price price",
     "roofline": "Work",

@@ -1,0 +1,188 @@
+"""The nodes of a job: which ranks share a host, and with it one memory and one network port."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import InputError, UsageTypeError, many
+
+__all__ = ["NodeMap"]
+
+#: A host with its number of ranks in a text, such as "node1:2" or "node1".
+_WORD = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<ranks>[1-9]\d*))?")
+
+
+class NodeMap:
+    """The node of each rank. Nodes are numbered in the order of their first rank; immutable and hashable.
+
+    Args:
+        labels: a label per rank, such as the name of its host. Ranks with equal labels share a node.
+        hosts: the names of the nodes, in their order; by default the labels as text.
+
+    Raises:
+        InputError: If there is no rank, or the number of names differs from the number of nodes.
+
+    >>> nodes = NodeMap(["left", "right", "left", "right"])
+    >>> nodes.nodes.tolist(), nodes.hosts, nodes.sizes.tolist()
+    ([0, 1, 0, 1], ('left', 'right'), [2, 2])
+    >>> print(nodes)
+    left: ranks 0, 2; right: ranks 1, 3
+    """
+
+    def __init__(self, labels: Sequence[Hashable] | np.ndarray, hosts: Iterable[str] | None = None) -> None:
+        if not len(labels):
+            raise InputError("NodeMap: labels must have one label per rank, got none")
+        numbers: dict[Hashable, int] = {}
+        values = labels.tolist() if isinstance(labels, np.ndarray) else labels
+        #: The number of each rank's node, read-only.
+        self.nodes = np.array([numbers.setdefault(label, len(numbers)) for label in values], np.int64)
+        self.nodes.flags.writeable = False
+        #: The name of each node.
+        self.hosts = tuple(map(str, numbers)) if hosts is None else tuple(hosts)
+        if len(self.hosts) != len(numbers):
+            raise InputError(
+                f"NodeMap: hosts must have one name per node ({len(numbers)}), got {len(self.hosts)}"
+            )
+        self._hash = hash((self.nodes.tobytes(), self.hosts))
+
+    @classmethod
+    def consecutive(cls, size: int, ranks_per_node: int) -> NodeMap:
+        """Return the map of ``size`` ranks in which consecutive ranks fill one node after the other.
+
+        The nodes are called node0, node1 and so on. The last node may have fewer ranks.
+
+        Raises:
+            InputError: If a number is below 1.
+
+        >>> NodeMap.consecutive(5, 2).sizes.tolist()
+        [2, 2, 1]
+        """
+        if size < 1 or ranks_per_node < 1:
+            raise InputError(
+                f"nodes: ranks and ranks per node must be 1 or more, got {size} and {ranks_per_node}"
+            )
+        count = -(-size // ranks_per_node)
+        return cls(np.arange(size) // ranks_per_node, [f"node{number}" for number in range(count)])
+
+    @classmethod
+    def of(cls, nodes: Any, size: int) -> NodeMap:
+        """Return the map of ``size`` ranks that a user describes.
+
+        Args:
+            nodes: a map; the number of consecutive ranks of each node; hosts with their numbers of ranks in the
+                ranks' order, such as ``"a:2,b:2"`` or ``"a,b,a,b"``; or a label per rank, such as ``[0, 1, 0, 1]``.
+            size: the number of ranks.
+
+        Raises:
+            InputError: If the description has another number of ranks, or a word is no host.
+            UsageTypeError: If ``nodes`` is nothing of this.
+
+        >>> NodeMap.of("a:2,b:2", 4) == NodeMap.of("a,a,b,b", 4)
+        True
+        >>> NodeMap.of([0, 1, 0, 1], 4).ranks_per_node, NodeMap.of(2, 4).ranks_per_node
+        (0, 2)
+        """
+        if isinstance(nodes, (int, np.integer)) and not isinstance(nodes, bool):
+            return cls.consecutive(size, int(nodes))
+        if isinstance(nodes, str):
+            nodes = cls(_parse_labels(nodes))
+        elif not isinstance(nodes, NodeMap):
+            if not isinstance(nodes, (Sequence, np.ndarray)):
+                raise UsageTypeError(
+                    "nodes must be a number of ranks per node, hosts such as 'a:2,b:2', or a label per rank, got "
+                    f"{nodes!r:.60}"
+                )
+            nodes = cls(nodes)
+        node_map: NodeMap = nodes
+        if node_map.size != size:
+            raise InputError(
+                f"nodes must place {many(size, 'rank')}, got {node_map.size}; write one label per rank, or hosts with "
+                "their numbers of ranks, such as a:2,b:2"
+            )
+        return node_map
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes)
+
+    @property
+    def count(self) -> int:
+        """The number of nodes."""
+        return len(self.hosts)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """The number of ranks of each node."""
+        return np.bincount(self.nodes)
+
+    @cached_property
+    def ranks_per_node(self) -> int:
+        """The number of ranks of every node if consecutive ranks fill the nodes, else 0.
+
+        The last node may have fewer.
+        """
+        per_node = int(self.sizes[0])
+        is_consecutive = np.array_equal(self.nodes, np.arange(self.size) // per_node)
+        return per_node if is_consecutive else 0
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """Return the ranks of a node by its number, ascending."""
+        return tuple(np.flatnonzero(self.nodes == node).tolist())
+
+    def host_of(self, rank: int) -> str:
+        """Return the name of a rank's node."""
+        return self.hosts[int(self.nodes[rank])]
+
+    def share_node(self, ranks: Iterable[int]) -> bool:
+        """Return True if all these ranks are on one node.
+
+        >>> NodeMap.of(2, 4).share_node([2, 3]), NodeMap.of(2, 4).share_node([1, 2])
+        (True, False)
+        """
+        nodes = self.nodes[list(ranks)]
+        return not len(nodes) or bool((nodes == nodes[0]).all())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NodeMap):
+            return NotImplemented
+        return self.hosts == other.hosts and np.array_equal(self.nodes, other.nodes)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{host}: {_format_ranks(self.ranks_of(node))}" for node, host in enumerate(self.hosts)
+        )
+
+    def __repr__(self) -> str:
+        placement = f"{self.ranks_per_node} consecutive ranks each" if self.ranks_per_node else "ranks apart"
+        return f"NodeMap({many(self.size, 'rank')} on {many(self.count, 'node')}, {placement})"
+
+
+def _parse_labels(text: str) -> list[str]:
+    """Return a host per rank from a text such as ``"a:2,b"``; raise InputError if a word is no host."""
+    labels: list[str] = []
+    for word in text.split(","):
+        match = _WORD.fullmatch(word.strip())
+        if match is None:
+            raise InputError(
+                f"nodes must be hosts with their numbers of ranks, such as a:2,b:2, got {text!r:.60}"
+            )
+        labels += [match["host"]] * int(match["ranks"] or 1)
+    return labels
+
+
+def _format_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as text: ``rank 3``, ``ranks 0-7`` or ``ranks 0, 2, 4``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks))}"
