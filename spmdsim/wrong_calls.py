@@ -11,9 +11,10 @@ from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
+from types import UnionType
 from typing import Any, NoReturn, TypeVar
 
-from spmdsim.errors import UsageTypeError, nearest, unknown
+from spmdsim.errors import SpmdError, UsageTypeError, nearest, unknown
 
 #: Modules in which the nearest name is searched if a public module lacks a name.
 NAMESPACES = ("spmdsim", "spmdsim.ops", "spmdsim.nn", "spmdsim.local", "spmdsim.linalg", "spmdsim.fft")
@@ -40,6 +41,9 @@ MOST_QUOTED = 80
 MOST_OF_A_CALL = 120
 #: Annotations of parameters that catch arguments only to refuse them; see :func:`refuse_arguments`.
 REFUSED = (NoReturn, "NoReturn")
+
+#: Errors of Python and NumPy that an argument of a wrong type can cause.
+FOREIGN = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError, StopIteration)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,8 +126,9 @@ def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
 def explained(target: F, name: str = "") -> F:
     """Make a function or class raise UsageTypeError with a hint for wrong arguments.
 
-    The hint is the nearest keyword, or the missing argument and the signature. A class is changed in place and
-    returned; for a function the wrapper is returned. Errors inside of the function pass unchanged.
+    The hint is the nearest keyword, or the missing argument and the signature. An error of Python's or NumPy's inside
+    of the function is replaced if an argument has another type than its annotation says; other errors pass. A class is
+    changed in place and returned; for a function the wrapper is returned.
 
     Args:
         target: the function or class.
@@ -138,6 +143,12 @@ def explained(target: F, name: str = "") -> F:
     >>> cut()
     Traceback (most recent call last):
     spmdsim.errors.UsageTypeError: cut: argument 'array' is missing; it is called as cut(array, rows=1)
+    >>> @explained
+    ... def double(count: int):
+    ...     return 2 * count + 1
+    >>> double("a")
+    Traceback (most recent call last):
+    spmdsim.errors.UsageTypeError: double: count must be a whole number, got 'a'
     """
     if isinstance(target, type):
         target.__init__ = _wrap_call(target.__init__, target, name)  # type: ignore[misc]
@@ -149,8 +160,8 @@ def explained(target: F, name: str = "") -> F:
 def _wrap_call(function: Any, target: Any, name: str) -> Any:
     """Return a function that calls ``function`` and explains errors of wrong arguments.
 
-    The explanation is :func:`wrong_arguments`. A TypeError of a call whose arguments fit the signature passes
-    unchanged. The wrapper has the function's name and docstring.
+    The explanation is :func:`wrong_arguments` if the arguments do not fit the signature, else :func:`find_wrong_type`.
+    An error that neither explains passes unchanged. The wrapper has the function's name and docstring.
 
     Args:
         function: the function to call.
@@ -160,12 +171,15 @@ def _wrap_call(function: Any, target: Any, name: str) -> Any:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the function; replace errors that its arguments explain."""
         try:
             return function(*args, **kwargs)
-        except TypeError as error:
-            if _is_bound(function, args, kwargs):
-                raise
-            raise wrong_arguments(target, args, kwargs, error, name) from None
+        except FOREIGN as error:
+            if isinstance(error, TypeError) and not _is_bound(function, args, kwargs):
+                raise wrong_arguments(target, args, kwargs, error, name) from None
+            if not isinstance(error, SpmdError):
+                explain_types(target, args, kwargs, error, name)
+            raise
 
     return call
 
@@ -242,6 +256,145 @@ def wrong_arguments(
         most = f"{len(by_place)} argument{'s' * (len(by_place) != 1)}"
         return UsageTypeError(f"{name} takes at most {most} by their place, got {count}; {call}")
     return UsageTypeError(str(error))
+
+
+def explain_types(
+    target: Any, args: Sequence[object], kwargs: Mapping[str, object], error: Exception, name: str = ""
+) -> None:
+    """Raise UsageTypeError instead of ``error`` if the type of an argument explains it; else return.
+
+    The arguments are those of :func:`find_wrong_type`; ``error`` is what Python or NumPy raised inside of the function.
+    """
+    mismatch = find_wrong_type(target, args, kwargs, name)
+    if mismatch is not None:
+        raise mismatch from error
+
+
+def find_wrong_type(
+    target: Any, args: Sequence[object], kwargs: Mapping[str, object], name: str = ""
+) -> UsageTypeError | None:
+    """Return the error for the first argument whose type differs from its annotation, or None.
+
+    Only annotations that consist of the words of :data:`_TYPES` are compared, such as ``int | None``.
+
+    Args:
+        target: the function called, or the class whose ``__init__`` was called.
+        args: the positional arguments; for a class or a method the first one is the instance or class.
+        kwargs: the keyword arguments.
+        name: how the error calls the function; "" for its own name.
+
+    >>> def cut(rows: int | None = None, names: Sequence[str] = ()): ...
+    >>> print(find_wrong_type(cut, (2.5,), {}))
+    cut: rows must be a whole number or None, got 2.5
+    >>> find_wrong_type(cut, (2, ["a"]), {})
+    """
+    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+    written = signature(function)
+    shift = len([word for word in written.parameters if word in ("self", "cls")])
+    for word, value in written.bind_partial(*args, **kwargs).arguments.items():
+        parameter = written.parameters[word]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        types = [_TYPES.get(text) for text in _expand_annotation(parameter.annotation, function)]
+        accepted_types = [entry for entry in types if entry is not None]
+        if len(accepted_types) == len(types) and not any(accepts(value) for _, accepts in accepted_types):
+            name = name or (
+                target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift])
+            )
+            rule = " or ".join(dict.fromkeys(description for description, _ in accepted_types))
+            return UsageTypeError(f"{name}: {word} must be {rule}, got {value!r:.60}{_meaning(target, word)}")
+    return None
+
+
+def _expand_annotation(annotation: object, function: Any) -> list[str]:
+    """Return the types of an annotation as words: ``"int | None"`` gives ``["int", "None"]``.
+
+    An alias of the function's module, such as ``Dims = int | None``, is replaced by its own types.
+
+    Args:
+        annotation: the annotation, as text or as type.
+        function: the function whose parameter has the annotation.
+    """
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    words = re.sub(r"\b(?:collections\.abc|typing|numpy|np)\.", "", text).split(" | ")
+    scope = getattr(function, "__globals__", {})
+    aliases = {word: scope[word] for word in words if isinstance(scope.get(word), (str, UnionType))}
+    return [
+        type_name
+        for word in words
+        for type_name in (_expand_annotation(aliases[word], function) if word in aliases else [word])
+    ]
+
+
+def is_whole_number(value: object) -> bool:
+    """Return True for a number without fraction, of Python or NumPy, and for an array of one such number."""
+    return hasattr(value, "__index__") and getattr(value, "size", 1) == 1
+
+
+def _is_number(value: object) -> bool:
+    """Return True for a real number of Python or NumPy, and for an array of one."""
+    return hasattr(value, "__float__") and getattr(value, "size", 1) == 1
+
+
+def _is_truth_value(value: object) -> bool:
+    """Return True for True, False, NumPy's twins of both, and whole numbers."""
+    return is_whole_number(value) or type(value).__name__ in ("bool", "bool_")
+
+
+def _is_sequence_of(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return a function that is True for a collection, but no text, whose items ``accepts`` accepts."""
+
+    def check(values: object) -> bool:
+        """Return True if ``values`` is such a collection."""
+        return isinstance(values, Iterable) and not isinstance(values, str) and all(map(accepts, values))
+
+    return check
+
+
+def _is_instance_of(class_name: str) -> Callable[[object], bool]:
+    """Return a function that is True for instances of a class of this name and of its subclasses."""
+    return lambda value: any(base.__name__ == class_name for base in type(value).__mro__)
+
+
+def _stands_for_tensor(value: object) -> bool:
+    """Return True for a tensor, and for a tensor of an imitated system."""
+    return hasattr(value, "meta") or hasattr(value, "as_operand")
+
+
+_INTEGERS = ("whole numbers, such as (0, 1)", _is_sequence_of(is_whole_number))
+_TEXTS = ("texts, such as ('a', 'b')", _is_sequence_of(lambda value: isinstance(value, str)))
+#: Annotation -> the words for it in errors, and a function that is True for values of this type.
+_TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "None": ("None", lambda value: value is None),
+    "int": ("a whole number", is_whole_number),
+    "float": ("a number", _is_number),
+    "bool": ("True or False", _is_truth_value),
+    "str": ("a text", lambda value: isinstance(value, str)),
+    "Sequence[int]": _INTEGERS,
+    "Iterable[int]": _INTEGERS,
+    "tuple[int, ...]": _INTEGERS,
+    "Sequence[str]": _TEXTS,
+    "Iterable[str]": _TEXTS,
+    "tuple[str, ...]": _TEXTS,
+    "Sequence[float]": ("numbers, such as (0.5, 1.5)", _is_sequence_of(_is_number)),
+    "tuple[float, float]": ("two numbers", _is_sequence_of(_is_number)),
+    "ndarray": ("an array", lambda value: hasattr(value, "__array__")),
+    "ArrayLike": (
+        "an array or a number",
+        lambda value: value is not None and not isinstance(value, (str, bytes)),
+    ),
+    "HasOperand": ("a tensor of an imitated system", lambda value: hasattr(value, "as_operand")),
+    "Tensor": ("a Tensor", _stands_for_tensor),
+    "Sequence[Tensor]": ("tensors", _is_sequence_of(_stands_for_tensor)),
+    "Callable[..., Any]": ("a function", callable),
+    "Callable[..., object]": ("a function", callable),
+    "Local": ("a function", callable),
+    "Path": ("a path", lambda value: hasattr(value, "__fspath__")),
+    **{
+        word: (f"a{'n' * (word[0] in 'AE')} {word}", _is_instance_of(word))
+        for word in ("Algorithm", "EventProgram", "Layout", "Machine", "Mesh", "Schedule")
+    },
+}
 
 
 def _unknown_keyword_error(

@@ -26,6 +26,7 @@ from spmdsim import (
     check,
     check_replicas,
     compile,
+    cost,
     dialects,
     fft,
     linalg,
@@ -595,3 +596,44 @@ def test_an_operator_takes_no_dims_negative_dims_and_numpys_integers(x: Tensor) 
     np.testing.assert_array_equal(
         ops.histogram(numbers, np.int64(3))[0].full(), np.histogram(numbers.full(), 3)[0]
     )
+
+
+PAIR = Mesh((2,), ("x",))
+
+
+def _matrix():
+    return Tensor.from_global(np.arange(8.0).reshape(4, 2), PAIR("x", None))
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda x: ops.sum(x, keepdims=[1]), r"sum: keepdims must be True or False, got \[1\]"),
+        (lambda x: ops.rms_norm(None, x), "rms_norm: x must be a Tensor, got None"),
+        (lambda x: ops.broadcast_to(x, None), "broadcast_to: shape must be whole numbers"),
+        (lambda x: ops.tril(x, k=None), "tril: k must be a whole number, got None"),
+        (lambda x: ops.quantile(x, "a"), "quantile: q must be a number or numbers, .* or an array, got 'a'"),
+        (lambda x: ops.histogram(x, range="a"), "histogram: range must be two numbers or None, got 'a'"),
+        (lambda x: ops.histogram(x, weights="a"), "histogram: weights must be a Tensor or None, got 'a'"),
+        (lambda x: fft.fft(x, n="a"), "fft: n must be a whole number or None, got 'a'"),
+        (lambda x: cost.save_machine(3, "file"), "save_machine: machine must be a Machine, got 3"),
+        (
+            lambda x: Op("f", Rule.parse("m -> m"), 3),
+            "Op: forward must be a function of numpy arrays, .* got 3",
+        ),
+        (
+            lambda x: dialects.mindspore.ops.Split("a", 2)(x),
+            "Split: axis must be a whole number, got 'a'",
+        ),
+        (lambda x: PAIR.rank_of((0, 0)), r"Mesh.rank_of: coords must lie in the mesh \(2,\), got \(0, 0\)"),
+        (lambda x: PAIR.rank_of((2,)), r"Mesh.rank_of: coords must lie in the mesh \(2,\), got \(2,\)"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named_with_its_rule(call, line):
+    with pytest.raises(SpmdError, match=line):
+        call(_matrix())
+
+
+def test_an_error_inside_is_left_if_the_types_of_the_arguments_are_right() -> None:
+    with pytest.raises(OverflowError, match="too large"):
+        ops.quantile(_matrix(), 10**400)

@@ -135,7 +135,13 @@ class Mesh(Immutable):
         return tuple(position // stride % size for stride, size in zip(self._strides, self.shape))
 
     def rank_of(self, coords: Sequence[int]) -> int:
-        """Return the rank at a coordinate (inverse of :meth:`coords`)."""
+        """Return the rank at a coordinate, one index per axis (inverse of :meth:`coords`).
+
+        Raises:
+            LayoutError: If the mesh has no such coordinate.
+        """
+        if len(coords) != len(self.shape) or not all(0 <= c < size for c, size in zip(coords, self.shape)):
+            raise LayoutError(f"Mesh.rank_of: coords must lie in the mesh {self.shape}, got {tuple(coords)}")
         return self.rank_at(sum(c * stride for c, stride in zip(coords, self._strides)))
 
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:

@@ -100,6 +100,10 @@ class Op(Pictured):
     def __post_init__(self) -> None:
         if not isinstance(self.rule, Rule) and not callable(self.rule):
             raise UsageTypeError(f"Op: rule must be a Rule (Rule.parse) or a function, got {self.rule!r:.60}")
+        if not callable(self.forward):
+            raise UsageTypeError(
+                f"Op: forward must be a function of numpy arrays, such as np.square, got {self.forward!r:.60}"
+            )
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator to tensors; several results are returned as a tuple.

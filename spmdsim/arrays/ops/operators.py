@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 from spmdsim.core.operator import Op
 from spmdsim.errors import NoTensorError, SpmdError, two_names
 from spmdsim.pictured import Pictured
-from spmdsim.wrong_calls import REFUSED, explained, is_of_the_call, wrong_arguments
+from spmdsim.wrong_calls import (
+    FOREIGN,
+    REFUSED,
+    explain_types,
+    explained,
+    is_of_the_call,
+    wrong_arguments,
+)
 
 if TYPE_CHECKING:
     from spmdsim.core.cuts import ShardedOp, StrategyLike
@@ -28,9 +35,6 @@ SAME = (
     ("before", "pad_width"),
     ("value", "constant_values"),
 )
-
-#: What Python raises where a value is no tensor.
-FOREIGN = (AttributeError, TypeError, ValueError, IndexError, StopIteration)
 
 
 class OperatorFunction(Pictured, Generic[P, R]):
@@ -111,7 +115,8 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
         Raises:
             NoTensorError: If the call fails because no argument is a tensor; see `require_tensors`.
-            UsageTypeError: If the arguments do not fit the signature, or one parameter arrives under two names.
+            UsageTypeError: If the arguments do not fit the signature, one parameter arrives under two names, or Python
+                or NumPy refuses an argument whose type differs from its annotation.
         """
         if kwargs and not self.others.keys().isdisjoint(kwargs):
             self._rename(args, kwargs)
@@ -121,6 +126,8 @@ class OperatorFunction(Pictured, Generic[P, R]):
             if isinstance(error, TypeError) and is_of_the_call(error):
                 raise wrong_arguments(self._function, args, kwargs, error) from None
             require_tensors(self.__name__, error, (*args, *kwargs.values()))
+            if not isinstance(error, SpmdError):
+                explain_types(self._function, args, kwargs, error)
             raise
 
     def _rename(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -192,7 +199,9 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, TypeError) and is_of_the_call(error):
                 raise wrong_arguments(function, args, kwargs, error) from None
             require_tensors(function.__name__, error, (*args, *kwargs.values()))
-            if isinstance(error, SpmdError) and "operator" in error.facts:
+            if not isinstance(error, SpmdError):
+                explain_types(function, args, kwargs, error)
+            elif "operator" in error.facts:
                 error.facts["operator"] = function.__name__
             raise
 

@@ -23,7 +23,8 @@ from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WO
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.table import Attrs, OperatorRow, Params, Shape, ShardError, ToParams
 from spmdsim.dialects.missing import refuse
-from spmdsim.errors import InputError, many, unknown
+from spmdsim.errors import InputError, UsageTypeError, many, unknown
+from spmdsim.wrong_calls import is_whole_number
 
 if TYPE_CHECKING:
     from spmdsim.dialects.mindspore.primitive import Primitive
@@ -297,7 +298,11 @@ def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     Raises:
         InputError: If ``output_num`` is not positive, or does not divide the size of the axis.
         ShardError: If the strategy cuts the axis.
+        UsageTypeError: If ``axis`` or ``output_num`` is no whole number.
     """
+    for name in ("axis", "output_num"):
+        if not is_whole_number(attrs[name]):
+            raise UsageTypeError(f"Split: {name} must be a whole number, got {attrs[name]!r:.60}")
     shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
     axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
     if parts < 1 or shape[axis] % parts:
