@@ -43,8 +43,8 @@ DARK = "--ink:#e8eaed;--faint:#a8b0ba;--line:#4a525c;--ground:#16191d;--bad:#ff9
 STYLE = f"""
 .spmdsim{{{LIGHT};color:var(--ink);font:{FONT}px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}}
 @media (prefers-color-scheme:dark){{.spmdsim{{{DARK}}}}}
-[data-jp-theme-light=true] .spmdsim,body.vscode-light .spmdsim,html[theme=light] .spmdsim{{{LIGHT}}}
-[data-jp-theme-light=false] .spmdsim,body.vscode-dark .spmdsim,html[theme=dark] .spmdsim{{{DARK}}}
+[data-jp-theme-light=true] .spmdsim,body.vscode-light .spmdsim,html[theme=light] .spmdsim,[data-theme=light] .spmdsim{{{LIGHT}}}
+[data-jp-theme-light=false] .spmdsim,body.vscode-dark .spmdsim,html[theme=dark] .spmdsim,[data-theme=dark] .spmdsim{{{DARK}}}
 @media print{{.spmdsim,html:root .spmdsim{{{LIGHT}}}}}
 svg.spmdsim text{{fill:var(--ink)}}
 .spmdsim .title{{font-size:14px;font-weight:600}}
