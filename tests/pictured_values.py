@@ -53,6 +53,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "huge mesh": lambda: HUGE,
     "reordered mesh": lambda: Mesh((4096,), ("a",), ranks=tuple(reversed(range(4096)))),
     "layout": lambda: MESH("tp", "dp"),
+    "nodes": lambda: cost.NodeMap.of("left:4,right:2,left:2", 8),
     "huge layout": lambda: HUGE(("a", "b"), None),
     "pending layout": lambda: MESH("dp", None, partial="tp"),
     "placement": lambda: Shard(0),

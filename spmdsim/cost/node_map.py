@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import InputError, UsageTypeError, many
+from spmdsim.pictured import Pictured
 
 __all__ = ["NodeMap"]
 
@@ -17,7 +18,7 @@ __all__ = ["NodeMap"]
 _WORD = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<ranks>[1-9]\d*))?")
 
 
-class NodeMap:
+class NodeMap(Pictured):
     """The node of each rank. Nodes are numbered in the order of their first rank; immutable and hashable.
 
     Args:
@@ -158,7 +159,7 @@ class NodeMap:
 
     def __str__(self) -> str:
         return "; ".join(
-            f"{host}: {_format_ranks(self.ranks_of(node))}" for node, host in enumerate(self.hosts)
+            f"{host}: {format_ranks(self.ranks_of(node))}" for node, host in enumerate(self.hosts)
         )
 
     def __repr__(self) -> str:
@@ -179,8 +180,12 @@ def _parse_labels(text: str) -> list[str]:
     return labels
 
 
-def _format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as text: ``rank 3``, ``ranks 0-7`` or ``ranks 0, 2, 4``."""
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Return ascending ranks as text: ``rank 3``, ``ranks 0-7`` or ``ranks 0, 2, 4``.
+
+    >>> format_ranks([0, 1, 2]), format_ranks([0, 2])
+    ('ranks 0-2', 'ranks 0, 2')
+    """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spmdsim.cost.node_map import NodeMap, format_ranks
 from spmdsim.cost.prediction import Crossover, PredictedPoint, Prediction
 from spmdsim.cost.topologies import Dragonfly, Torus
 from spmdsim.cost.topology import Topology, TopologyPlace
@@ -213,6 +214,16 @@ def machine_figure(machine: Machine) -> Figure:
     rows += [(name, f"alpha {link.alpha:.3g} s, beta {link.beta:.3g} s/B") for name, link in links]
     parts = (plot_canvas(plot), fact_rows(rows, "number"))
     return Figure(f"machine {machine.name}", parts, (machine.certainty,))
+
+
+def node_map_figure(nodes: NodeMap) -> Figure:
+    """Return the table of nodes: the host, the number of ranks and the ranks of each."""
+    rows = [
+        (host, f"{nodes.sizes[node]:,}", format_ranks(nodes.ranks_of(node)))
+        for node, host in enumerate(nodes.hosts)
+    ]
+    table = Table(("node", "number of ranks", "ranks"), tuple(rows))
+    return Figure(f"{many(nodes.size, 'rank')} on {many(nodes.count, 'node')}", (table,))
 
 
 def prediction_figure(prediction: Prediction) -> Figure:

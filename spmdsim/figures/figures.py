@@ -188,6 +188,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.nn.module.Module": "fact_figures.module_figure",
     "spmdsim.arrays.rounding.Verdict": "fact_figures.verdict_figure",
     "spmdsim.cost.machine.Machine": "cost_figures.machine_figure",
+    "spmdsim.cost.node_map.NodeMap": "cost_figures.node_map_figure",
     "spmdsim.cost.topology.Topology": "cost_figures.topology_figure",
     "spmdsim.cost.prediction.Prediction": "cost_figures.prediction_figure",
     "spmdsim.collectives.schedule.Schedule": "schedule_figures.schedule_figure",
