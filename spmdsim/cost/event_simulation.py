@@ -96,7 +96,11 @@ class EventProgram(Pictured):
         cpu: int = 0,
         card: int = 0,
     ) -> int:
-        """Add a receive and return the operation's number; the arguments are as in :meth:`send`."""
+        """Add a receive of a message of the rank ``source`` and return the operation's number.
+
+        The other arguments are as in :meth:`send`, but ``cpu`` and ``card`` have no effect: a message uses the
+        receiver's processor and network card with the numbers that its send names.
+        """
         return self._add(RECV, rank, source, nbytes, tag, after, started, cpu, card)
 
     def calc(
@@ -108,9 +112,9 @@ class EventProgram(Pictured):
         cpu: int = 0,
         tag: int = 0,
     ) -> int:
-        """Add a calculation that keeps a processor busy for ``duration``.
+        """Add a calculation that keeps a processor busy for ``duration``; return the operation's number.
 
-        The operation's number is returned; the other arguments are as in :meth:`send`.
+        ``duration`` is in the time unit of the simulator's parameters. The other arguments are as in :meth:`send`.
         """
         return self._add(CALC, rank, rank, duration, tag, after, started, cpu, 0)
 
@@ -215,7 +219,12 @@ def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> lis
 
 
 def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """Return a number per operation for the CPU, or the network card, that it uses on a rank."""
+    """Return a number per operation that tells the CPUs, or the network cards, of all ranks apart.
+
+    Args:
+        ranks: the rank of each operation.
+        numbers: for each operation, the number of its CPU, or card, on this rank.
+    """
     width = max(numbers, default=0) + 1
     return [rank * width + number for rank, number in zip(ranks, numbers)]
 
@@ -224,7 +233,8 @@ def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float 
     """Convert a schedule to a program of the event simulator.
 
     An operation starts after all operations of the rank's previous round. Messages have the number of their round as
-    tag. A reduction is a calculation that follows its receive, if reducing takes time. Local copies are left out.
+    tag. Local copies are left out. If reducing takes time, a reduction is a calculation: that of received data follows
+    its receive, that of local data follows all operations that its round lists before it.
 
     Args:
         schedule: an algorithm at a rank count.

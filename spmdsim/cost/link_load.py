@@ -238,9 +238,9 @@ def _repeated(schedule: Schedule, repeat: int, moves: list[Instruction]) -> Repe
 
 
 def _levels(schedule: Schedule) -> tuple[int, ...]:
-    """Return the number of chunks of each level of the nested division.
+    """Return the number of parts into which each level of the nested division cuts.
 
-    For all_to_all it is by destination.
+    A message of all_to_all has one level only: it is divided by destination.
     """
     by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
     return (schedule.size,) if by_pairs else schedule.levels
@@ -303,11 +303,16 @@ def _shifted(ranks: Ints, peer: int) -> Ints:
 def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks: OwnChunks) -> float:
     """Return the bytes of rank 0's chunks on the rank on which they are largest.
 
-    By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum
-    follows from the number of chunks in a window of these blocks. By an exclusive-or it follows from the largest number
-    of chunks that a rank has among the first blocks. For blocks of other sizes it is the sum of equally many of the
-    largest chunks, which is exact for neighbouring chunks and an upper bound otherwise. If the schedule rounds chunks
-    up (``CEILING``), each chunk has the largest size, but all together have at most the message.
+    The bytes depend on the rank, because the first blocks of a message may have one element more than the others. The
+    first case that holds counts:
+
+    * The schedule rounds chunks up (``CEILING``): each chunk has the largest size, but all together have at most the
+      message.
+    * ``xor``, with one block per rank and one chunk per block: exact, from the largest number of chunks that a rank has
+      among the longer blocks.
+    * ``shift``, with one block per rank: exact. Rank r has the chunks r blocks later (:meth:`OwnChunks.most`).
+    * Otherwise: the bytes of equally many of the first chunks, which are the largest. This is exact for neighbouring
+      chunks and an upper bound for others.
 
     Args:
         schedule: the schedule.

@@ -151,8 +151,8 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
         where: the file, which errors name.
 
     Raises:
-        InputError: With one line that names the file and the key: If the text is no JSON object, a key is unknown or
-            missing, or a value has a wrong type or is impossible.
+        InputError: If the text is no JSON object, a key is unknown or missing, or a value has a wrong type or is
+            impossible. The error has one line, which names the file and the key.
     """
     with readable(where, "a machine file"):
         data = parse_json(text)
@@ -215,9 +215,9 @@ def _axis_links(value: Any, key: str, where: str) -> tuple[tuple[str, Link], ...
 
 
 def _rows(value: Any, key: str, where: str, wanted: str) -> list[Any]:
-    """Return a list of a machine file.
+    """Return ``value`` if it is a list; raise InputError if it is not.
 
-    InputError is raised for another type; ``wanted`` describes its rows.
+    The error names the file ``where`` and the ``key``; ``wanted`` describes the rows of the list.
     """
     if not isinstance(value, list):
         raise InputError(f"{where}: {key!r} has to be a list of {wanted}")

@@ -218,7 +218,8 @@ def _predict_point(
 def _rank_words(counts: Sequence[int]) -> str:
     """Return rank counts as words.
 
-    There are up to four runs of numbers, else the first three and the last one.
+    Consecutive counts are joined to a run, such as ``5..7``. Of more than four runs only the first three and the last
+    one are named.
 
     >>> _rank_words([3, 5, 6, 7]), _rank_words([128, 256, 512, 1024, 2048]), _rank_words([1])
     ('3, 5..7 ranks', '128, 256, 512, ..., 2048 ranks', '1 rank')
@@ -256,9 +257,15 @@ def _price_function(
 def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
     """Return True if a schedule can be priced at several sizes in a short time.
 
-    That is so with a closed form, or with few messages: rounds times ranks times sizes up to :data:`_AFFORDABLE`, or
-    :data:`_AFFORDABLE_ARRAYS` for symmetric schedules whose messages are arrays. If all ranks behave like rank 0, only
-    its messages count. Without a formula, four rounds per bit of the number of ranks are assumed.
+    A schedule is quick if a closed form is enough for its price. Otherwise the messages to look at are limited:
+
+    * If ranks differ or events are simulated: rounds times ranks times sizes is at most :data:`_AFFORDABLE`.
+    * If all ranks behave like rank 0 and only its messages matter: rounds are at most :data:`_AFFORDABLE`.
+    * If they do but all messages matter, which then are arrays over ranks: rounds are at most :data:`_AFFORDABLE`, and
+      different rounds times ranks times sizes at most :data:`_AFFORDABLE_ARRAYS`.
+
+    If a rank may send several messages in a round, it is taken to send one to each rank. Without a closed form, four
+    rounds per bit of the number of ranks are assumed.
 
     Args:
         schedule: the schedule.

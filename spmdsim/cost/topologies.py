@@ -72,8 +72,8 @@ class Torus(Topology):
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: all hops along the first dim, then along the second, ...
 
-        In each dim the message takes the shorter direction; see :meth:`_link` for the numbers of the links. The arrays
-        have as many entries as the sum of the distances. A message from a rank to itself crosses no link.
+        In each dim the message takes the shorter direction; see :meth:`_link` for the numbers of the links. The result
+        has one entry per message and link that it crosses. A message from a rank to itself crosses no link.
 
         Args:
             sources: the sender of each message.
@@ -191,7 +191,8 @@ class FatTree(Topology):
 
     Attributes:
         down: children per switch, from the leaves up; their product is the number of ranks.
-        up: parents per child, from the leaves up. Oversubscription at level i is ``down[i-1] * .. / up[i]``.
+        up: parents per child, from the leaves up. A switch of level i - 1 has ``down[i-1]`` links down and ``up[i]``
+            links up; their quotient is its oversubscription.
 
     >>> FatTree((4, 2), (1, 2), bandwidth=1e9).name
     'fat tree 4x2, uplinks 1x2'
@@ -283,9 +284,11 @@ class FatTree(Topology):
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def _link(self, link: int) -> tuple[int, int, int, int, int]:
-        """Return `(direction, level, subtree, copy, port)` of a link.
+        """Return ``(direction, level, subtree, copy, port)`` of a link.
 
-        The direction is 0 for up, 1 for down.
+        The direction is 0 for up, 1 for down. The lower end of the link is a rank (level 0) or a switch above the
+        subtree ``subtree`` of its level. ``copy`` is the number of this switch among the ``copies[level]`` switches of
+        the subtree, and ``port`` the number of the link among its links up.
         """
         side, index = divmod(int(link), self.first[-1])
         level = max(i for i in range(len(self.down)) if self.first[i] <= index)
@@ -313,7 +316,9 @@ class FatTree(Topology):
 class Dragonfly(Topology):
     """Dragonfly network with minimal routing: at most one local, one global and one local link.
 
-    Links are between routers; the routers of a group are all connected with one another.
+    Each of the ``groups`` groups has ``routers`` routers, which are all connected with one another. Each router has
+    ``hosts`` ranks. Global links connect groups; their bandwidth is ``global_bandwidth``, or ``bandwidth`` if it is
+    None.
 
     >>> Dragonfly(9, 4, 2, bandwidth=1e9).ranks
     72
@@ -350,10 +355,12 @@ class Dragonfly(Topology):
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: two of its hosts, and up to three between routers.
 
-        These are at most one between groups, and one in each of the two groups. Links from 0 lead out of ranks, links
-        from ``ranks`` into ranks. Links from ``first_local`` connect the routers of a group, links from
-        ``first_global`` connect groups. Inside a group, a message takes the direct link of the two routers. A message
-        from a rank to itself crosses no link.
+        The first two links lead out of the sender and into the receiver. Between routers, a message takes at most one
+        link inside the sender's group, one between the groups, and one inside the receiver's group. Inside a group it
+        takes the direct link of the two routers. A message from a rank to itself crosses no link.
+
+        Links are numbered in this order: from 0 out of ranks, from ``ranks`` into ranks, from ``first_local`` between
+        routers of a group, from ``first_global`` between groups.
 
         Args:
             sources: the sender of each message.
@@ -443,8 +450,8 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     """Build the topology that a text describes, with the bandwidth and latency of a machine.
 
     Args:
-        text: a name, and options after a colon: see the table above. "-" in a name counts as "_".
-        ranks: number of ranks; the shape has to agree.
+        text: a name, and options after a colon, as in the table of the module's text. "-" in a name counts as "_".
+        ranks: number of ranks; the topology must have as many.
         machine: its beta is the time per byte of every link, its alpha the time per message. Inside nodes, the numbers
             of its ``intra`` link are used, if it has one.
 
@@ -500,7 +507,7 @@ def _parse_number(options: Options, key: str, default: float | None = None) -> f
 
 
 def _whole_number(options: Options, key: str, default: int | None = None) -> int:
-    """Return an option as a whole number from 1 on; ``default`` if it is missing."""
+    """Remove an option and return it as a whole number from 1 on; ``default`` if it is missing."""
     value = _parse_number(options, key, default)
     if value != int(value) or value < 1:
         raise InputError(f"topology option {key}={value:g} has to be a whole number >= 1")
@@ -563,7 +570,7 @@ def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
 
 
 def _torus(options: Options, ranks: int, machine: Machine) -> Topology:
-    """Build a torus, or a ring over all ranks without a shape."""
+    """Build a torus; without a shape, build a ring over all ranks."""
     shape = _parse_shape(options, "shape") if "shape" in options else (ranks,)
     hop = _parse_number(options, "hop", HOP_SECONDS)
     return Torus(shape, _bandwidth(machine), machine.alpha, hop)
@@ -593,7 +600,10 @@ def _build_fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
 
 
 def _dragonfly(options: Options, ranks: int, machine: Machine) -> Topology:
-    """Build a dragonfly."""
+    """Build a dragonfly.
+
+    Without options there are 4 ``routers`` per group, 2 ``hosts`` per router, and as many ``groups`` as the ranks fill.
+    """
     hop = _parse_number(options, "hop", HOP_SECONDS)
     routers, hosts = _whole_number(options, "routers", 4), _whole_number(options, "hosts", 2)
     groups = _whole_number(options, "groups", max(1, ranks // (routers * hosts)))

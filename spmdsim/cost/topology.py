@@ -134,7 +134,10 @@ class Flat(Topology):
 
 
 def _up_or_down(link: int, ranks: int, above: TopologyPlace) -> tuple[TopologyPlace, TopologyPlace]:
-    """Return the ends of a rank's own link: the first links go up, the others down."""
+    """Return the two ends of a rank's own link, in its direction.
+
+    Link ``r`` leads from rank ``r`` to ``above``, link ``ranks + r`` from ``above`` to rank ``r``.
+    """
     return (TopologyPlace(0, link), above) if link < ranks else (above, TopologyPlace(0, link - ranks))
 
 
