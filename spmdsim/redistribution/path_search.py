@@ -201,9 +201,10 @@ class Target:
 
         A dimension's axes after those that it has in common with the target's start are surplus. With ("a", "b") in the
         state and ("a", "c") in the target, "b" is surplus. An all_to_all moves the last surplus axes to another
-        dimension without surplus, if these are the axes that it needs next. An all_gather gathers all surplus axes of
-        one dimension, all but the first, and so on. A further one gathers all surplus axes of all dimensions, if
-        several dimensions have some. The list is empty without surplus axes.
+        dimension without surplus, if these are the axes that this dimension needs next. Each dimension with surplus
+        gives all_gathers of all its surplus axes, of all but the first, and so on down to the last one alone. If
+        several dimensions have surplus axes, a further all_gather gathers those of all dimensions. The list is empty
+        without surplus axes.
 
         Args:
             state: the axes that split each dimension.

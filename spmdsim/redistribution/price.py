@@ -170,8 +170,11 @@ def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
     """Return the modelled seconds of an exchange, from the bytes and messages of its busiest rank.
 
-    The bytes are those that the rank which receives most receives, or those that the rank which sends most sends,
-    whichever are more. By bytes alone, only received bytes count, at 1.2e-10 s each.
+    If nothing is received, it is 0. Otherwise:
+
+    * By bytes alone (:attr:`Prices.bytes_only`): 1.2e-10 s for each byte that the busiest receiver receives.
+    * On a machine: the model's time for the larger number of bytes of the busiest receiver and the busiest sender, and
+      for the messages of the rank that receives most messages.
 
     Args:
         ends: the splits before and after.

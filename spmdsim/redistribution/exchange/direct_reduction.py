@@ -395,10 +395,10 @@ def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Si
 def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
     """Let a rank outside ``single.inside`` add up an element, if that helps busy ranks.
 
-    Return True if it does. It costs one more reception in total. It is tried only if an adder of the element has a
-    load above ``limit`` and all its adders are in ``inside``. Ranks with the smallest load are tried first; the first
-    one that makes the sum of the loads above ``limit`` fall is taken. If none does, ``single`` and ``load`` stay as
-    they are.
+    Return True if a rank was found. It costs one more reception in total. A rank is looked for only if an adder of the
+    element has a load above ``limit`` and all its adders are in ``inside``. Ranks with the smallest load are tried
+    first; the first one that lowers the number of receptions above ``limit`` is taken. If none does, ``single`` and
+    ``load`` stay as they are.
 
     Args:
         single: the element; its receptions are changed in place.
@@ -411,6 +411,7 @@ def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
     single.clear(load)
     for rank in sorted(load, key=lambda rank: (load[rank], rank)):
         count = min(limit - load[rank], single.cell.fewest + 1)
+        # One reception is additional, so a rank must take two at least, or all of them.
         if rank in single.inside or count < min(2, single.cell.fewest + 1):
             continue
         single.add(rank, count)
@@ -508,6 +509,7 @@ def _build_part(
     for number, rank in enumerate(order):
         count = len(remaining)
         if number < len(order) - 1:
+            # A last adder without receptions of its own adds its own addend only: the adder before adds all others.
             finishes = number == len(order) - 2 and receptions.get(order[-1]) is None
             count = len(remaining) if finishes else receptions[rank] - (number > 0)
         terms = [] if adder_of_term.get(cell.term_of.get(rank, -1)) != rank else [(cell.term_of[rank], rank)]

@@ -140,7 +140,11 @@ def senders_of(replicas: int, boxes: Any) -> Any:
     """Return the largest number of replicas from which the receiver of a box can receive.
 
     The boxes are one line that ``k`` replicas cut into equal shares. One of ``n`` boxes overlaps at most
-    ``1 + ceil((k - gcd(k, n)) / n)`` shares. ``boxes`` is a number or an array of numbers.
+    ``1 + ceil((k - gcd(k, n)) / n)`` shares.
+
+    Args:
+        replicas: the number of replicas, k.
+        boxes: the number of boxes, n, or an array of such numbers; the result has its shape.
     """
     return 1 - (np.gcd(replicas, boxes) - replicas) // np.maximum(boxes, 1)
 
@@ -165,7 +169,7 @@ class SourceBlocks(NamedTuple):
 def _intersect(bounds: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the lengths that blocks have in common in each dimension.
 
-    Not positive if they have nothing in common.
+    A length is 0 or negative if the blocks do not overlap there.
     """
     lengths: np.ndarray = np.minimum(bounds[1], others[1]) - np.maximum(bounds[0], others[0])
     return lengths

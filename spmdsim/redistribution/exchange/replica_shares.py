@@ -185,8 +185,8 @@ def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
 def _cut_elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     """Cut a box into its first ``room`` elements in row-major order and the remainder.
 
-    Both are lists of boxes, without empty boxes. If the box has at most ``room`` elements, the remainder is empty. If
-    ``room`` is 0, the remainder is the box.
+    Both are lists of boxes, without empty boxes; ``box`` must not be empty. If the box has at most ``room`` elements,
+    the remainder is empty. If ``room`` is 0, the remainder is the box.
 
     >>> _cut_elements(((0, 4), (0, 4)), 6)
     ([((0, 1), (0, 4)), ((1, 2), (0, 2))], [((1, 2), (2, 4)), ((2, 4), (0, 4))])

@@ -145,9 +145,11 @@ def _list_placing(
 ) -> tuple[Implementation, ...]:
     """Return the implementations of an exchange, all_gather or all_to_all, preferred first.
 
-    The implementations that ``tuning.first`` names come first, then the others by increasing price in nanoseconds.
-    There is only "same" if the group has one rank or the tensor is empty. There is only "broadcast" if one rank owns
-    the source of an exchange and the target is replicated.
+    The implementations that ``tuning.first`` names come first, then the others by increasing price in nanoseconds. Two
+    cases have a single implementation:
+
+    * "same" if the group has one rank or the tensor is empty;
+    * "broadcast" if, in an exchange, one rank owns the source and the target is replicated.
 
     Args:
         step: the step.
@@ -175,9 +177,9 @@ def _preference(implementation: Implementation, tuning: Tuning) -> int:
 def _needs_memory(step: Step, rank: int) -> bool:
     """Return True if a local step counts as new memory on this rank.
 
-    A reshape needs none. A fill counts, except for an average whose source and target box are equal. (Of replicas,
-    the first keeps its values without a copy; it counts, too.) Other steps need none if the rank's target box equals
-    its source box or is contiguous in it, because a view is enough.
+    A reshape needs none. A fill counts, also on the replica that keeps its values without a copy; only an average
+    whose source and target box are equal does not. Other steps need none if the rank's target box equals its source
+    box or is contiguous in it, because a view is enough.
 
     Args:
         step: a local step.
@@ -195,7 +197,8 @@ def _needs_memory(step: Step, rank: int) -> bool:
 def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
     """Return the bytes of the buffers of an exchange by element numbers.
 
-    Elements are packed, received and set aside; their numbers are int64.
+    There is an element for each one that the rank sends, receives or keeps. For those that it sends or receives there
+    is an int64 number, too.
     """
     travel = sent_nbytes(step, rank, 1) + step.nbytes(rank, 1)
     kept_size = _shard_size(step.dst, step.shape_after, rank) - step.nbytes(rank, 1)
@@ -388,9 +391,12 @@ def _list_reductions(
     """Return the implementations of an all_reduce or reduce_scatter, the preferred one first.
 
     There is only one, "same", if the group has one rank or the shard is empty. Those that ``tuning.first`` names come
-    first, then the model's order. MPI's own reduction ("native") reduces in an order of its own. It is left out if
-    the order can change the result and groups of the mesh could differ in it. With ``reproducible``, it is also left
-    out if it is not the first one, and the others are left out if it is.
+    first, then the model's order.
+
+    MPI's own reduction ("native") reduces in an order of its own. If the order can change the result:
+
+    * "native" is left out if groups of the mesh could reduce in different orders.
+    * With ``reproducible``, only "native" remains if the model prefers it; otherwise it is left out.
 
     Args:
         step: the step.
@@ -429,7 +435,11 @@ def _list_reductions(
 
 
 def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
-    """Return True if the result of a reduction does not depend on the order of its operands."""
+    """Return True if the result of a reduction of ``size`` operands does not depend on their order.
+
+    That is so for integers and bools, except for their average, and for maxima and minima. Two operands also have one
+    sum, and real floats one product, in both orders.
+    """
     exact = dtype.kind in "iub" or op in ("max", "min")
     return (exact and op != "avg") or (size == 2 and (op == "sum" or (op == "prod" and dtype.kind == "f")))
 

@@ -37,8 +37,8 @@ class Merge:
         axes: the axes of the groups; the first one is the major one.
         op: the reduction; None for a gather.
         dim: the dimension that is scattered or gathered; None for an all_reduce.
-        unscattered_axes: further axes along which a reduce_scatter reduces without scattering: ranks along them own
-        equal sums.
+        unscattered_axes: further axes along which a reduce_scatter reduces without scattering. Ranks that differ only
+            along them own equal sums.
     """
 
     collective: str
@@ -82,8 +82,8 @@ class Merge:
     ) -> tuple[Step, ...]:
         """Return the steps of the merged message.
 
-        They are the collective, or for a reduction the steps of the plan that uses replicas and reduces along
-        ``unscattered_axes``.
+        A reduction with ``copies`` or :attr:`unscattered_axes` takes the steps of a plan that uses the replicas and
+        also reduces along ``unscattered_axes``. Any other message is one collective.
 
         Args:
             elements: the number of elements that every rank owns.

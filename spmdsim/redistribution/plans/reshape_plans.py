@@ -166,7 +166,7 @@ class _Side:
 
         An axis that splits a dimension covers a range of distances: it starts at the suffix product above it, and
         ends at this product divided by its size. Cuts of the group inside the range cut the axis, and cuts of the
-        axis cut the group. Groups of one dimension on either side stay as they are.
+        axis cut the group. A group of one dimension before and one after the reshape stays as it is.
 
         Args:
             cuts: the suffix products of each group; extended in place, like ``axis_cuts``.
@@ -376,10 +376,10 @@ def _surround_by_reshapes(
 def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
     """Return plans for a reshape without a finer shape, best first.
 
-    If the source has pending values, each plan reduces all of them by collectives first, in another way; shards in
-    between may have any size. Elements are then exchanged by their row-major numbers. If the reduced tensor is
-    replicated on the target's mesh, it is reshaped and sliced locally instead. New pending axes of the target are
-    filled at the end.
+    If the source has pending values, collectives reduce all of them first. There is a plan for each path of collectives
+    that does so; shards in between may have any size. Otherwise there is one plan. Elements are then exchanged by their
+    row-major numbers. But if the tensor is now replicated on the target's mesh, it is reshaped and sliced locally. New
+    pending axes of the target are filled at the end.
 
     Args:
         task: the layouts, shape and machine.

@@ -245,7 +245,7 @@ class RowFrame:
 
 
 def row_frame(step: RowStep, rank: int) -> RowFrame:
-    """Return the frame of the group of ``rank``."""
+    """Return the facts about a step for the group of ``rank``."""
     return _build_frame(step, step.group(rank))
 
 
