@@ -143,8 +143,8 @@ class Formula(Pictured):
 
     Attributes:
         steps: rounds of communication.
-        beta: sum over rounds of the largest message, a multiple of the message size, exact when that divides into
-            chunks.
+        beta: sum over rounds of the largest message, as a multiple of the message size. It is exact if this size
+            divides into equal chunks.
         gamma: sum over rounds of the largest reduced block, as a multiple of the message size.
         depth: longest chain of operator applications in a result; None if it is not declared.
         only: a condition under which the formula holds, such as ``"n == p"``; empty for any number of ranks.
@@ -547,7 +547,7 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
 def library_algorithm(library: str, collective_name: str, name: str) -> Algorithm:
     """Find an algorithm by a library's name or number for it.
 
-    Otherwise it is found as :func:`algorithm` does.
+    If the library has no such name, the algorithm is found as by :func:`algorithm`.
 
     >>> library_algorithm("openmpi", "allreduce", "4").name
     'ring_openmpi'

@@ -232,8 +232,8 @@ def run_lock_step(
         schedule: the schedule.
         inputs: each rank's input, elements along the first dimension; None for ranks that have none.
         op: the reduction, a ufunc or a function of two arrays.
-        sizes: elements of each chunk; None: the schedule's own cut, and for collectives in which every rank brings
-            its own block the lengths of these.
+        sizes: number of elements of each chunk. None for the schedule's own cut of the input; if every rank brings a
+            block of its own, each block is cut into the chunks of its rank.
 
     Returns:
         Each rank's output as a new array of the inputs' type; None for ranks that get none.

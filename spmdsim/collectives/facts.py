@@ -218,8 +218,9 @@ class _Tally:
         """Add the instructions of one round of a rank to the totals.
 
         A rank's rounds must be added in order, because the k-th message of a pair of ranks travels in the k-th step
-        of this pair. Sends and receives count in the step in which they travel, reductions in the round of the rank,
-        too. The rank's chunks and largest receive buffer of reductions are updated for the peak of its memory.
+        of this pair. Messages, and the reductions of received ones, count in the step in which they travel. All
+        reductions, local ones too, count in the rank's own round as well. The rank's chunks and largest receive buffer
+        of reductions are updated for the peak of its memory.
 
         Args:
             rank: the rank.

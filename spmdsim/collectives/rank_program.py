@@ -126,6 +126,7 @@ class _Compiler:
         self.rounds = [list(moves) for moves in schedule.rounds(rank)]
         starts, ends = schedule.starts_with(rank), schedule.ends_with(rank)
         written = {c for moves in self.rounds for m in moves if m.kind != SEND for c in m.chunks}
+        # Chunks that change here but are no result are in the work array.
         others = sorted(written.difference(ends))
         read = {max(c, default=0) for moves in self.rounds for m in moves for c in (m.chunks, m.source)}
         cells = 1 + max(self.count - 1, max(written | read, default=0))
@@ -135,6 +136,7 @@ class _Compiler:
         self.output_count = self._assign_positions(OUTPUT, ends, self.home)
         self.work_count = self.cells_end = self._assign_positions(WORK, others, self.home)
         self.ends = ends
+        # Input and output may be one memory if all chunks of the input are in the output, at one distance.
         first, second = self.offsets[INPUT], self.offsets[OUTPUT]
         shifts = {second[c] - start for c, start in first.items() if c in second}
         self.same_places = len(shifts) == 1 and all(c in second for c in first)
@@ -319,7 +321,7 @@ class _Compiler:
         return arrived
 
     def _local(self, move: Instruction, actions: list[Action]) -> None:
-        """Translate a local copy or reduction."""
+        """Append to ``actions`` one copy or reduction per chunk of a local instruction."""
         reducing, left = move.kind == COMBINE, bool(move.left)
         for source, cell in zip(move.source, move.chunks):
             value = self._current_span(source, source + 1)

@@ -102,6 +102,7 @@ def matching_schedules(
 ) -> list[Schedule]:
     """Return the schedules whose emulated result equals an observed one bit for bit.
 
-    The result is that of ``rank``.
+    The result is that of ``rank``, or of the first rank that has one if ``rank`` is None. The other arguments are as in
+    :func:`emulate`.
     """
     return [s for s in schedules if same_bits(emulate(s, inputs, op, rank), observed)]

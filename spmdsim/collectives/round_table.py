@@ -283,9 +283,10 @@ def _kind(move: object) -> str:
     return f"a single move ({move.describe()})" if isinstance(move, Instruction) else repr(move)
 
 
+#: A round number and a move of that round.
 Place = tuple[int, Instruction]
+#: The places of the messages of each pair ``(sender, receiver)``.
 Places = dict[tuple[int, int], list[Place]]
-"""A round number and a move of that round."""
 
 
 @dataclass
@@ -410,10 +411,10 @@ def _report_unmatched(
 
 
 def _find_unpaired(these: list[Place], those: list[Place]) -> list[Place]:
-    """Return the messages of ``these`` that have no partner in ``those``.
+    """Return the messages of ``these`` that are too many in comparison with ``those``; [] if none are.
 
-    There is none if ``those`` are as many or more. The messages without a partner in their own round are returned if
-    their number is the difference of the lengths, else the last ones.
+    Messages of equal rounds are paired first. If exactly the surplus remains, it is returned. If more messages remain,
+    the two ranks count their rounds differently; then the last messages are returned, because messages match in order.
 
     Args:
         these: the sends of a pair of ranks, or its receives, as (round number, instruction).

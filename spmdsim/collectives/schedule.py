@@ -81,9 +81,10 @@ class Schedule(ShortRepr):
         return (bool(self.algorithm.in_order) and self.root == 0) or _is_verified_in_order(self)
 
     def chunk_elements(self, count: int) -> tuple[int, ...]:
-        """Compute the elements of each chunk of a vector of ``count`` elements.
+        """Compute the number of elements of each chunk of a vector of ``count`` elements.
 
-        For all_to_all, ``count`` are the elements that one rank sends; each of its ``size`` blocks is a chunk.
+        For all_to_all, ``count`` is the number of elements that one rank sends; each of its ``size`` blocks is a chunk.
+        The result then has the chunks of all ranks, one rank after the other.
         """
         if "row" in (self.collective.before, self.collective.after):
             return chunk_sizes(count, (self.size,), self.rounding) * self.size

@@ -339,7 +339,7 @@ class SymbolicRun:
         if not self.reduces:
             return False, True, 0
         symbols, schedule = self.symbols, self.schedule
-        in_order, same, depth = True, True, 0
+        in_order, same_tree, depth = True, True, 0
         shapes: dict[int, int] = {}
         for rank in range(self.size):
             for chunk in schedule.ends_with(rank):
@@ -347,8 +347,9 @@ class SymbolicRun:
                 in_order = in_order and symbols.sorted[value]
                 depth = max(depth, symbols.depth[value])
                 if schedule.collective.value == "sum":
-                    same = same and shapes.setdefault(chunk, symbols.shape[value]) == symbols.shape[value]
-        return in_order, same, depth
+                    shape = symbols.shape[value]
+                    same_tree = same_tree and shapes.setdefault(chunk, shape) == shape
+        return in_order, same_tree, depth
 
 
 def _name_few(ranks: list[int]) -> str:

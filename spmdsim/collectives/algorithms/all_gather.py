@@ -107,31 +107,34 @@ def neighbor_exchange(rank: int, size: int) -> Rounds:
     yield from _after(rank, size, fold)
 
 
-def _swap_with_neighbours(new: int, fold: Fold) -> Rounds:
-    """Yield the rounds of one survivor of a fold in :func:`neighbor_exchange`; half as many as survivors.
+def _swap_with_neighbours(survivor: int, fold: Fold) -> Rounds:
+    """Yield one survivor's rounds in :func:`neighbor_exchange`: half as many as there are survivors.
 
-    In the first, it swaps its blocks with its pair partner: survivors 0 and 1, 2 and 3, ... In later rounds it sends
-    the two newest blocks to the neighbour on the other side than in the round before.
+    In the first round, the survivor swaps its block with its pair partner: survivors 0 and 1, 2 and 3, ... In each
+    later round it exchanges two blocks with the neighbour on the other side than in the round before. It sends the two
+    blocks that it got last (first those of its own pair), and receives the next two.
 
     Args:
-        new: the number of the rank among the survivors.
+        survivor: the number of the rank among the survivors.
         fold: the fold, which leaves an even number of ranks, the survivors.
     """
-    size, sign = fold.power, 1 if new % 2 == 0 else -1
-    neighbours = ((new + sign) % size, (new - sign) % size)
+    size, sign = fold.power, 1 if survivor % 2 == 0 else -1
+    neighbours = ((survivor + sign) % size, (survivor - sign) % size)
     peers = [fold.old(neighbour) for neighbour in neighbours]
-    yield [send(peers[0], fold.blocks(new)), recv(peers[0], fold.blocks(neighbours[0]))]
-    pair = new - new % 2
-    newest, arriving = pair, [pair, pair]
+    yield [send(peers[0], fold.blocks(survivor)), recv(peers[0], fold.blocks(neighbours[0]))]
+    pair = survivor - survivor % 2
+    send_start = pair
+    # The first survivor of the pair whose blocks came last from each side; each visit moves it away by one pair.
+    arrived = [pair, pair]
     for i in range(1, size // 2):
         side = i % 2
-        arriving[side] = (arriving[side] + (2 * sign if side == 0 else -2 * sign)) % size
-        start = arriving[side]
+        arrived[side] = (arrived[side] + (2 * sign if side == 0 else -2 * sign)) % size
+        receive_start = arrived[side]
         yield [
-            send(peers[side], fold.blocks(newest, newest + 2)),
-            recv(peers[side], fold.blocks(start, start + 2)),
+            send(peers[side], fold.blocks(send_start, send_start + 2)),
+            recv(peers[side], fold.blocks(receive_start, receive_start + 2)),
         ]
-        newest = start
+        send_start = receive_start
 
 
 @built_in("all_gather", "n", Formula("c", "q"), symmetry="shift", openmpi="sparbit 7")

@@ -319,6 +319,7 @@ def _rename_for_tree(rank: int, size: int, tree: int, by: int) -> int:
 
 def bit_tree_children(rank: int, size: int) -> list[int]:
     """Return the ranks whose parent in NCCL's binary tree is ``rank``, lowest first."""
+    # A child is half of the lowest set bit away; one whose other parent would not be below `size` may be nearer.
     low = rank & -rank if rank else 1 << size.bit_length()
     near = {rank - (low >> 1), *(rank + (low >> 1 + i) for i in range(low.bit_length()))}
     return sorted(c for c in near if 0 < c < size and bit_tree_parent(c, size) == rank)
@@ -438,9 +439,10 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
 def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     """Run a ring reduce_scatter in groups, ring all_reduce between groups, ring all_gather in groups.
 
-    The rings between groups are also called rail rings; local rank i of each group works on shard i. A shard has one chunk per group. If
-    the last group is smaller, its ranks work on several shards each, and take part in the rings of these shards one
-    after the other. The order of the operands is not kept.
+    The rings between groups are also called rail rings. Local rank i of each group works on shard i. With h groups,
+    shard i has the chunks ``i * h`` to ``(i + 1) * h - 1``, one per group. If the last group is smaller, its ranks work
+    on several shards each, and take part in the rings of these shards one after the other. The order of the operands is
+    not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -452,7 +454,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     members, fewest = min(group, size - base), size - (groups - 1) * group
 
     def shards(i: int) -> range:
-        """Return the shards that a local rank works on."""
+        """Return the shards that local rank ``i``, modulo the ranks of its group, works on."""
         return range(i % members * group // members, (i % members + 1) * group // members)
 
     def chunks(i: int) -> range:
@@ -464,6 +466,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
         [send(right, chunks(local - 1 - i)), recv_reduce(left, chunks(local - 2 - i), left=True)]
         for i in range(members - 1)
     ]
+    # A smaller last group has fewer rounds inside: pad them, so that all groups start the rail rings together.
     yield from _pad_rounds(iter(inside), group - 1)
     yield from _shard_rings(shards(local), own_group, groups, group, fewest)
     outside: list[list[Instruction]] = [

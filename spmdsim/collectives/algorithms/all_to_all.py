@@ -80,6 +80,14 @@ def bruck(rank: int, size: int) -> Rounds:
 
 
 def _resting(rank: int, size: int, k: int, distances: list[int]) -> list[int]:
-    """Return the blocks with the given distances that are on ``rank`` before round ``k``."""
+    """Return the blocks with the given distances that are on a rank before one round of :func:`bruck`.
+
+    Args:
+        rank: the rank.
+        size: the number of ranks.
+        k: the number of ranks by which the round moves blocks, a power of two.
+        distances: for each block, its destination minus its source, modulo ``size``.
+    """
+    # The rounds before have moved a block by the lower bits of its distance.
     sources = ((rank - distance % k) % size for distance in distances)
     return [source * size + (source + distance) % size for source, distance in zip(sources, distances)]
