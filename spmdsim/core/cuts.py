@@ -29,8 +29,9 @@ T = TypeVar("T", bound="PlainTensor")
 REPEAT = "repeat"
 
 Cuts = Sequence[Sequence[int]]
-#: A strategy as users write it: cuts per operand, a layout per operand, or axes per factor.
+#: Cuts of each operand, or of one tensor.
 WrittenCuts = Cuts | Sequence[int]
+#: A strategy as users write it: cuts per operand, a layout per operand, or axes per factor.
 StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | WrittenCuts
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from spmdsim.core.element_types import accumulator, check_reduce, is_float
 
-#: Reductions of truth values, and the plain reductions that mean the same on them; ``avg`` adds, too.
+#: NumPy's functions by reduction, for bools and for numbers. For bools "min" means "all" and "max" means "any". An
+#: average adds first.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
 _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 

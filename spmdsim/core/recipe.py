@@ -57,8 +57,8 @@ class Recipe:
         number: a number of the operator with the user's functions and its parameters, equal in all processes; set by
             provenance.
         title: the operator's name and the source line of the user's function, for messages; set by provenance.
-        blanks: by choice of operands whose gradients are wanted, the arrays that replace the operands that their
-            gradients do not read.
+        blanks: by the argument ``wanted`` of :meth:`save_arrays`, one list per operand: the zeros that are stored in
+            its place if no wanted gradient reads it, else [].
     """
 
     op: Op
@@ -80,7 +80,8 @@ class Recipe:
     def __post_init__(self) -> None:
         """Derive facts that each call checks.
 
-        Do operands move, do results move, and does one rank compute without a context?
+        They are True if operands move, if results move, and if this process has one rank that computes without a
+        context.
         """
         self.moves_operands = any(route is not None for route in self.plans)
         self.moves_results = any(route is not None for route in self.finals)
@@ -225,9 +226,9 @@ class Recipe:
     def run_on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
         """Call a function with the arrays of every owned rank of the strategy's mesh.
 
-        Without a contextual operator, ranks that share all their arrays share one call. The functions of a contextual
-        operator run one after the other. If they wait for each other, the operator's class has ``run_together``, which
-        runs them.
+        If the operator is not contextual, ranks that share all their arrays share one call. The functions of a
+        contextual operator run one after the other. If they wait for each other, the operator's class has
+        ``run_together``, which runs them.
 
         Args:
             world: the world that owns the ranks.
@@ -292,9 +293,10 @@ class Recipe:
             wanted: for each operand, True if its gradient is wanted.
 
         Returns:
-            A pair. First one list of shards per operand: the operand's own shards, or zeros (see `make_blank`) if the
-                wanted gradients do not read it and the world has data. Then one list of shards per result, or None if the operator's gradient
-                does not read results (``saves_result``). The arrays are not copied.
+            ``(of operands, of results)``. The first has one list of shards per operand: the operand's own shards, or
+            zeros (see `make_blank`) if the wanted gradients do not read it and the world has data. The second has one
+            list of shards per result; it is None if the operator's gradient does not read results (``saves_result``).
+            The arrays are not copied.
         """
         if wanted not in self.blanks:
             reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
@@ -426,5 +428,5 @@ def plan_route(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None
 
     That is so for equal layouts, and for layouts that differ in axes of size 1 only.
     """
-    same = layout is meta.layout or layout.canonical == meta.layout.canonical
-    return None if same else world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)
+    is_unchanged = layout is meta.layout or layout.canonical == meta.layout.canonical
+    return None if is_unchanged else world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)

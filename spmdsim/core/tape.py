@@ -263,8 +263,8 @@ def convert_gradient(gradient: T, dtype: np.dtype) -> T:
 def reduce_gradients(gradients: list[T], layout: Layout) -> T:
     """Return the sum of gradients in a layout.
 
-    The list ``gradients`` is emptied, so that their memory is freed early. Gradients in equal layouts are added first,
-    so that each layout is redistributed once.
+    All ranks must call it, because gradients in other layouts are redistributed. Gradients in equal layouts are added
+    first, so that each layout is redistributed once. The list ``gradients`` is emptied, so that memory is freed early.
     """
     by_meta: dict[int, list[T]] = {}
     while gradients:

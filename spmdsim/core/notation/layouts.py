@@ -211,8 +211,8 @@ def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tupl
 def format_ranks(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> str:
     """Return ranks as one line of text.
 
-    At most 24 ranks are written by ``words``. Of more ranks the text has the first three, the last one, the number and
-    a checksum of their order.
+    Up to 24 ranks are all named; ``words`` converts them to text. Of more ranks the text has the first three, the last
+    one, the number of ranks and a checksum of their order.
     """
     if len(ranks) <= 24:
         return str(words(ranks))
@@ -496,7 +496,7 @@ class LayoutFacts(Pictured):
         """
         return tuple(-(-size // parts) for size, parts in zip(shape, self.cuts))
 
-    # -- which of the distinct pieces a rank holds ----------------------------------------------------
+    # -- shards and replicas of a rank -----------------------------------------------------------------
 
     def shard_index(self, rank: int) -> int:
         """Return the number of a rank's shard among the distinct shards.
