@@ -1,8 +1,7 @@
 """Derive the shard numbers of a layout in three steps, as MindSpore teaches it, and show them as tables.
 
 1. *number*: every rank has a coordinate on the device matrix, the last axis fastest. Each column counts in the base
-of its
-   axis.
+   of its axis.
 2. *adjust*: put the columns in the order of the tensor map and drop the columns that it does not use. Ranks that
    differ only in dropped columns become replicas.
 3. *compute*: the stride of a column is the product of the sizes of the columns to its right. A rank's shard number

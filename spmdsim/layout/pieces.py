@@ -85,6 +85,7 @@ def owner_coordinates(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, n
     coordinates = {}
     for axis, parts in axes:
         each, longer = length // parts, length % parts
+        # The first term is the block among the longer ones, the second one the block among the others.
         at = np.maximum(offset // (each + 1), (offset - longer) // np.maximum(each, 1))
         offset = offset - (at * each + np.minimum(at, longer))
         length = each + (at < longer)

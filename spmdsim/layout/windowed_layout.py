@@ -117,8 +117,8 @@ class Window:
     def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
         """Return how many elements the windows of some positions reach outside of a dimension.
 
-        A position is an element of the result; its window are the elements that it reads. Both counts are 0 for
-        windows that wrap, and if there are no positions.
+        A position is an element of the result; its window consists of the elements that it reads. Both counts are 0
+        for windows that wrap, and if there are no positions.
 
         Args:
             start: the first position.
@@ -139,11 +139,17 @@ class Window:
         return before, high - low - before - read
 
     def largest_read(self, n: int, parts: int) -> int:
-        """Return the number of elements that the block which reads most reads, or an upper limit.
+        """Return how many elements the block that reads most reads, or an upper limit of that number.
 
         The blocks are balanced blocks of positions; a position is an element of the result. The number is exact for
-        one or two blocks, and for windows that wrap. Otherwise only the size of the largest block is used. For
-        mirrored windows the limit ignores the mirror images.
+        one or two blocks, and for windows that wrap. Otherwise a limit follows from the positions of the largest block,
+        and is at most ``n``:
+
+        * :attr:`spread` above 1: the positions divided by the spread, rounded up;
+        * other windows: one window, and a stride for each further position.
+
+        For mirrored windows, elements that are read only for their mirror images are not counted, so the number may be
+        too low.
 
         Args:
             n: number of elements of the dimension.
@@ -154,6 +160,7 @@ class Window:
         positions = largest_block(self.size, parts)
         if self.spread > 1:
             return min(n, -(-positions // self.spread))
+        # In units of `step`: windows of one element read one element per position, whatever the stride.
         return min(n, (positions - 1) * (self.stride // self.step) + self.width)
 
     def positions_reading(self, start: int, stop: int) -> tuple[int, int]:

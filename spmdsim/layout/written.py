@@ -209,7 +209,7 @@ def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
     value = parse_nested(text, what)
     if not isinstance(value, list | tuple):
         value = ((value,),)
-    elif all(isinstance(item, int) for item in value):
+    elif all(type(item) is int for item in value):
         value = (value,)
     value = [(item,) if type(item) is int else item for item in value]
     for item in value:
