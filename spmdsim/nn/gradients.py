@@ -390,9 +390,8 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
 
     Args:
         loss: a tensor of one element.
-        merge: True to reduce gradients that need equal collectives in shared messages (in data parallelism one call
-            per
-            bucket instead of one per parameter). The values do not depend on it.
+        merge: True to reduce gradients that need equal collectives in shared messages. In data parallelism this is one
+            call per bucket instead of one per parameter. The values do not depend on it.
 
     Raises:
         LayoutError: If the loss does not have one element.

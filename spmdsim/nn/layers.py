@@ -57,9 +57,9 @@ class Linear(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x @ weight + bias``: ``[..., n_in] -> [..., n_out]``.
 
-        ``x`` is moved to the layout :attr:`input` first, and the product to :attr:`output`; None: it stays where it
-        is. A pending reduction of the product runs before the bias is added. Without a bias and without :attr:`output`
-        it stays pending.
+        ``x`` is moved to the layout :attr:`input` first, and the product is moved to :attr:`output` before the bias is
+        added. A layout that is None moves nothing. If the product then has a pending reduction, it runs before the
+        bias is added, so the result has none; without a bias it stays pending.
 
         Raises:
             RuleError: If the last dimension of ``x`` is not n_in.

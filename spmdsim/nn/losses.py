@@ -68,6 +68,12 @@ def _as_tensors(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return `x`, `target` and `weight` as tensors; arrays become replicated tensors.
 
+    Args:
+        loss: the name of the loss, for messages.
+        x: the first operand of the loss.
+        target: the second operand.
+        weight: the weight of each class; None if there is none.
+
     Returns:
         The three tensors. The third is None if `weight` is None.
 

@@ -296,7 +296,10 @@ class CallRecorder(recorder.Trace):
             )
 
     def changed(self, tensor: Tensor, what: str) -> None:
-        """Raise UsageTypeError if ``tensor``, which the operation `what` changes in place, is a leaf."""
+        """Raise UsageTypeError if ``tensor`` is a leaf, because the operation `what` would change it in place.
+
+        Nothing happens for a tensor that the function created.
+        """
         if any(tensor is leaf for leaf in self.leaves):
             self.refuse(
                 f"{what} changes a tensor in place that existed before the call; compute a new tensor and return "

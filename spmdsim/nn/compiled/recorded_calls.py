@@ -31,7 +31,8 @@ class ReplayState:
         name: the function's name.
 
     Attributes:
-        updated: per parameter whose update has no effect yet, the dicts of its optimiser, the key and the entry before.
+        updated: by identity of each parameter whose updated value is not assigned yet: the dicts of its optimiser, each
+            with the parameter's key and the entry before the update.
         assigned: the parameters that have new values.
         scopes: the open operators, while a trace is recorded.
     """

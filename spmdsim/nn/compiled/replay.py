@@ -311,7 +311,7 @@ def _move_updates_forward(entries: list[Entry]) -> None:
 
 
 def _find_aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Return the first position of each item's object; ``()`` if all objects are distinct."""
+    """Return the position at which each item's object occurs first; () if all objects are distinct."""
     places: dict[int, int] = {}
     first = tuple([places.setdefault(id(tensor), k) for k, tensor in enumerate(tensors)])
     return first if len(places) < len(first) else ()
