@@ -175,7 +175,7 @@ class OwnChunks:
         Args:
             short: sizes of the chunks of a short block, in their order.
             long: sizes of the chunks of a long block; each is at least the size of the chunk in a short block.
-            longer: number of long blocks, less than that of ranks.
+            longer: number of long blocks, less than the number of ranks.
         """
         if len(self.numbers) == 1:
             return (long if longer else short)[self.numbers[0] % self.cuts]

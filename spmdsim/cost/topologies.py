@@ -154,7 +154,7 @@ class Torus(Topology):
             stride: the distance between neighbouring ranks of a ring.
 
         Returns:
-            One load per rank of the torus, in the order of ranks: that of the link at the rank's position.
+            The load of the link that leaves each rank of the torus in this direction, in the order of ranks.
         """
         # Unroll each ring twice, so that a message that wraps around is one interval, and add the two laps at the end.
         wide = 2 * size
