@@ -83,7 +83,8 @@ class Prices:
         Args:
             collective: the name of the collective.
             members: the number of ranks of a group.
-            nbytes: the bytes that the busiest rank receives; of an exchange, those that it receives or sends.
+            nbytes: the bytes that the busiest rank receives. For an exchange, the bytes of the busiest receiver or of
+                the busiest sender, whichever are more.
             axes: the mesh axes along which the group communicates; None between two meshes.
             messages: the number of messages of an exchange; None for the model's own count.
         """

@@ -216,8 +216,8 @@ class SumCell(NamedTuple):
         """Return True if ``rank`` can share the adding of an element at no further reception.
 
         A rank without an addend can only be the last adder: it must want the result, and no adder without an addend
-        may want it. A rank with an addend must not own an addend of ``adders``. If any rank that wants the result
-        owns an addend, such a rank must then be able to add last.
+        may want it. A rank with an addend must not own an addend of ``adders``. If some of the ranks that want the
+        result own an addend, one of them must still be able to add last.
 
         Args:
             rank: the rank.

@@ -572,8 +572,8 @@ def step_memory(
     """Return the bytes of new memory on a rank of ``MPIWorld`` in a step: ``(shard, buffers)``.
 
     The shard is that after the step; it takes 0 bytes if it is the shard before or a view of it. Values are packed
-    and received in the buffers. Those of an all_gather in groups of more than 1,024 ranks are left out; an all_to_all
-    counts as an exchange there.
+    and received in the buffers. In groups of more than 1,024 ranks, the buffers of an all_gather are left out, and an
+    all_to_all counts as an exchange.
 
     Args:
         step: the step.

@@ -41,8 +41,9 @@ def require_reproducible(value: object) -> bool:
 def select_candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Implementation, ...]:
     """Return the implementations that trials measure, the model's choice first.
 
-    They are the first one in the mode "off", all in the mode "full", and in the mode "first" those whose price is at
-    most ``WITHIN`` (2) times that of the first one.
+    * Mode "off": the first one.
+    * Mode "first": those whose price is at most ``WITHIN`` (2) times the price of the first one.
+    * Mode "full": all.
 
     Args:
         implementations: the implementations of a step, with prices in nanoseconds; at least one.

@@ -154,7 +154,7 @@ def build_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidat
     Args:
         task: the layouts, which must not have axes of size 1, the shape and the machine; ``to_shape`` is not used.
         everything: True to add plans that cannot be the best, for tables. If every path of collectives has too large
-            shards in between, the result then has such a path, too (``allowed`` is False).
+            shards in between, the cheapest of these paths is then added, too (``allowed`` is False).
     """
     dst = task.dst
     base = layout_before_fill(task.src, dst, task.shape)
@@ -192,8 +192,8 @@ def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layo
 
     * source on another mesh: a split of the dim in which shards are longest.
     * axis splits a dim of the source: a split of this dim.
-    * axis replicates the source: a split of the dim in which shards are longest, together with all such axes, if the
-      lower bound of the busiest rank is then smaller; else replication.
+    * axis replicates the source: replication along it. But if the lower bound of the busiest rank is smaller with it,
+      all of these axes together split the dim in which shards are longest.
 
     Args:
         src: the layout before.
@@ -425,9 +425,10 @@ class _Finder:
     def _arrivals(self) -> list[Arrival]:
         """Layouts to which an exchange may lead, with the steps from there to the target.
 
-        They are the target, without steps, and the target split further by all axes that replicate it, followed by an
-        all_gather over them. The latter is left out on one mesh, without a machine, for a scalar, and for a target
-        without replicas. The axes split the dimension with the longest shards, the first of equal ones.
+        The first one is the target, without steps. The second one is the target split further by all axes that
+        replicate it, followed by an all_gather over them. The axes split the dimension with the longest shards, the
+        first of equal ones. The second one is left out on one mesh, without a machine, for a scalar, and for a target
+        without replicas.
         """
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]

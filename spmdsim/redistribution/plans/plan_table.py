@@ -235,8 +235,8 @@ def _verdict_line(plan: Plan) -> str:
 
     It has the busiest rank's bytes and bound, those of all ranks, the busiest sender's bytes if something is
     received, the modelled time, and the name of the cost model. For sums, the number of ranks for which the bound
-    holds is named. If the busiest rank receives more than its bound, the ratio of both follows, at least 1.001; it is
-    left out if the bound is 0.
+    holds is named. If the busiest rank receives more than its bound, the ratio of its bytes to the bound follows, at
+    least 1.001; the ratio is left out if the bound is 0.
     """
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
     total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"

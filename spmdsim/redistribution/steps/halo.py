@@ -118,12 +118,12 @@ class Dim:
 
     @cached_property
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number of elements that each piece reads, and the number of those in its own block."""
+        """Number of elements that each piece reads, and how many of them are in its own block."""
         return self.lengths, np.array([self._size(k, k) for k in range(self.count)], np.int64)
 
     @cached_property
     def backward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number of elements of each block that pieces read, and the number of those that its own piece reads."""
+        """Number of elements of each block that all pieces read, and how many of them its own piece reads."""
         read = [sum(self._size(k, reader) for reader in self.readers(k)) for k in range(self.count)]
         return np.array(read, np.int64), self.forward[1]
 
@@ -485,7 +485,8 @@ def busiest_halo(step: HaloStep) -> tuple[int, int]:
     """Return the most elements that a rank receives or sends, and the most peers of a rank.
 
     The group of the mesh's first rank is compared, because its shards are the largest. In it, only the first and the
-    last :data:`ASKED` (128) ranks are compared. Peers are those of one direction, whichever are more.
+    last :data:`ASKED` (128) ranks are compared. The peers of a rank are those from which it receives or those to which
+    it sends, whichever are more.
 
     Args:
         step: the step; its collective must not be local.
@@ -604,7 +605,7 @@ def _build_steps(
     Args:
         windowed: the layout with windows.
         shape: the global shape.
-        back: True for the steps from windows to blocks, which are those to windows in reverse.
+        back: True for the steps from windows to blocks: the steps to windows in reverse.
         order: for each step to windows, the split dimensions whose windows it builds; [[]] if none is split.
     """
     base, unfinished = windowed.base, {d for dims in order for d in dims}
