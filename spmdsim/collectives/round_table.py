@@ -396,7 +396,7 @@ def _report_unmatched(
     Args:
         pair: the sender and the receiver.
         sent: the sends of the pair, as (round number, instruction).
-        received: its receives, likewise; there is another number of them.
+        received: its receives, likewise; their number differs from the number of sends.
     """
     source, target = pair
     sides = (

@@ -144,9 +144,10 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks.
 
     Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Before step j a rank has partial sums
-    over its aligned group of 2**j ranks. It sends those for blocks outside of this group, and reduces those outside
-    of the partner's group. Block b is chunk b. If the rank count is no power of two, the first ranks form pairs: the
-    even rank sends its vector to the odd one, idles, and gets its block at the end.
+    over its aligned group of 2**j ranks. It sends its partial sums of all blocks outside of this group, and reduces
+    the received ones, of all blocks outside of the partner's group. Block b is chunk b. If the rank count is no power
+    of two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at the
+    end.
     """
     fold = Fold.of(size)
 

@@ -216,7 +216,7 @@ def _find_blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, in
         ranks: the number of ranks.
 
     Raises:
-        InputError: If something else stands there, braces do not close, or the rank is not below ``ranks``.
+        InputError: If there is other text between the blocks, braces do not close, or a rank is not below ``ranks``.
     """
     opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
     while _begin(text, position) < len(text):
