@@ -104,7 +104,7 @@ def why_no_number(dtype: np.dtype) -> str | None:
 def number_type(dtype: Any, what: str) -> np.dtype:
     """Return the numpy dtype of a tensor's elements, in this machine's byte order.
 
-    MPI requires this order. A type in the other order is replaced; data are not touched.
+    MPI requires this order. A type in another byte order is replaced by the type in this order; no data are converted.
 
     Args:
         dtype: the type or its name, as for :func:`element_type`.

@@ -29,7 +29,8 @@ class Window:
         width: number of elements that each position reads.
         stride: distance between the first elements of two consecutive positions; negative if the elements are read in
             reverse.
-        wrap: True if elements before 0 are the last ones, and those beyond the last the first ones.
+        wrap: True if the dimension is a ring: element -1 is the last element, and the element after the last one is
+            element 0.
         spread: if above 1, only every ``spread``-th position reads an element. Position ``i`` reads element
             ``(i + first) / spread`` if that is an integer, else none. ``width`` and ``stride`` are then 1.
         padded: True if the caller fills in values for elements outside of the dimension, so that a buffer needs space
