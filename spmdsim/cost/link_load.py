@@ -365,13 +365,13 @@ def _generate_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Itera
 
 
 def _sum_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
-    """Return the messages of one round and its busiest ranks.
+    """Return the load of one round: its messages, and the most bytes that a rank moves and reduces.
 
     Local copies do not count. A rank's reduced bytes are those of its instructions "reduce" and "combine".
 
     Args:
         moves_of: the instructions of each rank.
-        sizes: the bytes of each chunk; a chunk's number counts modulo their number.
+        sizes: the bytes of each chunk. The numbers of scratch chunks count modulo the number of chunks.
     """
     k = len(sizes)
     sources: list[int] = []
@@ -425,8 +425,8 @@ class Hotspot:
 def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int = 1) -> tuple[Hotspot, ...]:
     """Return the busiest link of each entry of :func:`link_loads`.
 
-    It is the link with the most seconds, bytes divided by capacity; if all messages are empty, the one with the most
-    messages. Entries without messages are left out.
+    It is the link that its bytes occupy for the longest time, which is bytes divided by capacity. If all messages are
+    empty, it is the link with the most messages. Entries without messages are left out.
 
     Args:
         schedule: the schedule.

@@ -261,8 +261,8 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
 
     * If ranks differ or events are simulated: rounds times ranks times sizes is at most :data:`_AFFORDABLE`.
     * If all ranks behave like rank 0 and only its messages matter: rounds are at most :data:`_AFFORDABLE`.
-    * If they do but all messages matter, which then are arrays over ranks: rounds are at most :data:`_AFFORDABLE`, and
-      different rounds times ranks times sizes at most :data:`_AFFORDABLE_ARRAYS`.
+    * If all ranks behave like rank 0 but all messages matter, the messages of a round are arrays over ranks: rounds are
+      at most :data:`_AFFORDABLE`, and different rounds times ranks times sizes at most :data:`_AFFORDABLE_ARRAYS`.
 
     If a rank may send several messages in a round, it is taken to send one to each rank. Without a closed form, four
     rounds per bit of the number of ranks are assumed.
