@@ -127,8 +127,8 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
     The elements are those that its busiest rank receives. The seconds are modelled:
 
     * local steps: the time to copy the largest target shard (0 s by bytes alone); nothing is copied in a reshape;
-    * counted steps, such as a halo exchange: an exchange of the larger one of the elements received and sent, by
-      bytes alone of the elements received;
+    * counted steps, such as a halo exchange: the time of an exchange of the elements that the busiest rank receives or
+      sends, whichever are more; by bytes alone, of those that it receives;
     * an exchange: :func:`price_exchange`;
     * other collectives: the model's time for the received bytes.
 

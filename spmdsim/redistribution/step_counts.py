@@ -133,8 +133,9 @@ def _is_equal_on_ranks(step: Step) -> bool:
 def most_sent(step: Step) -> int:
     """Return the number of elements that the busiest rank sends in a step.
 
-    Up to :data:`LISTED` ranks per mesh are counted one by one. On more ranks, replicas are assumed to send equal
-    shares; a mean is rounded up. A counted step then gives the larger one of the elements received and sent.
+    Up to :data:`LISTED` ranks per mesh are counted one by one. On more ranks, the number follows from the largest
+    shards, with two exceptions. In an exchange, replicas are assumed to send equal shares, and the mean is rounded up.
+    A counted step gives the larger one of the numbers of elements that its busiest rank receives and sends.
     """
     if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
         return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)

@@ -147,8 +147,8 @@ def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
 def _list_sent(between: Between, rank: int) -> Sequence[Transfer]:
     """Return the transfers from ``rank``, one per target cell that it sends, in target order.
 
-    The ranks that need a cell and do not own it are cut into as many blocks as the cell has replicas; replica ``k``
-    serves block ``k``. The rank's own overlap is a transfer to itself. Empty outside the source mesh, and for an
+    The ranks that need a cell and do not own it are divided into as many runs as the cell has replicas; replica ``k``
+    serves run ``k``. The rank's own overlap is a transfer to itself. Empty outside the source mesh, and for an
     empty box.
 
     Args:

@@ -156,8 +156,8 @@ def _compute_receives(
     """Return the transfers of :func:`flat_receives`, cached by value; () outside the target mesh.
 
     Each sender gives one transfer, in the order of rank numbers, with its elements in the order of the target shard.
-    Elements are handled by granules, blocks of consecutive element numbers that no cut of either side divides. The
-    lists of the transfers expand them to elements.
+    Senders are found for granules, blocks of consecutive element numbers that no cut of either side divides. The
+    transfers list the elements of the granules.
 
     Args:
         src: the layout before.

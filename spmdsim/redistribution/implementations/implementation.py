@@ -211,10 +211,15 @@ def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
 def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Implementation]:
     """Return the implementations of a step that moves boxes, with prices in nanoseconds.
 
-    Groups of more than :data:`FEW_RANKS` ranks, other than gathers, and shards of more than ``count`` elements send
-    "messages" to their peers only. Gathers are priced by :func:`_price_gathers`. If source and target are one equal
-    block per member, the implementations are "swap" and "messages", else "typed", "packed" and "messages". Boxes that
-    are not contiguous go through buffers; "typed" and "swap" have none.
+    The first case that holds counts:
+
+    * A shard has more than ``count`` elements, or a group that does not gather has more than :data:`FEW_RANKS` ranks:
+      "messages", which are sent to the actual peers only.
+    * An all_gather: the implementations of :func:`_price_gathers`.
+    * Source and target are one equal block per member: "swap" and "messages".
+    * Otherwise: "typed", "packed" and "messages".
+
+    Boxes that are not contiguous go through buffers; "typed" and "swap" have none.
 
     Let g be the members and b the bytes of the largest shard of any member. Moving takes c = b copy / 1000, and
     packing on both sides k = (2 g - 1) c / g.

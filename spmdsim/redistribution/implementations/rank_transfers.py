@@ -451,9 +451,9 @@ def _list_member_coordinates(step: Step, rank: int) -> tuple[list[int], dict[str
 def count_rows(traffic: RankTransfers) -> int | None:
     """Return the number of rows of an all_gather's result, or None without equal rows.
 
-    The members' blocks follow one another along one dimension. A row is this dimension with the dimensions after it;
-    the dimensions before it are counted. All blocks must have equal shapes, with elements, in the order of the
-    members.
+    The members' blocks follow one another along one dimension. A row consists of this dimension and the dimensions
+    after it; the number of rows is the product of the dimensions before it. All blocks must have equal shapes, with
+    elements, in the order of the members.
 
     Args:
         traffic: the transfers of an all_gather; ``gathered`` must not be None.

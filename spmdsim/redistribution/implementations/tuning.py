@@ -280,7 +280,7 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 
 
 def _read_choices(path: str, vendor: str) -> dict[str, Any]:
-    """Return the choices of a file for an MPI library by name; empty if the file has none for it.
+    """Return the choices that a file has for an MPI library, by their names; {} if it has none.
 
     The choices of all libraries in the file are checked.
 

@@ -137,8 +137,12 @@ def _message_steps(
 def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """Return the properties by which a reduction can share a message, or None if it cannot.
 
-    It can if all pending axes have one reduction, are all reduced on one mesh, and all shards have equal sizes. The
-    result may be split further in one dimension, by pending axes only. It cannot for layouts with windows.
+    It can if all of these conditions hold:
+
+    - All pending axes have one reduction, and all are reduced, on one mesh.
+    - All shards have equal sizes before and after.
+    - The result is split as before, or further in one dimension, by pending axes only.
+    - The layouts have no windows.
 
     Args:
         src: the layout before, with pending values.

@@ -371,9 +371,10 @@ class _Finder:
     def _may_win(self, mid: PathState, arrival: Arrival, best: Candidate | None) -> bool:
         """Return True if an exchange after a reduction can be cheaper than ``best``.
 
-        The plan is not built. Its price is that of the path, of its local copies, and of the exchange: first a lower
-        bound of it, then the exact price. Prices within a relative 1e-9 count as equal; then the plan with fewer
-        steps wins. On one mesh, a state with the target's splits needs no exchange, so the result is False.
+        The plan is not built. Its price is the sum of the prices of the path, of its local copies, and of the
+        exchange. For the exchange, a quick lower bound is tried first; the exact price follows only if the plan can
+        still win. Prices within a relative 1e-9 count as equal; then the plan with fewer steps wins. On one mesh, a
+        state with the target's splits needs no exchange, so the result is False.
 
         Args:
             mid: the path to a state without pending axes.

@@ -115,7 +115,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
     The keys are those of the attributes of :class:`Plan`, with layouts and steps as dicts. Bytes have names with
     ``nbytes`` or ``lower_bound``; ``max_`` stands for the busiest rank, ``total_`` for all ranks. ``seconds`` are
-    modelled. ``interval`` is ``(low, high)``, the seconds of :meth:`Machine.between`, or None without them.
+    modelled. ``interval`` is ``(low, high)``, the seconds of :meth:`Machine.between`, or None if the cost model has no
+    interval.
     ``machine`` is its name; None if bytes alone were compared. ``alternatives`` has the best candidate of each kind.
     """
     return {
@@ -261,9 +262,10 @@ def _model_text(plan: Plan) -> str:
 
 
 def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
-    """Return the row of a candidate in the table of candidates: texts of its five columns.
+    """Return the row of a candidate in the table of candidates, as texts.
 
-    The remarks are "the lower bound" if the busiest rank reaches it, the reason if the candidate is not allowed, and
+    The columns are the kind, the collectives, the bytes that the busiest rank receives, the time, and remarks. The
+    remarks are "the lower bound" if the busiest rank reaches it, the reason if the candidate is not allowed, and
     "taken" if its steps are the plan's.
     """
     nbytes = candidate.most_received * plan.itemsize

@@ -447,7 +447,8 @@ def _fastest_candidate(task: PlanTask) -> Candidate:
 def _list_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     """Return the candidates of a task, best first.
 
-    Layouts with windows, reshapes and all other tasks have a function each, which builds them.
+    They come from :func:`_list_windowed_candidates` for layouts with windows, from :func:`reshape_candidates` for
+    reshapes, and from :func:`build_candidates` for all other tasks.
 
     Args:
         task: the layouts, shapes and machine.

@@ -317,10 +317,11 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
 
     With a finer shape, it is :func:`lower_bound` there. Otherwise:
 
-    * values only move: the elements that each rank lacks, which is exact;
-    * the target is partial: 0 for each rank;
-    * sums: the larger one of a rank's target shard and the average over the ranks of both meshes. All ranks together
-      receive each element ``(n - 1) * parts + N - 1`` times, for n addends and N target replicas.
+    * If values only move: the elements that each rank lacks, which is exact.
+    * If values are summed and the target is partial: 0 for each rank.
+    * If values are summed to a target that is not partial: the larger one of a rank's target shard and the average over
+      the ranks of both meshes. All ranks together receive each element ``(n - 1) * parts + N - 1`` times, for n addends
+      and N target replicas.
 
     Args:
         src: the layout before.
