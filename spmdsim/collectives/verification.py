@@ -81,9 +81,9 @@ class ScheduleVerdict(ShortRepr):
 def verify(schedule: Schedule) -> ScheduleVerdict:
     """Simulate a schedule on symbols and return the verdict.
 
-    Checks run in this order, and the first ones with errors end it: the form of rounds, matching of messages, each
-    step, the final state, and sizes of local copies and reductions. After errors ``in_order`` and ``same_tree`` are
-    False, and ``depth`` is 0. A correct schedule that reduces gets an error if its order is not the declared one, and
+    Verified are, in this order: the form of rounds, the matching of messages, each step, the final state, and the sizes
+    of local copies and reductions. The first of these checks that finds errors is the last one. After errors
+    ``in_order`` and ``same_tree`` are False, and ``depth`` is 0. A correct schedule that reduces gets an error if its order is not the declared one, and
     a warning if ranks combine operands in different trees.
 
     Raises:

@@ -134,7 +134,8 @@ def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
 def halving_range(new: int, steps: int, power: int) -> range:
     """Return the chunks that a rank works on after some halvings of :func:`halve`.
 
-    There are ``power`` chunks. Halvings start at distance 1, so the lowest bit of ``new`` selects the first half.
+    There are ``power`` chunks. Halvings start at distance 1: the lowest bit of ``new`` selects the half that remains
+    after the first one (0: the lower half), the next bit the half after the second one, and so on.
 
     Args:
         new: the rank's number among the ranks that take part.
