@@ -135,7 +135,7 @@ class OpNode(Node):
     def _build_gradient(self, operand: int, gradient: Any, dys: Sequence[PlainTensor]) -> PlainTensor:
         """Return the gradient of an operand as a tensor with a provenance number.
 
-        The number is 0 if the world has no provenance. A tensor is returned unchanged.
+        The number is 0 if the world has no provenance. A gradient that is a tensor already is returned unchanged.
 
         Args:
             operand: the number of the operand.
@@ -206,8 +206,8 @@ def local_gradients(
     """Return the operands' gradients on every owned rank, computed by :func:`call_vjp`.
 
     A rank outside the mesh gets gradients without elements. On a mesh smaller than the world, an operand for which the
-    function returns None gets zeros, because ranks outside the mesh cannot know that. A gradient that is a function is
-    called only if it is wanted (:func:`match_dtype`).
+    function returns None gets zeros, because ranks outside the mesh cannot know that it has no gradient. A gradient
+    that is a function is called only if it is wanted (:func:`match_dtype`).
 
     Args:
         recipe: what was derived for the forward call: strategy, layouts, functions.

@@ -221,7 +221,7 @@ class AbstractWorld(Pictured, ABC):
 
         That is so if ``collectives`` lacks the step's collective, a mesh has ranks that the world lacks, or the step
         goes from one mesh to an unequal one. Only exchanges, reshapes, and a reduce_scatter between meshes of equal
-        ranks in different orders may do that.
+        ranks in different orders may go to another mesh.
         """
         if step.collective not in self.collectives:
             raise WorldError(

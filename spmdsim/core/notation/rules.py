@@ -133,8 +133,8 @@ def fit_shapes(
         sizes: ``(factor, size)`` of the factors that the shapes do not determine.
 
     Returns:
-        The terms of the operands, the terms of the results, and ``(factor, size)`` in the order of the device matrix:
-            the factors of ``rule.order``, then the others by first appearance.
+        The terms of the operands, the terms of the results, and ``(factor, size)`` of each factor in the order of the
+        device matrix: the factors of ``rule.order``, then the others by first appearance.
 
     Raises:
         RuleError: If the number of operands or of dims does not fit, sizes contradict each other, or one is unknown.
