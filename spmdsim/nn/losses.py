@@ -382,8 +382,8 @@ def nll_loss(
         reduction: ``"mean"`` (the sum divided by the sum of the weights), ``"sum"`` or ``"none"``.
 
     Raises:
-        InputError: If the number of weights is not that of classes, the number of labels not that of rows, ``x`` or
-            ``weight`` is complex, the reduction is unknown, or a label is out of range.
+        InputError: If ``weight`` does not have one entry per class, ``target`` does not have one label per row, ``x``
+            or ``weight`` is complex, the reduction is unknown, or a label is out of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -419,9 +419,9 @@ def cross_entropy(
         label_smoothing: the share of each label, from 0 to 1, that is spread evenly over all classes.
 
     Raises:
-        InputError: If the number of weights is not that of classes, the number of labels not that of rows, or
-            ``label_smoothing`` is outside of 0 to 1, an operand is complex, the reduction is unknown, or a label is
-            out of range.
+        InputError: If ``weight`` does not have one entry per class, ``target`` does not have one label per row,
+            ``label_smoothing`` is outside of 0 to 1, an operand is complex, the reduction is unknown, or a label is out
+            of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -461,7 +461,7 @@ def _cross_entropy_of_probabilities(
         share: ``label_smoothing``, the share of each row that is spread evenly over all classes.
 
     Raises:
-        InputError: If the number of weights is not that of classes, or the reduction is unknown.
+        InputError: If ``weights`` does not have one entry per class, or the reduction is unknown.
     """
     axis = min(1, x.ndim - 1)
     rows, targets = classes_last(x, axis), classes_last(targets, axis)

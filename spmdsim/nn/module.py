@@ -463,7 +463,7 @@ class Module(Pictured):
     def _walk_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
         """Yield ``(path, parameter)`` of all parameters, a shared one with each of its paths.
 
-        Modules inside are searched in depth. The order is that in which attributes were set.
+        Attributes are visited in the order in which they were set; modules inside are searched in depth.
 
         Args:
             prefix: text in front of all paths, such as "blocks.0.".

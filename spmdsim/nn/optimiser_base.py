@@ -139,7 +139,7 @@ class Optimiser(SavedState, Pictured):
         self.count = 0
 
     def __deepcopy__(self, memo: dict[int, object]) -> Optimiser:
-        """Return a copy for copies of the parameters, with copies of their state."""
+        """Return an optimiser of copies of the parameters, with copies of their state."""
         copied = memo[id(self)] = copy(self)
         vars(copied).update({name: deepcopy(value, memo) for name, value in vars(self).items()})
         keys = {id(old): id(new) for old, new in zip(self.parameters, copied.parameters)}

@@ -96,8 +96,8 @@ class SavedState:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the state that :meth:`state_dict` of an optimiser of this kind returned.
 
-        Parameters must have equal names and shapes. Tensors may be in any layout; all ranks must call it, since they
-        are redistributed. Numbers such as ``rate`` replace those of this optimiser. If anything does not fit, nothing
+        The parameters of both optimisers must have equal names and shapes. Tensors may be in any layout; all ranks must
+        call it, since the tensors are redistributed. Numbers such as ``rate`` replace those of this optimiser. If anything does not fit, nothing
         changes; nor does it in a world without data.
 
         Args:
