@@ -323,8 +323,9 @@ def calibrate(
 ) -> Calibration:
     """Fit a machine to measurements.
 
-    Each kind of samples is lowered by :func:`lower_envelope` and fitted by :func:`fit_pieces`. ``alpha`` is that of the
-    shortest messages; ``beta``, ``gamma`` and ``beta_memory`` are those of the largest sizes. The result has no checks.
+    Each kind of samples is lowered by :func:`lower_envelope` and fitted by :func:`fit_pieces`. The machine's ``alpha``
+    comes from the line for the shortest messages. Its ``beta``, ``gamma`` and ``beta_memory`` come from the lines for
+    the largest messages, reductions and copies. The result has no checks.
 
     Args:
         name: the machine's name.

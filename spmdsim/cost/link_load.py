@@ -207,8 +207,8 @@ class RepeatedRound:
 def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
     """Return the rounds of rank 0, with one entry for equal rounds in a row.
 
-    Rounds are equal if their instructions have equal kinds and peers and equally many chunks, which begin at one
-    position in a block.
+    Rounds are equal if their instructions have equal kinds, equal peers and equally many chunks, and their first chunks
+    have equal positions in their blocks.
 
     Args:
         schedule: a schedule with a symmetry, so that rank 0 represents all ranks.
