@@ -174,8 +174,8 @@ class Target:
         Free axes neither split a dimension of ``state`` nor stay pending; the axes to reduce are among them. First
         they split the dimensions whose target needs them next. The remaining free axes then split one dimension,
         which gives a step for each dimension that they cut evenly, or for every dimension if they cut none evenly.
-        Steps in which only the pending ones of the remaining axes split it follow. Later steps gather what the target
-        does not need.
+        Then come the steps in which only the pending axes among the remaining ones split one dimension. Later steps
+        gather what the target does not need.
         """
         dims, partial = state
         free = self.movable.difference(*dims)

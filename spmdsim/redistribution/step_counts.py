@@ -193,9 +193,10 @@ def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
 def step_messages(step: Step) -> int:
     """Return the number of messages that the busiest rank receives in a step.
 
-    With g ranks in a group: 0 in local steps, and if nothing is received; 2 (g - 1) in an all_reduce, which counts as
-    a reduce_scatter and an all_gather; g - 1 in other collectives, because each pair of ranks communicates directly.
-    Exchanges and counted steps are counted message by message.
+    * Local steps, and collectives in which nothing is received: 0.
+    * Exchanges and counted steps: counted message by message.
+    * An all_reduce in groups of g ranks: 2 (g - 1), because it counts as a reduce_scatter and an all_gather.
+    * Other collectives: g - 1, because each pair of ranks communicates directly.
     """
     if step.collective in LOCAL_STEPS:
         return 0

@@ -254,7 +254,7 @@ class SumCell(NamedTuple):
         * a rank that owns none and does not want the result receives n, or n - 1 if a rank that wants the result owns
           an addend and adds it last;
         * a rank that owns none and wants the result receives n - 1: the last reception brings the result itself;
-        * a rank that owns one receives n - 1, or n - 2 if it wants the result, or if a rank with another addend does.
+        * a rank that owns one receives n - 1, or n - 2 if it wants the result or a rank with another addend wants it.
 
         Args:
             ranks: the ranks, in the order of the result; they must include the cell's owners and ``wanting``.

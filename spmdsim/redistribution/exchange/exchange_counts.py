@@ -207,7 +207,7 @@ def _is_nested(ends: Ends) -> bool:
 
     The exchange must be on one mesh, without an empty dimension. In each dimension, all blocks must have equal sizes
     before and after, and one number of blocks must divide the other. False, too, if a dimension loses axes and gains
-    others of which only later ones split the source.
+    others of which the first does not split the source, but a later one does.
 
     Args:
         ends: the splits before and after.

@@ -166,8 +166,8 @@ def _cut_within_limit(
 def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     """Cut a box once, into at most ``room`` elements and the remainder.
 
-    The box is cut along its first dimension of at least `LONG` (64) indices; without one, along the dimension that
-    lets the first box have most elements, and of equal ones along the first.
+    The box is cut along its first dimension of at least `LONG` (64) indices. Without one, it is cut along the dimension
+    that lets the first box have most elements; of equal dimensions, the first one counts.
 
     Returns:
         Two lists of at most one box: the first part and the remainder. A list is empty if its box would be.

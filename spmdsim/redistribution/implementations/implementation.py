@@ -286,10 +286,11 @@ def find_threshold(table: Thresholds, ranks: int) -> int:
 def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
     """Return the implementations of an all_gather, with their prices in nanoseconds; unsorted.
 
-    If the members' blocks are contiguous in the result, MPI gathers into it: "gather", or "messages". Otherwise
-    blocks are gathered in a buffer and copied, in chunks of rows if rows are equal ("gather rows"), else as one
-    ("gather, unpack"); or MPI places them by derived types ("gather typed", only for rows, and "typed"). A chunk has
-    as many rows as fit into ``tuning.chunk`` bytes, at least one.
+    * If the members' blocks are contiguous in the result: "gather" and "messages", both directly into the result.
+    * If the result has equal rows (:func:`count_rows`): "gather rows", "gather typed" and "typed". The first one
+      gathers chunks of rows in a buffer and copies them. A chunk has as many rows as fit into ``tuning.chunk`` bytes,
+      at least one. In the other two MPI places the blocks by derived types.
+    * Otherwise: "gather, unpack", which gathers all blocks in a buffer and copies them, and "typed".
 
     Let g be the members, b the bytes of the largest shard, and c = b copy / 1000.
 

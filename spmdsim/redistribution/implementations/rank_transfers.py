@@ -206,9 +206,11 @@ def _gathered_boxes(before: list[Bounds], after: list[Bounds]) -> tuple[Index | 
 
 
 def _have_equal_shapes(before: list[Bounds], after: list[Bounds]) -> bool:
-    """Return True if boxes have equal shapes, and another dimension is split before than after.
+    """Return True if the split moves from one dimension to another one, with equal shapes.
 
-    Then all members cut their boxes at equal positions, so a fact about the blocks of one member holds for all.
+    All source boxes must have one shape and differ in one dimension. The target boxes must have one shape and differ in
+    one other dimension. Then all members cut their boxes at equal positions, so a fact about the blocks of one member
+    holds for all.
 
     Args:
         before: the source box of each member.

@@ -100,8 +100,8 @@ def _group_dims(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group
     """Return the shortest runs of dimensions that a reshape converts into one another.
 
     They go from left to right. Each group has the dimensions of ``shape`` and those of ``to_shape``; their sizes have
-    equal products. Dimensions of one element that are left over at the end are the last group, whose one side is
-    empty. None if the numbers of elements differ or are 0.
+    equal products. Remaining dimensions of size 1 at the end are the last group; one of its sides is then empty. None
+    if the numbers of elements differ or are 0.
 
     >>> _group_dims((4, 6, 5), (2, 12, 5))
     [((0, 1), (0, 1)), ((2,), (2,))]
