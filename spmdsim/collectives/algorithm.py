@@ -264,8 +264,8 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
     """Compute the chunk count of an algorithm that does not declare it.
 
     For all_to_all the count is ``size * size``. For other collectives it follows from the largest chunk number that a
-    rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used,
-    else at least ``size``. The rounds of all ranks are generated, for root 0.
+    rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used, else
+    the largest number plus 1, but at least ``size``. The rounds of all ranks are generated, for root 0.
 
     Args:
         algorithm: the algorithm.

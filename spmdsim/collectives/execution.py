@@ -277,8 +277,10 @@ def run_lock_step(
 def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[int]:
     """Compute the number of elements of each chunk from the lengths of the inputs.
 
-    If each rank brings its own block, the block is divided evenly into the rank's chunks. If the root has the input,
-    its vector is divided; else rank 0's, and all vectors must be equally long. A barrier has chunks of 0 elements.
+    * If each rank brings its own block, the block is divided evenly into the rank's chunks.
+    * If the root has the input, its vector is divided.
+    * If all ranks have a vector, all must be equally long, and one of them is divided.
+    * A barrier has chunks of 0 elements.
 
     Args:
         schedule: the schedule.

@@ -66,8 +66,8 @@ class Collective(Pictured):
     def contributors(self, rank: int, size: int, chunk: int, chunk_count: int, root: int) -> range:
         """Return the ranks whose inputs are combined, or copied, into one chunk of a rank's output.
 
-        For a reduction these are all ranks, those up to the rank, or those before it. For a copy it is one rank, the
-        first owner of the chunk.
+        For the value "sum" these are all ranks, for "prefix" the ranks up to ``rank``, for "earlier" the ranks before
+        it. For a copy it is one rank, the first owner of the chunk.
 
         Args:
             rank: the rank that has the output.

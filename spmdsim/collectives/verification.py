@@ -332,9 +332,9 @@ class SymbolicRun:
         Valid only if there are no findings.
 
         Returns:
-            True if operands are in rank order in every result; True if all ranks' trees are equal up to swapped
-            operands, which scans need not be; the longest chain of operators. ``(False, True, 0)`` for a collective
-            that does not reduce.
+            ``in_order`` is True if operands are in rank order in every result. ``same_tree`` is True if all ranks' trees
+            are equal up to swapped operands; the trees of scans are not compared. ``depth`` is the longest chain of
+            operators. ``(False, True, 0)`` for a collective that does not reduce.
         """
         if not self.reduces:
             return False, True, 0

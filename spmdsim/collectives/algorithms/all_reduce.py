@@ -294,7 +294,7 @@ def linear(rank: int, size: int) -> Rounds:
 def bit_tree_parent(rank: int, size: int) -> int | None:
     """Return the parent of a rank in NCCL's binary tree; None for rank 0, the root.
 
-    A rank has the lowest set bit ``b``. Its parent is ``rank - b`` or ``rank + b``, whichever has the lowest set bit
+    Let ``b`` be the lowest set bit of the rank. The parent is ``rank - b`` or ``rank + b``, whichever has the lowest set bit
     ``2 * b``. If that rank is not below ``size``, the parent is ``rank - b``.
 
     >>> [bit_tree_parent(r, 6) for r in range(6)]

@@ -187,7 +187,7 @@ def tree_rounds(
         size: the number of ranks.
         parent: ``parent(child, distance)`` returns the instruction of ``v`` in a round in which it is the parent.
         child: ``child(parent, distance)`` returns the instruction of ``v`` in a round in which it is the child.
-        radix: the radix.
+        radix: a parent has ``radix - 1`` children per level.
         down: True to start at the root, False to end there.
     """
     masks = []

@@ -94,9 +94,13 @@ class _Gpu:
     def spot(self, cell: int) -> Spot:
         """Return the buffer and the offset, in chunks, of a chunk on this GPU.
 
-        The buffer is "i" for the input, "o" for the output, or "s" for scratch memory. For all_to_all, own blocks are
-        in "i", arriving ones in "o", and passing ones in "s". Else chunks are in "i", or "o" for all_gather, and
-        scratch chunks in "s". A new chunk in "s" gets the next offset.
+        The buffer is "i" for the input, "o" for the output, or "s" for scratch memory:
+
+        * all_to_all: blocks that end at this rank are in "o", other blocks that begin here in "i", passing ones in "s".
+        * all_gather: chunks are in "o", scratch chunks in "s".
+        * Other collectives: chunks are in "i", scratch chunks in "s".
+
+        A new chunk in "s" gets the next offset.
 
         Args:
             cell: the chunk number; from the chunk count on it is a scratch chunk.
