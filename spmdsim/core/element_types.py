@@ -59,8 +59,8 @@ def has_gradient(dtype: np.dtype) -> bool:
 def promote_types(*dtypes: np.dtype) -> np.dtype:
     """Return the element type to which several types are promoted.
 
-    The rule is NumPy's. For bfloat16 and its relatives it is that of torch and JAX. They absorb bools and integers of
-    any width. With other floating or complex types they count as float32: so two different relatives, or one with
+    The rule is NumPy's. For bfloat16 and its relatives the rule of torch and JAX holds: they absorb bools and integers
+    of any width. With other floating or complex types they count as float32: so two different relatives, or one with
     float16, give float32.
 
     Args:
