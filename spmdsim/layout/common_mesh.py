@@ -87,8 +87,8 @@ def _map_axes_to_factors(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
 def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] | None:
     """Return two layouts of a tensor of this shape, written on their common mesh.
 
-    Both results are on one mesh, so plain redistribution on a mesh can go from one to the other. Each gives every rank
-    the block of the argument in its place.
+    Both results are on one mesh, so plain redistribution on a mesh can go from one to the other. Each result gives
+    every rank the block that the argument gives it.
 
     The result is None if the meshes have no common mesh (see :func:`common_mesh`), or a block would have other bounds
     there. Pending reductions go to the factors of their axes.
