@@ -221,8 +221,8 @@ class Bucket:
     def _post_first_step(self) -> Posted:
         """Start the first collective on the concatenated shards; return the object to wait for.
 
-        It does not wait. A bucket needs one step, or several in which replicas divide the work; `collect_results` runs
-        the others.
+        The call does not wait. A bucket needs one step, or several in which replicas divide the work; `collect_results`
+        runs the further steps.
         """
         joined, self._steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]

@@ -54,7 +54,11 @@ class Compiled(Pictured, Generic[P, R]):
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Replay a recording that fits, or call and record the function."""
+        """Replay a recording that fits, or call and record the function.
+
+        The function is only called inside another recording, while operators are watched or redistributions are
+        guarded, and in a world without data.
+        """
         tensors: list[Tensor] = []
         key = _make_argument_key([args, kwargs], tensors, self.name)
         if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
