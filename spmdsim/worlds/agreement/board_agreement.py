@@ -25,7 +25,8 @@ class BoardAgreement(CallAgreement):
         history: how this rank's tensors were computed.
         deadline: seconds that a rank waits for the others.
         strict: whether every call and its source lines are compared before it runs.
-        purpose: tells the calls apart from others of the world.
+        purpose: a prefix that keeps these calls apart from those of the world itself, such as "making "; "" for the
+            world's own calls.
     """
 
     compares = True

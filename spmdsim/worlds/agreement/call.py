@@ -124,15 +124,16 @@ class Call:
     ) -> Call:
         """Return the call that ranks make to run a step.
 
-        Its number is the hash of all fields of the step, the element type and the algorithm.
+        Its number is the hash of all fields of the step, the element type and the algorithm. In two cases it is at
+        least ``NUMBERS``, else below it: with ``has_any_length``, and for a tensor of at least :data:`HEAVY` (1,024)
+        bytes. Messages of these calls can overrun the buffer of a rank in another call.
 
         Args:
             step: the step.
             dtype: the element type.
             algorithm: the emulated algorithm; None for the library's own.
             ranks: the ranks that take part, in any order, by their numbers in the world.
-            has_any_length: True if the lengths of messages depend on the data. Such a call, and one of a tensor with at
-                least :data:`HEAVY` (1,024) bytes, gets a number of at least ``NUMBERS``.
+            has_any_length: True if the lengths of messages depend on the data.
         """
         facts = [getattr(step, field.name) for field in fields(step)]
         number = number_of(repr((*facts, dtype.name, algorithm)))

@@ -75,7 +75,7 @@ class CallLog(GroupLog):
         strict: True if the user's source lines must agree, too.
 
     Attributes:
-        compared: the number of calls when this rank last compared with all ranks.
+        compared: how many calls this rank had begun when it last compared them with all ranks.
         has_reported: True if this rank has raised an error about the group.
         is_polling: True while this rank waits here, and not inside of MPI.
     """
@@ -156,15 +156,12 @@ class CallLog(GroupLog):
         return number
 
     def _add_source_lines(self, code: int) -> int:
-        """Publish a call's words under a number that depends on the user's lines, too.
+        """Publish a call's words under a number that depends on the user's lines, too; return that number.
 
         Used in strict mode.
 
         Args:
             code: the number of the call, under which its words are published already.
-
-        Returns:
-            The other number.
         """
         number = code ^ number_of(source_lines())
         self.board.publish(number, self.board.text(self.board.me, code) or "")
@@ -204,14 +201,14 @@ class CallLog(GroupLog):
     def _is_unsafe(self, number: int, agreed: int) -> bool:
         """Return True if another rank made a different call, and one of the two calls is heavy.
 
-        Calls of the same number in the group are compared. A heavy call can write behind the buffer of a rank in
-        another call (``Call.number`` of at least ``NUMBERS``). Each rank first logs its call and then looks. So of two
-        ranks in different calls at least one stays out of MPI. Only ranks whose slot for this group is known already
-        are read.
+        Compare the calls that have the number ``number`` on both ranks. A heavy call (``Call.number`` of at least
+        ``NUMBERS``) can write behind the buffer of a rank in another call. Each rank first logs its call and then
+        looks. So of two ranks in different calls at least one stays out of MPI. Only ranks whose slot for this group is
+        known already are read.
 
         Args:
             number: the number of this rank's call in the group.
-            agreed: this rank's number that must agree for it.
+            agreed: the number that must be equal on all ranks, as this rank logged it for this call.
         """
         index = locate(0, layout.AGREED, number)
         for place, start in self._starts.items():
@@ -227,9 +224,9 @@ class CallLog(GroupLog):
     def find_difference(self) -> int | None:
         """Return the number of the first call that another rank made differently, or None.
 
-        Read what the other ranks have logged; send nothing and wait for nothing. None means that all calls which both
-        ranks have logged are equal. Calls that were compared before are not compared again. Write to the board how many
-        calls are compared with all ranks. Threads may call it at once.
+        Read what the other ranks have logged; send nothing and wait for nothing. None means that this rank and each
+        other rank have logged equal calls, as far as both have logged them. Calls that were compared before are not
+        compared again. Write to the board how many calls are compared with all ranks. Threads may call it at once.
         """
         with self._lock:
             first, least = None, self.number
@@ -280,9 +277,9 @@ class CallLog(GroupLog):
     def compare(self) -> None:
         """Compare all calls and reads so far with those that the other ranks have logged.
 
-        Do not wait for ranks that are behind. If calls differ, wait up to :data:`GRACE` seconds until all ranks have
-        published how they computed the call's tensor. Update ``compared`` if ranks of other nodes have begun this
-        rank's last call.
+        Do not wait for ranks that are behind. If calls differ, publish how this rank computed the call's tensor, and
+        wait up to :data:`GRACE` seconds until all ranks have done so. If nothing differs and all ranks of other nodes
+        have begun this rank's last call, update ``compared``.
 
         Raises:
             DisagreementError: If calls or reads differ; the text describes the differences. This rank claims the
@@ -336,8 +333,10 @@ class CallLog(GroupLog):
     def is_described(self, number: int) -> bool:
         """Return True if all ranks have begun a call and published how they computed its tensor.
 
+        Return False, too, if a rank's log has overwritten the call.
+
         Args:
-            number: the number of the call in the group. False if a rank's log has overwritten it.
+            number: the number of the call in the group.
         """
         for place in self.places:
             call = self.read(place, number)

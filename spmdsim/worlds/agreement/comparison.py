@@ -50,8 +50,8 @@ class Comparison:
 
         Raises:
             DisagreementError: If the deadline is over on this rank, another rank gave up, or ``look`` returns a reason.
-                Nothing is checked in the first :data:`SPIN` seconds. The request stays open for ever, because MPI may
-                still write to its memory.
+                Nothing is checked in the first :data:`SPIN` seconds. After the error the request stays open for ever,
+                because MPI may still write to its memory.
         """
         if self._request.Test():
             return True
@@ -83,8 +83,9 @@ class Comparison:
     def _describe_absence(self) -> str:
         """Return a text about the ranks that did not come; the caller appends "to" and the call.
 
-        It is equal on all ranks that give up, whosever deadline is over first: all ranks have the same deadline. A rank
-        that comes after the others have given up misses no rank; its text says so. Blocks up to :data:`GRACE` seconds.
+        All ranks that give up return an equal text, because their deadlines are equal. A rank that comes when all
+        others have given up misses no rank: then the text is "others gave up before this rank came". Blocks up to
+        :data:`GRACE` seconds.
         """
         absent = [world_ranks(self.comm)[rank] for rank in self._absent()]
         if not absent:

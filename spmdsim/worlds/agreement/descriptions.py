@@ -44,8 +44,9 @@ def describe_exit(board: SharedBoard, place: int) -> str | None:
 def find_stuck_ranks(board: SharedBoard) -> set[int]:
     """Return the places of the ranks that can never continue; the set may be empty.
 
-    A stuck rank is in a call that another rank has not begun, and that rank is stuck itself or has left the program
-    without failing. A rank that failed counts as free: it ends the job after its report.
+    A rank is stuck if it is in a call that another rank has not begun, and the other rank is stuck, too, or has left
+    the program without failing. A rank that failed is not stuck, and ranks that wait for it are not either: it ends the
+    job after its report.
 
     Args:
         board: the memory of the ranks' logs; it is read as it is, without refresh.
@@ -213,10 +214,14 @@ def describe_different_lines(log: GroupLog) -> str:
 def describe_disagreement(log: GroupLog, number: int) -> str:
     """Return a sentence about how a call differs between ranks, and the calls before it.
 
-    It names the facts that differ (:func:`name_differences`). If only the tensors differ, it names the calculations in
-    which they began to differ; if these do not differ, either, the source lines. At most :data:`MOST` groups of ranks
-    with equal calls are described, the largest group first. Ranks that have not come are named, and threads of this
-    process that call at once. At most :data:`BEFORE` (3) calls before it are named.
+    The sentence names in this order:
+
+    - what differs: the fields of the descriptions (:func:`name_differences`); "tensor" if these are equal; "source"
+      (the source lines) if the tensors are equal, too;
+    - the call and its lines for each group of ranks with equal calls, the largest group first, at most :data:`MOST`
+      (4); if only the tensors differ, also the calculation in which they began to differ;
+    - ranks that have not come, and threads of this process that call at once;
+    - at most :data:`BEFORE` (3) calls of this rank before the call.
 
     Args:
         log: the log of the group.
@@ -249,7 +254,7 @@ def describe_disagreement(log: GroupLog, number: int) -> str:
 def _describe_calls_before(log: GroupLog, number: int) -> str:
     """Return the clause " (before that, all: ...)" about the calls before call ``number``.
 
-    It names up to :data:`BEFORE` (3) calls of this rank with their lines; it is "" without readable calls.
+    It names up to :data:`BEFORE` (3) calls of this rank with their lines. Return "" if the log has none of these calls.
     """
     calls = [log.read(log.board.me, before) for before in range(max(0, number - BEFORE), number)]
     texts = ", ".join(f"{call.description.call} at {call.line}" for call in calls if call is not None)
@@ -262,9 +267,10 @@ def describe_ancestors(
     """Return, for each side of a disagreement, the calculation in which its tensor differs.
 
     A side is a group of ranks with equal tensors; one of its ranks stands for it. Follow the calculations to the first
-    operand that differs, as long as all sides used one operator at one line and have published that operand. A text
-    begins with "from " if at least one operand was followed. A side that published nothing is "a tensor computed
-    otherwise". If all texts are equal, the tensors' numbers are added.
+    operand that differs, as long as all sides used one operator at one line and have published that operand. If at
+    least one operand was followed, each text begins with "from "; if the differing operands are plain numbers, with the
+    words of the calculation that uses them, too. A side that published nothing is "a tensor computed otherwise". If all
+    texts are equal, the tensors' numbers are added.
 
     Args:
         computed: the place of a rank and its tensor's provenance number, for each side; at least one side.

@@ -23,7 +23,7 @@ class TensorHistory(Protocol):
         """Return True if the tensor with this provenance number is known."""
 
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
-        """Yield the numbers of a tensor and of what it was computed from, each with words."""
+        """Yield ``(provenance number, calculation in words)`` of a tensor and of what it was computed from."""
 
 
 class GroupLog:
@@ -95,7 +95,7 @@ class GroupLog:
     def arrived(self, number: int) -> list[int]:
         """Return the ranks of the group that have begun call ``number``.
 
-        They are sorted, and have their numbers in the job.
+        The result has their numbers in the job, sorted.
         """
         return [rank for rank, place in zip(self.members, self.places) if self.count_begun(place) > number]
 

@@ -45,7 +45,7 @@ class CallAgreement:
             tensor: the provenance number of the tensor that moves; 0 for none.
 
         Returns:
-            The number of the call among those of its ranks.
+            The number of the call among those of its ranks, from 0. This class returns 0.
 
         Raises:
             DisagreementError: If the ranks make different calls, or do not come.

@@ -66,9 +66,9 @@ class LastCallWriter:
     def _hear(self) -> None:
         """Handle SIGTERM and SIGUSR1, and start the daemon thread that writes the file.
 
-        Do nothing outside of the main thread. A signal that the program handles or ignores keeps its handler, except
-        that an ignored SIGUSR1 is handled: the start of the rank ignores it. The thread hears of a signal with a
-        handler of the program by the wakeup descriptor of :mod:`signal`, which is replaced.
+        Do nothing outside of the main thread. Set a handler in two cases: the signal has the system's default handler,
+        or SIGUSR1 is ignored (the start of the rank ignores it). Keep any other handler: it is the program's. The
+        thread learns of that signal by the wakeup descriptor of :mod:`signal`, which is replaced.
         """
         if threading.current_thread() is not threading.main_thread():
             return  # no handlers can be set here
@@ -85,8 +85,8 @@ class LastCallWriter:
     def _handle(self, number: int, _: object) -> None:
         """Write signal ``number`` to the pipe.
 
-        The thread gets it once more then, in case the program replaced the wakeup descriptor. In a forked child, which
-        has no thread that listens, end the process by the signal.
+        So the thread learns of it even if the program has replaced the wakeup descriptor. In a forked child, which has
+        no thread that listens, end the process by the signal.
         """
         if os.getpid() != self._process:  # A forked child has no thread that listens.
             _end_by(number)
@@ -189,7 +189,8 @@ class LastCallWriter:
 
         Args:
             ranks: the ranks whose calls are in the file, by their numbers in the job.
-            reason: why the file is written; each rank that left, failed or ended is added, such as "; rank 2 failed".
+            reason: why the file is written. In the file, a clause is added for each rank that left, failed or ended,
+                such as "; rank 2 failed".
         """
         read = [(board, place) for board in self.boards for place in board.places()]
         calls = [call for board, place in read for call in read_last_calls(board, place)]

@@ -141,11 +141,11 @@ class News:
         return (patch for place in self._near for patch in self._of(place))
 
     def _of(self, place: int) -> Iterator[bytes]:
-        """Yield the patches of one rank's area since the last call.
+        """Yield the patches of one rank's area since this method last ran for the rank.
 
-        See :meth:`patches` for their order. New texts are sent from where the last call stopped, or all if the rank
-        began its texts anew. Of each group the calls since the latest one sent are sent, and that one again, because it
-        may have ended. The head of the area is always sent, with the state of the rank's process in it.
+        See :meth:`patches` for their order. Texts that are new since then are sent, or all texts if the rank has begun
+        its texts anew. Of each group, the calls since the last patches are sent, and the call before them again,
+        because it may have ended. The head of the area is always sent, with the state of the rank's process in it.
 
         Args:
             place: the rank's place: its index on the shared board of call logs.

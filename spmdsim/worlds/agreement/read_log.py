@@ -103,9 +103,10 @@ class ReadLog:
     def find_disagreement(self, at_end: bool = False) -> str | None:
         """Compare the reads that all ranks have passed with those of both neighbours.
 
-        A read is passed when all ranks have begun their next call. Each read is compared once. If a neighbour's value
-        and calculation differ and its calculation is unknown here, write a doubt to the board. Ranks disagree once the
-        neighbour doubts this rank's read, too; a later call finds that out.
+        A read is passed when all ranks have begun their next call. Each read is compared once. Write a doubt to the
+        board if a neighbour's value and calculation differ from this rank's, its calculation is unknown here, and
+        enough ranks read the same tensor (:meth:`_group_readers`). Ranks disagree once the neighbour doubts this rank's
+        read, too; a later call of this method finds that out.
 
         Args:
             at_end: True if all ranks have ended the program, so that all reads are compared.
@@ -150,7 +151,7 @@ class ReadLog:
         Args:
             read: this rank's read.
             place: the neighbour's place on the board.
-            provenance_number: that of the neighbour's tensor.
+            provenance_number: the provenance number of the neighbour's tensor.
         """
         self._log.publish_ancestors(read.provenance_number)
         self._write(_doubt_key(read.key, provenance_number), provenance_number, 0)
@@ -217,13 +218,15 @@ class ReadLog:
     def _describe(self, read: Read, place: int, provenance_number: int) -> str | None:
         """Return the message for a read on which the ranks disagree, or None if they need not agree.
 
-        They need not if a rank did not read there, or no tensor has a majority (:meth:`_group_readers`). Unless in
-        strict mode, they need not either if neither of the two tensors is the majority's.
+        They need not agree in these cases:
+
+        - A rank did not read at this position, or no tensor has a majority (:meth:`_group_readers`).
+        - Neither of the two tensors is the majority's; this case does not count in strict mode.
 
         Args:
             read: this rank's read.
             place: the neighbour's place on the board.
-            provenance_number: that of the neighbour's tensor.
+            provenance_number: the provenance number of the neighbour's tensor.
         """
         board, groups = self._board, self._group_readers(read.key)
         both_numbers = read.provenance_number, provenance_number
@@ -247,6 +250,6 @@ def _doubt_key(key: int, provenance_number: int) -> int:
 
     Args:
         key: the position in the program of the read.
-        provenance_number: that of the tensor whose calculation the rank lacks.
+        provenance_number: the provenance number of the tensor whose calculation the rank lacks.
     """
     return hash((key, provenance_number))

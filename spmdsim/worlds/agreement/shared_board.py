@@ -76,7 +76,9 @@ def locate(start: int, column: int, number: int) -> int:
 
 
 def split_at_ring_end(since: int, until: int) -> Iterator[tuple[int, int]]:
-    """Yield the first number and the count of calls that lie one after the other in a ring.
+    """Yield ``(first, count)`` for each range of calls whose slots in the ring are contiguous.
+
+    The ranges together are the calls ``since``, ..., ``until - 1``. A ring has slots for :data:`RING` (256) calls.
 
     >>> list(split_at_ring_end(250, 260))
     [(250, 6), (256, 4)]
@@ -88,7 +90,7 @@ def split_at_ring_end(since: int, until: int) -> Iterator[tuple[int, int]]:
 
 
 class SharedBoard:
-    """Areas of some ranks.
+    """Memory of some ranks, an area each. A rank writes its calls, their texts and its state to its own area.
 
     Args:
         areas: each rank's numbers, zeros at first. Areas of other nodes' ranks are copies.
@@ -264,9 +266,10 @@ class SharedBoard:
         return tuple(numbers)
 
     def _publish_line(self, frame: FrameType, function: int) -> int:
-        """Publish the line of a user's frame, and return its number.
+        """Publish the text of the source line that a user's frame is at, and return its number.
 
-        Remember the number for the instruction; forget all numbers when :data:`LINES` (65,536) are remembered.
+        The number is a hash of the text. It is remembered for the frame's current instruction. When :data:`LINES` (65,536)
+        numbers are remembered, all are forgotten first.
 
         Args:
             frame: the frame.
@@ -414,8 +417,8 @@ class SharedBoard:
     def _read_texts(self, place: int, used: int) -> dict[int, str]:
         """Return the texts in a rank's area by the numbers that they stand for.
 
-        Reading stops at a length that is impossible, because the rank has begun its texts anew in the meantime. Invalid
-        bytes are replaced.
+        A length out of range means that the rank has begun its texts anew in the meantime; the texts before it are
+        returned. Bytes that are not UTF-8 are replaced.
 
         Args:
             place: the rank's place.

@@ -150,7 +150,8 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
 def advise_export(names: Sequence[str]) -> str:
     """Return the advice to export environment variables to other hosts; empty if it does not apply.
 
-    Open MPI passes only its own variables to ranks on other hosts.
+    It applies if variables differ in a job of Open MPI on several hosts: Open MPI passes only its own variables to
+    ranks on other hosts.
 
     Args:
         names: the variables that differ between ranks; each is named once.
@@ -165,7 +166,7 @@ def advise_export(names: Sequence[str]) -> str:
 def _name_setting(setting: str) -> str:
     """Return the name of a setting's fact, such as "check (SPMDSIM_CHECK)".
 
-    The name alone without variable.
+    Without an environment variable, return the setting's name alone.
     """
     return f"{setting} ({VARIABLES[setting]})" if setting in VARIABLES else setting
 

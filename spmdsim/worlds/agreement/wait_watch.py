@@ -115,9 +115,9 @@ class WaitWatch:
         """Look at the board every few moments until :meth:`stop` is called; runs in its own thread.
 
         If another rank differs in a call, publish how this rank computed the tensor of that call. If this rank stays in
-        one call and was the first to come, print every :data:`SECONDS_BETWEEN_LINES` seconds which ranks are missing.
-        End the job if waiting longer cannot help (:meth:`_find_reason`); not while the rank polls by itself and can
-        raise.
+        one call and is the lowest rank that has come to it, print every :data:`SECONDS_BETWEEN_LINES` seconds which
+        ranks are missing. End the job if waiting longer cannot help (:meth:`_find_reason`), but not while the rank
+        itself polls outside of MPI, where it can raise the error.
         """
         board, printed_lines = self._board, 0
         before: tuple[int, int] | None = None
@@ -142,14 +142,15 @@ class WaitWatch:
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
         """Return the reason why this rank must not wait longer in a call, or None.
 
-        None if it may wait, or another rank says the reason. It must not wait in three cases:
+        Return None if it may wait, or if another rank reports the reason. It must not wait in three cases:
 
         - Calls of ranks differ, after :data:`PATIENT` seconds or at the deadline if that is earlier.
-        - Ranks wait for each other in a circle, after :data:`SURE` seconds; the one with the lowest place says so,
-          others after twice that time.
+        - Ranks wait for each other in a circle, after :data:`SURE` seconds; the rank with the lowest place reports it,
+          the others report it after twice that time.
         - The deadline is over.
 
-        In the first and the third case, the rank that came first says so at once, others four looks later.
+        In the first and the third case, the lowest rank that has come to the call reports at once, and the others four
+        looks later.
 
         Args:
             log: the log of the group.
