@@ -49,7 +49,7 @@ def find_job_folder() -> Path | None:
 def prepare_host_folder() -> None:
     """Make the folder of this host's notes if the starter is on another host and receives notes.
 
-    Remove those of earlier jobs, whose supervisors were killed before they could.
+    Also remove this host's folders of earlier jobs, which their supervisors did not remove because they were killed.
     """
     facts = read_job_facts()
     folder = facts.get(FOLDER)
@@ -64,7 +64,7 @@ def prepare_host_folder() -> None:
 
 
 def _has_supervisors(folder: Path) -> bool:
-    """Return True if a supervisor runs that has a note in this folder, or if none has written one yet."""
+    """Return True if a supervisor with a note in ``folder`` runs, or if it has no such note yet."""
     processes = [note.read_text() for note in folder.glob(f"{STARTED}*")]
     return not processes or any(read_status(int(process)) is not None for process in processes if process)
 
@@ -101,7 +101,8 @@ def _add_note(folder: Path, name: str, text: str = "", keep_first: bool = False)
         keep_first: keep an older note of this name.
 
     Returns:
-        False if the starter will not read it.
+        True if the note is written, and received by a starter on another host. Otherwise False: the starter will not
+        read it.
     """
     is_written = write_note(folder / name, text, keep_first)
     if not is_on_other_host(folder):
@@ -140,7 +141,7 @@ def note_failure(code: int, cause: str = "") -> bool:
 def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
     """Write a note so that a reader sees all of it or none; return True if that succeeds.
 
-    It fails if the system refuses, as on a full disk; nothing is raised then, and no part of the note stays.
+    If the system refuses to write, as on a full disk, return False; no part of the note stays.
 
     Args:
         path: the note.
@@ -176,7 +177,7 @@ def was_stopped_by_user(folder: Path) -> bool:
 def find_unfinished_ranks(folder: Path) -> list[int]:
     """Return the ranks that have started, and have noted neither a failure nor an end.
 
-    They are sorted. An end is that of the rank's program.
+    The ranks are sorted. A rank notes its end when its program ends; MPI may still run then.
     """
     started = {path.name.removeprefix(STARTED) for path in folder.glob(f"{STARTED}*")}
     return sorted(map(int, started - list_ended_ranks(folder)))
@@ -241,7 +242,7 @@ def _read_left_note(folder: Path, rank: int) -> str:
 def list_ended_ranks(folder: Path) -> set[str]:
     """Return the ranks that have noted a failure or the end of their program.
 
-    They are numbers as text.
+    The ranks are numbers as text.
     """
     return {
         path.name.rpartition("_")[2] for kind in ("rank", "left") for path in folder.glob(f"{kind}_[0-9]*")
@@ -310,7 +311,7 @@ def to_shell_code(returncode: int) -> int:
 def describe_death(code: int) -> str:
     """Return in words how a rank ended, from its exit code or minus the signal that killed it.
 
-    SIGKILL is explained as a lack of memory. The code 0 is that of a rank which left in the middle of its program.
+    SIGKILL is explained as a lack of memory. The code 0 means that the rank left in the middle of its program.
 
     Args:
         code: the exit code; negative for a signal.

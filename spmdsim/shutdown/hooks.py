@@ -47,7 +47,7 @@ _quick_exit_functions: list[Callable[[], None]] = []
 def read_exit_reason() -> tuple[int, str]:
     """Return the exit code and the text of the exception that ends this program.
 
-    ``(0, "")`` before an exception ends it.
+    Return ``(0, "")`` as long as no exception has ended it.
     """
     return _exit_reason[0] if _exit_reason else (0, "")
 
@@ -78,8 +78,8 @@ def set_hooks(name: str | None = None) -> None:
 def _end_before_mpi_at_exit() -> None:
     """End the job at the exit of a rank that fails before it starts MPI; else do nothing.
 
-    In a child that a rank with MPI has forked, exit at once: it must not come to the functions at exit that end MPI,
-    which runs in the rank alone. Other forked children do nothing.
+    In a child that a rank with MPI has forked, exit at once. Otherwise the child would come to the functions at exit
+    that end MPI, but MPI runs in the rank alone. Other forked children do nothing.
     """
     if stop.is_forked():
         stop.flush_output()
@@ -96,9 +96,14 @@ def _end_job_on_exception(
 ) -> None:
     """End the job after an exception that no code of the program has caught.
 
-    This is ``sys.excepthook``. Without several ranks, print the exception as Python does, and store its exit code. So
-    do forked children; a user's mistake is one line there. Ranks that do not see each other leave that to rank 0. Otherwise it does not return: the job is ended if other
-    ranks run, and this rank exits.
+    This is ``sys.excepthook``. There are three cases:
+
+    - A child that a rank has forked, or no MPI on several ranks: store the exit code of the exception, and print the
+      exception as Python does. In such a child, print a user's mistake (SpmdError) as one line.
+    - Ranks that a launcher started, but that do not see each other (LauncherError): store the exit code; rank 0 alone
+      prints a line.
+    - Several ranks: print the reasons of all ranks that stop, end the job if other ranks run, and exit this rank. The
+      function does not return.
 
     Args:
         kind: the exception's type.
@@ -153,9 +158,9 @@ def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
 def hook_exit_callbacks() -> None:
     """Set a hook that ends the job when a function of ``atexit`` raises.
 
-    The hook is ``sys.unraisablehook``. Python would only print the exception. The job's exit code is that of the
-    exception, at least 1. Without several ranks, and for other exceptions that cannot be raised, the hook before is
-    called. Do nothing if the hook is set already.
+    The hook is ``sys.unraisablehook``. Python would only print the exception. The job's exit code is the one of the
+    exception, at least 1. In two cases, the previous hook is called instead: MPI does not run on several ranks, or the
+    exception comes from other code than a function of ``atexit``. Do nothing if the hook is set already.
     """
     previous_hook = sys.unraisablehook
     if previous_hook.__module__ == __name__:
@@ -179,8 +184,9 @@ def hook_exit() -> None:
     """Set a hook that stores the exit code with which ``SystemExit`` ends this process.
 
     Functions that run at exit read it (:func:`read_exit_reason`). The attribute ``code`` of SystemExit becomes a
-    property: Python reads it when no code has caught the exception, and no Python frame is above then. ``sys.exit``
-    becomes a function in Python. Do nothing if that is done already.
+    property. Python itself reads the attribute when no code has caught the exception; the property sees that by the
+    lack of a calling Python frame. ``sys.exit`` becomes a function in Python, so that it raises an exception object. Do
+    nothing if the hook is set already.
     """
     member = vars(SystemExit)["code"]
     if isinstance(member, property):  # hooked already
@@ -208,9 +214,10 @@ def hook_exit() -> None:
 def hook_quick_exit() -> None:
     """Replace ``os._exit`` by a function that ends the job as other exits do.
 
-    Launchers do not name the rank, and some take 0 for a good end. With a code other than 0, the function prints rank
-    and line; with 0, it calls the functions of :func:`run_before_quick_exit`, the last one first. A process that this
-    one forks later exits at once. A further call makes the calling process the one whose exit is hooked.
+    Launchers do not name the rank, and some take the code 0 for a good end. If the code is not 0, the new function
+    prints the rank and the line of the call. If it is 0, the new function calls those of :func:`run_before_quick_exit`,
+    the last one first. In a process that this one forks later, the new function exits at once. A further call of
+    `hook_quick_exit` hooks the exit of the calling process instead.
     """
     is_hooked = bool(_hooked_process)
     _hooked_process[:] = [os.getpid()]  # a supervisor sets hooks before it forks the rank
@@ -239,7 +246,14 @@ def run_before_quick_exit(function: Callable[[], None]) -> None:
 
 
 def _print_quick_exit(status: int, frame: FrameType) -> None:
-    """Print which rank calls ``os._exit``, unless a starter does so."""
+    """Print which rank calls ``os._exit``, and where.
+
+    Do nothing if a starter names the rank, or if MPI does not run on several ranks.
+
+    Args:
+        status: the exit code of the call.
+        frame: the frame that calls ``os._exit``.
+    """
     comm = None if find_job_folder() is not None else _find_several_ranks()
     if comm is not None:
         line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -272,8 +286,8 @@ def hook_shutdown() -> None:
 def guard_mpi_files() -> None:
     """Protect the files of MPI that are open now from ``os.close`` and ``os.closerange``.
 
-    Both raise WorldError for such a file as long as MPI runs. MPI's files are all sockets and event queues that this
-    process has open. Without /proc, no file is protected. A further call adds files that were opened since.
+    Both raise WorldError for a file of MPI as long as MPI runs. All sockets and event queues that this process has open
+    now count as MPI's. Without /proc, no file is protected. A further call adds files that were opened since.
     """
     if not _mpi_files:
         os.close = _refuse_mpi_files(os.close, lambda number: (number,))
@@ -288,7 +302,7 @@ def _refuse_mpi_files(
 ) -> Callable[..., None]:
     """Return a function like ``close`` that raises WorldError for files that MPI needs.
 
-    Then no file is closed. A number that now belongs to another file is closed.
+    When it raises, no file is closed. A number of a former file of MPI that another file has now does not raise.
 
     Args:
         close: ``os.close`` or ``os.closerange``, which return None.

@@ -56,8 +56,8 @@ def parse_address(text: str) -> ServerAddress:
 def find_own_addresses() -> tuple[str, ...]:
     """Return the IPv4 addresses of this host; the likeliest for other hosts comes first.
 
-    The first is the address of the interface towards 10.255.255.255; nothing is sent to find it. Those of the host's name
-    follow. Loopback addresses are left out; without others, return ``("127.0.0.1",)``.
+    The first is the address of the interface towards 10.255.255.255; nothing is sent to find it. The addresses of the
+    host's name follow. Loopback addresses are left out. If no other address is known, return ``("127.0.0.1",)``.
     """
     hosts: dict[str, None] = {}
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -121,7 +121,8 @@ def send_note(address: ServerAddress, name: str, text: str) -> bool:
         text: its text.
 
     Returns:
-        False if the starter cannot be reached, does not answer within ``SECONDS`` (2), or refuses the note.
+        True if the starter has written the note. False if no host answers, for which each has ``SECONDS`` (2), or if
+        the starter refuses the note.
     """
     line = json.dumps({"secret": address.secret, "name": name, "text": text}).encode() + b"\n"
     for host in address.hosts:

@@ -222,7 +222,7 @@ class WatchedProcess:
     def read_marks(self, seconds: float) -> bytes | None:
         """Return the marks that the process writes within ``seconds``, or None if it writes none.
 
-        They are empty if the process has ended.
+        The marks are empty if the process has ended, or has left the watched block.
         """
         return os.read(self._marks, 64) if self.wait_for_end(seconds) else None
 
@@ -248,8 +248,8 @@ class WatchedProcess:
     def request_stacks(self, answer: int) -> str:
         """Return the stacks of the process's threads as text; empty if it writes none.
 
-        The process writes them by ``faulthandler`` when it gets :data:`STACK_SIGNAL`. Wait for them up to
-        :data:`ANSWER_SECONDS` (1), and for more of them a fifth of that.
+        The process writes them by ``faulthandler`` when it gets :data:`STACK_SIGNAL`. Wait up to :data:`ANSWER_SECONDS`
+        (1) in all. After each read, wait at most a fifth of that for more.
 
         Args:
             answer: the descriptor from which they are read.
@@ -281,8 +281,9 @@ def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
             or raises.
 
     Returns:
-        A descriptor and the child's process number. The child reads the marks that this process writes to the
-        descriptor, and its work should end when the descriptor is closed (:meth:`WatchedProcess.wait_for_end`).
+        ``(descriptor, child)``: the descriptor to which this process writes marks for the child, and the child's
+        process number. The work in the child should end when this process closes the descriptor
+        (:meth:`WatchedProcess.wait_for_end`).
 
     Raises:
         OSError: If no process can be started.
@@ -341,8 +342,9 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
     """End the job if ranks have left before MPI started, or do not come until the deadline.
 
     Runs in the child, and returns when MPI has started. Ranks count as left if they are without a process for more than
-    :data:`GONE_SECONDS`. The lowest rank that waits prints the line. The other ranks do so :data:`LATER_SECONDS` later,
-    if it has not. With a deadline, the lowest one also prints a line every :data:`SIGNS` seconds.
+    :data:`GONE_SECONDS`. The lowest rank that waits ends the job. The other ranks do so :data:`LATER_SECONDS` later, if
+    the job still runs. With a deadline, the lowest rank that waits also prints every :data:`SIGNS` seconds which ranks
+    have not come yet.
 
     Args:
         watched: the rank, which starts MPI.
@@ -373,7 +375,7 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
 def read_deadline() -> float:
     """Return the seconds of the setting ``SPMDSIM_DEADLINE``.
 
-    Return its default if the text breaks its rule.
+    Return the setting's default if its text is not valid.
     """
     with suppress(InputError):
         return settings.DEADLINE.read()
@@ -383,7 +385,7 @@ def read_deadline() -> float:
 def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
     """Find ranks that have left the program, and ranks that have not come to MPI's start.
 
-    A rank has come if it may have loaded MPI.
+    A rank has come if one of its processes has loaded MPI, or if the system refuses to tell that.
 
     Args:
         job: the job, as the launcher describes it.
@@ -447,9 +449,10 @@ def _may_have_loaded_mpi(process: int) -> bool:
 def end_before_mpi(code: int) -> None:
     """End the job if this rank fails before it starts MPI; else return at once.
 
-    A launcher that speaks PMI ends no job for such a rank: the other ranks would wait in MPI's start. A supervisor, if
-    there is one, ends the job itself. Otherwise print a line after 1 s, and 0.1 s more per rank, and ask the launcher.
-    This process still has to exit.
+    If the rank has a supervisor, return at once: the supervisor ends the job. Otherwise the job may stay, because a
+    launcher that speaks PMI does not end it for such a rank, and the other ranks wait in MPI's start. So wait 1 s, and
+    0.1 s more per rank (for at most 20 ranks), print a line, and ask the launcher to end the job. The function returns;
+    the caller still has to exit.
 
     Args:
         code: the exit code of this rank; 0 if it does not fail.
@@ -492,10 +495,10 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     """Start a child process that ends the job if this process's shutdown blocks for too long.
 
     After ``seconds`` the child asks for the stacks of all threads by a signal. If the user's code or a thread blocks,
-    it prints the rank and the place, and ends the job with code 2. The clock restarts if the process waits for other
-    ranks (:func:`waiting_for_ranks`), does not answer, or works in a function without lines of Python, such as the
-    interpreter's own clearing of many objects. Nothing is watched if the platform has no ``fork``, if ``seconds`` is
-    infinite, or if no process can be started.
+    the child prints the rank and the place, and ends the job with code 2. It does not end the job, but restarts the
+    clock, if the process waits for other ranks (:func:`waiting_for_ranks`), does not answer, or still computes in a
+    function without lines of Python, such as the interpreter's own clearing of many objects. Nothing is watched if the
+    platform has no ``fork``, if ``seconds`` is infinite, or if no process can be started.
 
     Args:
         rank: the rank of this process, for the message.
@@ -581,9 +584,13 @@ def _write_mark(mark: bytes) -> None:
 def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
     """Return words for the line of the user's code in which a process's shutdown blocks.
 
-    For a thread that is waited for, they name the thread: "thread T, f at a.py:3,". They are :data:`NO_LINES` if no
-    line of Python runs, and empty if this package waits or the main thread is absent. Without a user's frame, the
-    innermost frame is taken.
+    The words are:
+
+    - "" if the main thread is not among the stacks, or if this package waits in it;
+    - :data:`NO_LINES` if the main thread runs no line of Python;
+    - "thread T, f at a.py:3," if the main thread waits for other threads: the first of them that runs; "" if none runs;
+    - otherwise the innermost frame of the user's code in the main thread, or the innermost frame of all if none is the
+      user's.
 
     Args:
         stacks: as ``faulthandler`` writes them, the innermost frame first.

@@ -72,8 +72,8 @@ def list_processes() -> list[int]:
 def list_children(process: int) -> list[int]:
     """Return the numbers of the children that a process started, from any of its threads.
 
-    [] if it started none, or if the process does not exist. If the kernel lacks lists of children, which it keeps by
-    thread, all processes are asked for their parent.
+    Return [] if it started none, or if the process does not exist. Linux keeps a list of children for each thread. If
+    the kernel has no such lists, the parent of every process is read instead.
 
     Args:
         process: the number of the process.
@@ -93,8 +93,8 @@ def list_children(process: int) -> list[int]:
 def list_mapped_files(process: int) -> list[str] | None:
     """Return the paths of the files that a process has mapped to memory.
 
-    A path occurs once per mapping; " (deleted)" behind it is cut off. None if the system refuses them, or has no
-    ``/proc``. A process that has ended has mapped none.
+    A path occurs once per mapping; " (deleted)" behind it is cut off. Return [] if the process has ended, and None if
+    the system refuses the list or has no ``/proc``.
 
     Args:
         process: the number of the process.
@@ -297,12 +297,14 @@ def terminate_descendants(*children: ProcessHandle) -> None:
 def unlink_segments(name: str = MPICH_SEGMENTS) -> None:
     """Remove the names of the memory that this process shares with other ranks.
 
-    The system frees it after the last rank. Remove MPICH's names when all ranks have started MPI: MPICH leaves them
-    behind if the job fails. Remove Open MPI's names only without a launcher: its ranks look for memory by name later,
-    and its launcher removes the names.
+    The memory itself stays until its last rank ends. When a caller may remove the names depends on the library:
+
+    - MPICH: as soon as all ranks have started MPI. MPICH leaves the names behind if the job fails.
+    - Open MPI: only in a program without a launcher. With one, ranks look for memory by name later, and the launcher
+      removes the names.
 
     Args:
-        name: what the paths begin with.
+        name: the begin of the paths of the memory.
     """
     for path in list_mapped_files(os.getpid()) or ():
         if path.startswith(name):
@@ -423,8 +425,8 @@ def _read_birth(path: Path) -> float | None:
 def may_be_used(path: Path) -> bool:
     """Return True if another process has opened or mapped a file, or if that is unknown.
 
-    Linux grants a lease for writing only if nothing else refers to the file. The lists of files of all processes would
-    not do: the system refuses those of some processes, and has none of processes in other containers.
+    Linux grants a lease for writing only if no other process refers to the file. The lists of open files of all
+    processes would not suffice: the system refuses some of them, and lacks processes in other containers.
 
     Args:
         path: the file. True if this process must not write to it, and on other systems than Linux.

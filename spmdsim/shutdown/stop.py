@@ -75,7 +75,7 @@ def _run_last_functions(text: str) -> None:
 def agree_on_code(code: int) -> None:
     """Remember that all ranks of this job exit with ``code``.
 
-    So none of them ends the others when it exits with this code.
+    Then a rank that exits with this code does not end the others.
     """
     _agreed[:] = [code]
 
@@ -170,7 +170,8 @@ def describe_system_exit(error: SystemExit) -> str:
 def _find_users_line(error: BaseException) -> str:
     """Return a comma and the user's line that raised an exception.
 
-    The innermost line if none is the user's.
+    The user's innermost line is taken, or the innermost of all lines if none is the user's. Return "" if the exception
+    has no traceback.
     """
     frames = traceback.walk_tb(error.__traceback__)
     lines = [(frame.f_code.co_filename, number) for frame, number in frames]
@@ -193,8 +194,8 @@ def is_users_file(file: str) -> bool:
 def strip_starters(error: BaseException) -> BaseException:
     """Return an error with a traceback that begins in the user's program, not in its starter.
 
-    The error is changed, and returned itself. If no frame is the program's, the traceback does not change; that of a
-    SyntaxError, which says itself where it is, becomes empty.
+    The error itself is changed and returned. If all frames are the starter's, the traceback does not change. But a
+    SyntaxError, whose text has the place, then gets an empty traceback.
 
     Args:
         error: the exception.
@@ -208,20 +209,29 @@ def strip_starters(error: BaseException) -> BaseException:
 
 
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
-    """Print once, for all ranks that stop, why; return the exit code of this process.
+    """Print the reasons of all ranks that stop, each once; return the exit code of this process.
 
-    If other ranks still run, end the job and do not return. The code is 0 if a starter has it from a note, so that the
-    launcher prints nothing.
+    Each rank that stops sends its reason to rank 0, which prints each distinct reason once. If other ranks still run,
+    end the job and do not return. A SystemExit without a text is only printed in that case.
 
-    Each rank that stops sends its reason to rank 0, which prints each distinct reason once. A SystemExit without a text
-    is only printed if other ranks still run. Without MPI, rank 0 prints its own reason. A program that ends with the
-    code 0, or with one on which all ranks have agreed, waits for no rank.
+    A rank does not wait for others in these cases:
+
+    - It is a child that a rank has forked: it prints its own reason.
+    - The program ends with the code 0, or with one on which all ranks have agreed (:func:`agree_on_code`): nothing is
+      printed.
+    - MPI does not run and ``join`` does not start it, or MPI sees only this rank of several: rank 0 prints its own
+      reason.
+    - There is one rank: it prints its reason, but at most one line if Ctrl-C or an ended reader of the output stops a
+      program without a launcher.
+
+    The result is 0 if the starter of the job reads the exit code from a note; then the launcher prints nothing.
 
     Args:
-        error: what ends the program on this rank.
+        error: the exception that ends the program on this rank.
         name: the begin of an error line.
-        join: starts MPI if it does not run yet, from the text and the code, to learn whether the other ranks stop, too;
-            it returns the communicator of all ranks or None. None: MPI is not started.
+        join: starts MPI if it does not run yet, to learn whether the other ranks stop, too. It is called with the text
+            of the error and the exit code, and returns the communicator of all ranks, or None if MPI cannot be started.
+            If ``join`` is None, MPI is not started.
     """
     code, text, job = find_exit_code(error), describe_error(error, name), detect()
     is_quiet = isinstance(error, SystemExit) and not isinstance(error.code, str)
@@ -315,7 +325,7 @@ def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, R
         seconds: how long rank 0 waits for the others. Other ranks wait longer (:func:`_report_to_root`).
 
     Returns:
-        The reasons by rank. They lack ranks if some still run. None on a rank whose reason rank 0 prints.
+        The reasons by rank; ranks that still run are missing. None on a rank whose reason rank 0 prints.
     """
     if comm.rank:
         return _report_to_root(comm, reason, seconds)
@@ -367,8 +377,8 @@ def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int,
 def end_job_for_others(comm: MPI.Comm) -> None:
     """Print the reasons that stopping ranks have sent to rank 0, and end the job.
 
-    It does so on rank 0 only, before MPI ends; nothing happens without such a message. MPICH ends a rank without a
-    word, and with it the job, if a message is left when it finalises.
+    Do nothing on other ranks, or if no rank has sent a reason. Call it before MPI ends: if a message is not received by
+    then, MPICH ends the rank, and with it the job, without a word.
     """
     if comm.rank == 0 and (stopped := _receive_reasons(comm)):
         _print_reasons(stopped, comm.size)
@@ -378,11 +388,12 @@ def end_job_for_others(comm: MPI.Comm) -> None:
 def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     """Print each cause once, with its ranks unless all have it, ordered by the lowest rank.
 
-    Leave out ranks that only report a difference between others if a rank has a reason of its own. If none has, print
-    one of the reports, that of the most ranks: they are equal, but a later rank may have seen less.
+    If a rank has a reason of its own, leave out ranks that only report a difference between others. If no rank has one,
+    print one report alone, the report that most ranks share: all are about one difference, but a later rank may have
+    seen less of it.
 
     Args:
-        reasons: why each rank stops, by rank; at least one. Its hosts are printed if the job has several.
+        reasons: why each rank stops, by rank; at least one. The names of hosts are printed if they are not empty.
         size: the number of ranks of the job.
     """
     ranks_and_reasons = sides((rank, reason._replace(host="")) for rank, reason in sorted(reasons.items()))
@@ -402,8 +413,8 @@ def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
 def note_exit_code(code: int) -> int:
     """Write a note of this rank's exit code; return the code for the launcher.
 
-    The rank has done its work. The job ends where all ranks wait for each other in MPI's end. Do not hurry them: rank 0
-    may still print.
+    Call it on a rank that has done its work. The job is not ended here: all ranks wait for each other where MPI ends,
+    and rank 0 may still print.
 
     Returns:
         0 if a starter reads the note, so that the launcher prints nothing; else ``code``.
@@ -415,8 +426,8 @@ def note_exit_code(code: int) -> int:
 def _leave_quietly(error: BaseException, code: int) -> int:
     """End a program without a traceback after Ctrl-C, or if its output's reader has ended.
 
-    One line is printed after Ctrl-C, unless the exception has a text, which is printed already. Nothing is printed if
-    the reader has ended (``| head``); stdout then goes to the null device.
+    After Ctrl-C, print the line "interrupted", unless the exception has a text, which is printed already. If the reader
+    has ended (``| head``), print nothing, and redirect stdout to the null device.
 
     Args:
         error: a KeyboardInterrupt or BrokenPipeError.
@@ -438,8 +449,9 @@ def _leave_quietly(error: BaseException, code: int) -> int:
 def abort_job(code: int) -> NoReturn:
     """End every rank of the job now, with an exit code; does not return.
 
-    Call the functions of :func:`run_before_end` first. A starter on this machine has :data:`ENDED_SECONDS` to end the
-    job. Otherwise MPI aborts it, or this process exits alone without MPI.
+    Call the functions of :func:`run_before_end` first. If there is a starter on this machine, it has
+    :data:`ENDED_SECONDS` to end the job. After that, or without a starter, MPI aborts the job; without MPI, this
+    process exits alone.
 
     Args:
         code: the exit code.
