@@ -433,7 +433,8 @@ class World(AbstractWorld):
     ) -> Moved:
         """Return the bytes that the owned ranks received and sent in a step of rows.
 
-        Both are in the order of ``ranks``. Sent bytes are counted from what the owned ranks received, so they are complete only if all ranks are owned.
+        Both are in the order of ``ranks``. Sent bytes are counted from what the owned ranks received, so they are
+        complete only if this process owns all ranks.
 
         Args:
             step: not used: methods of subclasses use it.
@@ -453,9 +454,16 @@ class World(AbstractWorld):
     def post(self, step: Step, shards: list[Any]) -> Posted:
         """Start a step; its :meth:`Posted.wait` returns what :meth:`run` would return.
 
-        All ranks start it at the same position among their other steps. Each may wait at any time, unless the step
-        continues after a wait (an all_reduce). A world without processes runs it at once. Traces record it when it has
-        been waited for. The caller must not write to the shards. Raises WorldError like :meth:`run`.
+        All ranks of the world must call it, in one order with their other steps. A rank may wait at any time. The
+        exception is an all_reduce: it sends again after its first stage, so all ranks must wait for it in one order,
+        too. A world without processes runs the step at once. Traces record the step when it has been waited for.
+
+        Args:
+            step: the step.
+            shards: one array per owned rank, as in :meth:`run`. The caller must not write to them before the end.
+
+        Raises:
+            WorldError: As in :meth:`run`.
         """
         return Posted(self, step, shards[0].dtype, self._stages(step, shards))
 
@@ -477,7 +485,7 @@ class World(AbstractWorld):
     def _distant(self, mesh: Mesh) -> bool:
         """Return True if the ranks of a mesh are on several nodes.
 
-        Their network then works without the processors.
+        Then the network moves data while the processors compute. This class has no nodes: always False.
         """
         return False
 
@@ -651,7 +659,8 @@ def _move_first(tensor: T, layout: Layout) -> T:
 def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     """Run the steps of a route on a tensor, call the last watcher, and return the moved tensor.
 
-    Watchers (:class:`spmdsim.core.world.Observers`) are told of tensors that moved; only the one added last is called.
+    A watcher (:class:`spmdsim.core.world.Observers`) is called with each tensor before and after its move. Only the
+    watcher that was added last is called.
 
     Args:
         tensor: the tensor.

@@ -182,7 +182,7 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
             "such as x.astype('int64')"
         ) from None
     number.flags.writeable = False
-    # -1 and -2 have one hash, each nan has another.
+    # Two numbers are hashed, because -1 and -2 have one hash. Each NaN has a hash of its own, so it gets 0.
     provenance_number = combine_numbers(value, value + 1) if value == value else 0
     return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), provenance_number
 

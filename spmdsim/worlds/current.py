@@ -96,7 +96,7 @@ def _of_size(current: World, size: int | None, reason: str) -> World:
 def _play(size: int | None, mesh: Mesh | None) -> World:
     """Return the world of a process without a launcher, which becomes the current one.
 
-    Each size is created once. Warn if ``size`` is smaller than the current world.
+    Calls with equal sizes return one world. Warn if ``size`` is smaller than the size of the current world.
 
     Args:
         size: the number of ranks. None for that of ``SPMDSIM_RANKS``; without the setting, for the size of the current

@@ -26,10 +26,11 @@ from spmdsim.worlds.programs import Run
 def can_stay(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
     """Return True if windows can be a view of a block.
 
-    It must be one box, which has all elements of the windows and at least half of the block's.
+    The box ``piece`` must have all elements of the windows and at least half of the block's, because the view keeps the
+    memory of the whole block.
 
     Args:
-        piece: the box.
+        piece: the box of elements that the windows take from the block.
         shape: the shape of the windows.
         size: the number of elements of the block.
     """
@@ -196,13 +197,17 @@ Arrived = tuple[list[Any], list[Peers]]
 def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
     """Assign ``out[places] = table[rows]`` for matrices, in blocks that fit the cache.
 
-    A number out of range is not an error: the first or the last row is taken.
+    The numbers in ``rows`` are not checked: a negative one takes the first row, one that is too large takes the last
+    row.
 
     Args:
         table: a matrix.
-        rows: the numbers of rows of the table, all valid.
+        rows: the numbers of rows of the table.
         out: the matrix to which the rows are copied; it has the columns of ``table``.
         places: for each number in ``rows`` the row of ``out``.
+
+    Raises:
+        IndexError: If a number in ``places`` is out of range.
     """
     if not len(rows) or not table.shape[1]:
         return

@@ -371,7 +371,7 @@ class LockStep(World):
         for rank in [rank for rank, parts in enumerate(outgoing) if parts is not None]:
             members = step.group(rank)
             me, parts_of_members = members.index(rank), [outgoing[member] for member in members]
-            results[rank] = [array.arrays[me] for array in parts_of_members if array is not None]
+            results[rank] = [parts.arrays[me] for parts in parts_of_members if parts is not None]
             arrays = zip(members, results[rank])
             peers[rank] = tuple((m, len(array)) for m, array in arrays if m != rank and len(array))
         return results, peers

@@ -97,6 +97,7 @@ def _choose(
     best: tuple[float, float, Strategy | None] = math.inf, math.inf, None
     for _, number, seconds, moves, strategy in sorted(options, key=lambda option: option[0]):
         for index, move in enumerate(moves, 1):
+            # The factor allows for rounding: ``best`` has ten digits.
             if sum(seconds) <= best[0] * 1.000000001:
                 seconds[index] = planned_seconds(*move, machine)
         # Equal times but for rounding: the first strategy wins.
@@ -126,9 +127,10 @@ def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
 
 
 def _are_partial(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
-    """Return True if each operand that is partial in a strategy is so in its layout.
+    """Return True if each operand that is partial in a strategy is also partial in its layout.
 
-    The meshes and the reductions must be equal, too. True if no operand is partial in the strategy.
+    The layout must have the strategy's mesh, and the operand's reduction along the axis. Return True, too, if no
+    operand is partial in the strategy.
 
     Args:
         strategy: the axes that split each factor (dim) of the operator.

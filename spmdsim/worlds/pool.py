@@ -100,8 +100,8 @@ class Pool:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return an uninitialised C-ordered array; its memory comes back when no view of it exists.
 
-        Arrays from :data:`SMALLEST` bytes to the pool's limit take memory of exactly their size that was given back, if
-        any. Smaller and larger arrays are NumPy's own.
+        An array of :data:`SMALLEST` bytes up to the pool's limit reuses free memory of exactly its size. If there is
+        none, it gets new memory. Smaller and larger arrays are NumPy's own, and do not come back.
 
         Args:
             shape: the shape.
@@ -176,8 +176,9 @@ class Surroundings:
         shape: the shape with the room.
         filled: the parts of the room that have values.
         block: returns the array, if a tensor has its block in this memory, else None.
-        inner: returns the array around which margins were left, or None.
-        margins: the number of elements before and after it, per dimension.
+        inner: returns the array of :func:`allocate_with_margins` in this memory; None if there is none, or it does not
+            exist any more.
+        margins: for each dimension, the numbers of elements before and after the array that ``inner`` returns.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -212,10 +213,8 @@ def allocate_with_margins(
     memory = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
     padded: np.ndarray = np.ndarray(memory.shape, dtype, np.asarray(memory))
     inner = padded[tuple([slice(a, a + n) for n, (a, _) in zip(shape, margins)])]
-    memory.inner, memory.margins = (
-        ref(inner),
-        margins,
-    )  # The reference is weak, because inner refers to memory.
+    # The reference is weak, because inner refers to memory.
+    memory.inner, memory.margins = ref(inner), margins
     return inner
 
 

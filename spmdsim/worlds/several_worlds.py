@@ -96,8 +96,9 @@ def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTen
 def move_to_larger_world(tensor: T, mesh: Mesh) -> T:
     """Return a tensor in a world that has the ranks of a mesh.
 
-    The tensor itself is returned if its world has them. Otherwise the result is in a larger world, if the process plays
-    it without a launcher. Both share the arrays, and gradients of the result go back to the tensor.
+    If the tensor's world has all ranks of the mesh, return the tensor itself. Otherwise, in a process without a
+    launcher, return a tensor of a larger world. It shares the arrays of ``tensor``, and its gradients go back to
+    ``tensor``.
 
     Args:
         tensor: the tensor.

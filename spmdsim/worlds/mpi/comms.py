@@ -224,9 +224,10 @@ class Comms:
         """Register functions that wait for the other ranks of this world when the program ends.
 
         All ranks of the world must call it. The first world of a process installs the functions that wait for all open
-        worlds (:func:`_leave`): at exit, and before ``os._exit(0)``. They wait for ranks that still work without limit
-        and for stopped ones until the deadline. They end the job if the calls of ranks differ. A process that ends
-        after an error waits only :data:`HURRIED` (4) seconds and then ends the job. A forked child does not wait.
+        worlds (:func:`_leave`): at exit, and before ``os._exit(0)``. These functions wait without limit for ranks that
+        still work, and until the deadline for stopped ranks. They end the job if the calls of ranks differ. A process
+        that ends after an error waits only :data:`HURRIED` (4) seconds and then ends the job. A forked child does not
+        wait.
 
         From then on, ``os.close`` refuses the files of MPI. If the world has all ranks of the job, the names of shared
         memory that are no longer needed are removed.

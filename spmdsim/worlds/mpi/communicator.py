@@ -560,6 +560,8 @@ class EmulatedCommunicator(Pictured):
             like: a buffer with the operation's element type; None if nothing is reduced.
 
         Raises:
+            ScheduleError: If the input or the result has another length than the schedule needs, or their element types
+                differ.
             UsageTypeError: If the result is read-only.
             DisagreementError: If ranks make other calls, or do not come.
         """

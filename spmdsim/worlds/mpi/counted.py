@@ -347,7 +347,7 @@ class Counted(MPI.Intracomm):
         return super().Isend(buf, dest, tag)
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """Receive a message of the length of its buffer without waiting."""
+        """Start to receive a message that fills the buffer; return its request. Count it if a trace is open."""
         if recorder.open_traces:
             self.tally.count_move("Irecv", _nbytes(buf), 0)
         return super().Irecv(buf, source, tag)
@@ -373,13 +373,14 @@ class Counted(MPI.Intracomm):
         super().Allreduce(own_numbers, common, op)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """Reduce a buffer on all ranks without waiting."""
+        """Start to reduce a buffer on all ranks; return its request. Count it as control traffic."""
         self._count_agreement(recvbuf)
         return super().Iallreduce(sendbuf, recvbuf, op)
 
     def _count_agreement(self, numbers: np.ndarray) -> None:
         """Count a reduction of a few numbers as control traffic."""
         size, counts = self.rank_size[1], self._balanced(numbers.size)
+        # As a reduce_scatter of balanced blocks and an all_gather of the reduced blocks.
         own_block = counts[self.rank_size[0]]
         nbytes = ((size - 1) * own_block + numbers.size - own_block) * numbers.itemsize
         self.tally.controls("agreement", nbytes, nbytes)
@@ -400,19 +401,19 @@ class Counted(MPI.Intracomm):
         return super().Ibarrier()
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send a word of the control plane."""
+        """Send a message of control traffic; ``tag`` must be one of its tags."""
         self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         super().Send(buf, dest, tag)
 
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> None:
-        """Receive a word of the control plane."""
+        """Receive a message of control traffic; ``tag`` must be one of its tags."""
         self.tally.controls(_PURPOSES[tag], _nbytes(buf), 0)
         super().Recv(buf, source, tag, status)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """Send an object of the control plane, which stays with the request."""
+        """Start to send a pickled object as control traffic; return its request, which keeps the bytes."""
         return self.Isend([pickle.dumps(obj), MPI.BYTE], dest, tag)
 
     def recv(

@@ -405,8 +405,9 @@ class EmulatedCalls:
     def look(self, looks: int) -> None:
         """Check on the other ranks while this rank waits for messages of its call.
 
-        Compare the call if all ranks have posted it. Afterwards, one of :data:`EVERY` calls of this method checks for
-        ranks that gave up, and for the deadline.
+        As long as the call is not compared, compare it if all ranks have posted it, and return otherwise. Once it is
+        compared, every :data:`EVERY`-th check (64) also looks for ranks that gave up, and for the deadline, which
+        counts from the first check of the round.
 
         Args:
             looks: the number of earlier checks in this round of messages.

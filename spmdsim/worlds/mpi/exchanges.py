@@ -78,10 +78,12 @@ def derive_numbered_exchange(
 
 
 def _side(numbers: Arrays, members: Sequence[int], rank: int) -> tuple[Stretches, np.ndarray]:
-    """Return the counts of the elements of each other member, and all element numbers in order.
+    """Return the counts and offsets of each member's elements, and the numbers of all elements.
+
+    The count of this rank is 0, and its elements are left out of the numbers.
 
     Args:
-        numbers: the element numbers of each member; members without elements may lack.
+        numbers: the element numbers of each member; a member without elements may be missing.
         members: the ranks of the communicator, sorted.
         rank: this rank, whose own elements are left out.
     """
@@ -229,9 +231,12 @@ def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice
 def derive_scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
     """Return the function that runs an exclusive scan on this rank's array.
 
-    The result is the reduction of the arrays before it in the group; the first rank gets the reduction's identity. The
-    function calls MPI's Exscan if the implementation is "scan" and MPI reduces as NumPy does. For the implementation
-    "identity" it returns the identity. Otherwise it gathers all arrays. All ranks of the group must call it.
+    The result is the reduction of the arrays of the ranks before this one in the group; the first rank gets the
+    reduction's identity. All ranks of the group must call the function. It depends on the implementation:
+
+    - "identity": it returns the identity, and sends nothing.
+    - "scan": it calls MPI's Exscan if MPI reduces as NumPy does.
+    - In all other cases it gathers the arrays of all ranks, and reduces those before this rank.
 
     Args:
         step: the step; if ``step.backward``, the order of the group is reversed.
@@ -286,8 +291,9 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
         outgoing: the arrays in the order of the group, and the lengths of those that arrive.
 
     Returns:
-        A pair of lists with one item: the received arrays in the order of the group, among them a copy of this rank's
-        own, and ``(peer, elements)`` of each other rank that sent elements.
+        ``([arrays], [peers])``: two lists of one item. ``arrays`` has the array from each member in the order of the
+        group, and a copy of this rank's own array in its place. ``peers`` is a tuple of ``(peer, elements)`` for each
+        other rank that sent elements.
 
     Raises:
         WorldError: If there are more elements than MPI can count.
@@ -409,7 +415,7 @@ def find_block_copy(block: np.ndarray, windows: np.ndarray, room: Room) -> np.nd
 def _are_consistent(buffer: np.ndarray, before: Index, index: Index, array: np.ndarray) -> bool:
     """Return True if received elements do not contradict elements that were received before.
 
-    True if both do not overlap.
+    Return True, too, if the new elements do not overlap the earlier ones.
 
     Args:
         buffer: the padded buffer.

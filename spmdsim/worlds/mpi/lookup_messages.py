@@ -168,8 +168,8 @@ class RowExchange:
     def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
         """Receive the rows that all ranks want into ``rows``, in which this rank's own rows are.
 
-        Every rank wants equal rows. On one node they are sent in pairs, else by an Allgatherv. Nothing is sent if no
-        row is wanted.
+        Every rank wants equal rows. On one node, each rank sends its rows to each other rank (:meth:`_send_to_each`).
+        On several nodes, an Allgatherv passes them on. Nothing is sent if no row is wanted.
 
         Args:
             wants: the rows that each member wants, in the group's order.

@@ -57,7 +57,7 @@ class Stretches(NamedTuple):
         return Stretches(counts, [0, *accumulate(counts)][:-1])
 
     def without(self, rank: int) -> Stretches:
-        """Return these transfers without the elements of one rank."""
+        """Return a copy in which the count of one rank is 0."""
         return Stretches([0 if k == rank else count for k, count in enumerate(self.counts)], self.starts)
 
 
@@ -450,7 +450,7 @@ def _derive_typed_exchange(
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
-    """Return the boxes of an array one after the other; the array itself if they are so in it.
+    """Return the boxes of an array one after the other; the array itself if it has them in this form.
 
     Args:
         side: the boxes to send.
@@ -476,7 +476,9 @@ def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
 def _derive_packed_exchange(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Return the function that packs boxes, exchanges them by Alltoallv, and unpacks them.
 
-    A side whose boxes are contiguous is not copied. The own box is copied without MPI.
+    The function takes this rank's shard, and returns a new array with the shard after the step. If the boxes to send
+    are contiguous in the shard, they are not packed; if the boxes to receive are contiguous in the result, they are
+    received there. The box that stays on this rank is copied without MPI.
 
     Args:
         traffic: the transfers of this rank.

@@ -78,10 +78,11 @@ class MPIWorld(BeginsEarly):
 
     Args:
         comm: the communicator; COMM_WORLD by default. It stays the caller's.
-        check: how ranks compare what they run; ``SPMDSIM_CHECK`` by default. ``"auto"`` compares the first
-            call of each kind before it runs, and every call before any number leaves the program (see ``calls``);
-            ``True`` every call before it runs, and the user's source lines, too; ``False`` none. ``"values"`` also
-            compares the copies that operators and redistributions read, and samples of large ones.
+        check: how ranks compare what they run; ``SPMDSIM_CHECK`` by default. ``"auto"`` compares the first call of each
+            kind before it runs, and every call before any number leaves the program (see
+            :mod:`spmdsim.worlds.agreement`). ``True`` compares every call before it runs, and the user's source lines,
+            too. ``False`` compares none. ``"values"`` also compares the copies that operators and redistributions read,
+            and samples of large ones.
         deadline: seconds that a call waits for other ranks before the job ends; ``SPMDSIM_DEADLINE`` by default.
         reproducible: True if reductions have an order that only their sizes decide; False to try other orders, too.
         agreement: compares the ranks' calls; made from ``check`` by default. ``CallAgreement()`` compares nothing.
@@ -250,16 +251,16 @@ class MPIWorld(BeginsEarly):
         if self.rank not in step.src.mesh:
             return [np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)], [()]
         check_shards(step, self.rank, ids[0], values[0])
-        shared, dtype, these = self._shared_if(True), values[0].dtype, contiguous(ids[0])
+        shared, dtype, own_ids = self._shared_if(True), values[0].dtype, contiguous(ids[0])
         program: RowProgram | None = self.cache.get((step, dtype, shared))
         if program is None:
             call = self._call(step, dtype, shared, step.group(self.rank), has_any_length=True)
             program = self.cache[step, dtype, shared] = RowProgram(call)
-        with CallScope(self.agreement, program.call_for(these), self.call_provenance):
+        with CallScope(self.agreement, program.call_for(own_ids), self.call_provenance):
             if program.exchange is None:
                 program.exchange = self._row_exchange(step, dtype)
             run = program.exchange.give_back if step.goes_back else program.exchange.look_up
-            result, peers = run(these, contiguous(values[0]))
+            result, peers = run(own_ids, contiguous(values[0]))
         return [result], [peers]
 
     def _row_exchange(self, step: RowStep, dtype: np.dtype) -> RowExchange:

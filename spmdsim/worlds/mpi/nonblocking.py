@@ -85,9 +85,9 @@ class BeginsEarly(World):
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
         """Start a step, and wait for one of its requests at each further ``next``.
 
-        It yields after each start of a request, and returns the shards after the step. The call is compared before the
-        first wait. A step that cannot start early runs at once, before the first yield. All ranks of the step must call
-        it.
+        The generator yields after each start of a request, and returns the shards after the step. The call is compared
+        before the first wait. A step that cannot start early runs completely in the first ``next``; then nothing is
+        yielded. All ranks of the step must call it.
 
         Args:
             step: the step.

@@ -75,9 +75,10 @@ def derive_all_reduce(
 
 
 def _derive_native_all_reduce(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    """Return the function that reduces by MPI's Allreduce, in as few calls as MPI can count.
+    """Return the function that reduces a shard by MPI's Allreduce, with as few calls as possible.
 
-    An average is a sum that is divided afterwards.
+    The function leaves the shard unchanged and returns a new array. One call takes at most ``messages.MAX_COUNT``
+    elements, which MPI can count. An average is a sum that is divided afterwards.
 
     Args:
         op: the reduction, which MPI must have for the type.
@@ -180,20 +181,24 @@ def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
 def reduce_own_block(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
     """Reduce this rank's block of the group's vectors, and write it to its place in ``result``.
 
-    Other elements of ``result`` are not written. All ranks of the group must call it.
+    The vectors are split into as many nearly equal blocks as there are ranks. This rank's block is the one with its
+    number in the communicator. The ranks send each other their parts of these blocks in calls of Alltoallv, and each
+    rank reduces the parts of its own block. Other elements of ``result`` are not written. All ranks of the group must
+    call it.
 
     Args:
         op: the reduction.
         group: the group.
         flat: this rank's vector.
         result: the vector of the result, which all ranks of the group share.
-        chunk: the bytes that are reduced at a time.
+        chunk: the bytes of all blocks together that are exchanged and reduced at a time (:func:`chunk_elements`).
     """
     size, me = group.size, group.me
     sizes = nested_blocks(flat.size, (size,))
     indices = tuple((slice(start, start + length),) for start, length in sizes)
     starts, lengths = [start for start, _ in sizes], [length for _, length in sizes]
-    layout = Blocks(indices, lengths, starts, True, True, True, (lengths[me],))
+    target = (lengths[me],)
+    layout = Blocks(indices, lengths, starts, direct=True, packed=True, covers_source=True, target=target)
     most = chunk_elements(chunk, flat.dtype.itemsize, size, messages.MAX_COUNT)
     _exchange_and_fold(op, group, layout, most, flat, result[indices[me]])
 
@@ -254,7 +259,7 @@ def derive_reduce_scatter(
 def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
     """Return an array in which the blocks of a shard are at ``layout.offsets``.
 
-    It is the shard itself if they are so in it, else a flat packed copy.
+    If the shard itself has its blocks there, return the shard; else a flat copy with one block after the other.
 
     Args:
         layout: the blocks.

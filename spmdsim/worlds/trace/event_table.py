@@ -42,10 +42,10 @@ def events_table(trace: Trace) -> Table:
     """Return the table of a trace: for each event its axes, groups, layouts, time and bytes.
 
     ``planned`` are the bytes of the step by the convention of plans: a reduction counts as a bandwidth-optimal
-    algorithm moves it. ``received`` and ``sent`` are the bytes that were moved. Each of the three is that of the rank
-    with most of them, among the ranks of this process. ``by`` is the MPI call. Operators have no bytes. Below the
-    events are a row of totals, a row with the bytes that algorithms of the MPI library moved, if there are any, and a
-    row with the control traffic, if there is any.
+    algorithm moves it. ``received`` and ``sent`` are the bytes that were moved. In each of these three columns stands
+    the number of the rank with the most bytes, among the ranks of this process. ``by`` is the MPI call. Operators have
+    no bytes. Below the events are a row of totals, a row with the bytes that algorithms of the MPI library moved, if
+    there are any, and a row with the control traffic, if there is any.
 
     Args:
         trace: the trace; it may be empty.
@@ -89,9 +89,9 @@ def _line(
 def _row(event: Event) -> tuple[str, ...]:
     """Return the texts of an event's row, in the order of :data:`HEADING`.
 
-    Bytes are those of the rank with most of them; "about" says that they are expected only. Operators have their
-    strategy in the second cell and no bytes. If the library's algorithm moved other bytes than the convention of plans counts, they
-    follow the MPI call.
+    Bytes are those of the rank with the most; "about" precedes them if they are only expected. Operators have their
+    strategy in the second cell and no bytes. If the library's algorithm moved other bytes than the convention of plans
+    counts, its bytes follow the MPI call.
 
     Args:
         event: the event.
@@ -123,9 +123,10 @@ def _row(event: Event) -> tuple[str, ...]:
 def matrix(trace: Trace, size: int) -> np.ndarray:
     """Return the bytes that each rank sends to each rank, an int64 array ``[receiver, sender]``.
 
-    Placing steps send the boxes that they place. Reductions are counted as the bandwidth-optimal direct algorithm moves
-    them: every member sends its part of a block to the owner, and for all_reduce the owner sends the block back. Rows
-    sum up to the planned bytes, columns to the bytes that would be sent, whatever algorithm each step took.
+    Steps without a reduction, such as an all_gather, send the boxes that their receivers need. Reductions are counted
+    as the bandwidth-optimal direct algorithm moves them: every member sends its part of a block to the owner, and for
+    all_reduce the owner sends the block back. The sum of a row is the planned bytes of its receiver, and the sum of a
+    column the bytes that its sender would send by this convention, whatever algorithm each step took.
 
     Args:
         trace: the trace of any process; steps whose transfers depend on data are exact for its ranks only.
@@ -156,7 +157,8 @@ def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
     """Return ``(peer, elements)`` of an event for ``rank``, without zeros.
 
-    They are those that this process recorded, if it owns the rank and they depend on data; else the step's.
+    If the transfers depend on data and this process owns the rank, return what it recorded; else what the step implies
+    (:func:`pairs`).
     """
     if event.peers is not None and rank in event.ranks:
         return [(peer, count) for peer, count in event.peers[event.ranks.index(rank)] if count]
@@ -167,8 +169,8 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     """Return ``(peer, elements)`` of the messages that a rank receives in a step.
 
     A peer may occur several times, and the rank itself may be one. A local step gives []. Reductions inside groups are
-    counted as the bandwidth-optimal algorithm. Counts that depend on data (lookups of rows, arrays of any length) are
-    expected values. A scan counts one array from the rank before; [] for the first rank.
+    counted as the bandwidth-optimal algorithm moves them. Counts that depend on data (lookups of rows, arrays of any
+    length) are expected values. A scan gives one array from the rank before, and [] for the first rank of the group.
 
     Args:
         step: the step.

@@ -100,7 +100,7 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
 def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write a document of :func:`document` to a file: as JSON for ``.json``, else as a table.
 
-    An earlier file is replaced; readers see all of one or the other.
+    An earlier file is replaced. A reader sees either the whole earlier file or the whole new one.
 
     Args:
         path: the file.
@@ -294,8 +294,11 @@ def _first(numbers: Sequence[int], holds: Callable[[int], bool]) -> int | None:
 def _cell(call: LastCall | None, never: bool, labels: dict[tuple[str, str, str], str]) -> str:
     """Return the text of a rank's cell: the label of its call, with ``...`` if it has not ended.
 
-    Without a call, the text says whether the rank never came (``never``) or the log has no room for it. ``labels`` is
-    extended.
+    Args:
+        call: the rank's call, or None.
+        never: used without a call: True if the rank never came, which gives "-"; False if its log has overwritten the
+            call, which gives "not kept".
+        labels: the label of each call by ``(agreed, words, line)``; a new call is added.
     """
     if call is None:
         return "-" if never else "not kept"

@@ -68,7 +68,7 @@ def warn_of_whole(recipe: Recipe, operands: Sequence[Meta]) -> None:
 OBSERVERS = Observers(span, warn_of_whole, guards)
 #: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
 open_traces: list[Trace] = OBSERVERS.traces
-#: Write down what is calculated, to repeat it; the last one counts.
+#: Writers that record what is calculated, to repeat it later. Only the last one is called.
 programs: list[Any] = OBSERVERS.programs
 
 
@@ -157,7 +157,7 @@ class Trace(Pictured, Sequence[Event]):
     def seconds(self) -> float:
         """Total time in collectives.
 
-        Of those that were started early, it counts the time in which this process did not compute.
+        Of a collective that was started early, only the time counts in which this process started it or waited for it.
         """
         return sum(event.spent for event in self.collectives)
 

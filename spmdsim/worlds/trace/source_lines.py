@@ -128,7 +128,7 @@ KEPT = 8192
 
 #: By the identity of a function's code: 0 if it is not the user's, else its number.
 functions: dict[int, int] = {}
-#: The code of these, so that their identity stays their own.
+#: The code objects of ``functions``. As long as they are referred to, no other code gets their identity.
 _codes: list[CodeType] = []
 _numbers = count(1)
 
