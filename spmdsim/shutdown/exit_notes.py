@@ -259,7 +259,7 @@ def note_recording() -> None:
 def read_request() -> str | None:
     """Return why the starter asks for the last calls; None if it does not ask.
 
-    None, too, without a starter on this machine, or if its note is empty or cannot be read.
+    Return None, too, without a starter on this machine, or if its note is empty or cannot be read.
     """
     folder = find_job_folder()
     try:

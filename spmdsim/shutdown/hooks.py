@@ -328,7 +328,7 @@ def _refuse_mpi_files(
 def _name_file(number: int) -> str:
     """Return what the system calls an open file of this process, such as ``socket:[7]``.
 
-    Empty if it does not tell it.
+    Return "" if the system does not tell it.
     """
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{number}")

@@ -153,8 +153,8 @@ class _MpiImport(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """Return the specification of ``mpi4py.MPI``, with this loader if the import starts MPI.
 
-        None for other modules, and if ``mpi4py.MPI`` does not exist. This finder is used once: it removes itself from
-        ``sys.meta_path``.
+        Return None for other modules, and if ``mpi4py.MPI`` does not exist. This finder is used once: it removes itself
+        from ``sys.meta_path``.
 
         Args:
             name: the module's full name.
@@ -265,9 +265,9 @@ class WatchedProcess:
         return text.decode(errors="replace")
 
     def measure_processor_seconds(self) -> float | None:
-        """Return the processor time that the process has used, in seconds, or None.
+        """Return the processor time that the process has used, in seconds.
 
-        None if the system does not tell it.
+        Return None if the system does not tell it.
         """
         status = read_status(self._handle.process)
         return None if status is None else status.seconds

@@ -49,7 +49,7 @@ class ProcessStatus(NamedTuple):
 def read_status(process: int) -> ProcessStatus | None:
     """Return the status of a process, or None if the system does not tell it.
 
-    None, too, if the process does not exist, and on systems without ``/proc``.
+    Return None, too, if the process does not exist, and on systems without ``/proc``.
 
     Args:
         process: the number of the process.
@@ -386,9 +386,9 @@ def _list_sessions(launcher: str) -> list[Path]:
 
 
 def _parse_launcher(session: Path) -> int | None:
-    """Return the process number in a folder's name, or None.
+    """Return the process number of the launcher in a folder's name.
 
-    None if the folder belongs to several jobs.
+    Return None if the folder belongs to several jobs.
 
     >>> _parse_launcher(Path("ompi.2231")), _parse_launcher(Path("prterun.n1.2231.0")), _parse_launcher(Path("ompi.n1.0"))
     (2231, 2231, None)
@@ -414,7 +414,7 @@ def _list_segments() -> dict[Path, float]:
 def _read_birth(path: Path) -> float | None:
     """Return when a file was made or last renamed, in seconds since 1970.
 
-    None if it is another user's or does not exist any more.
+    Return None if the file is another user's or does not exist any more.
     """
     with suppress(OSError):
         status = path.stat()
@@ -428,8 +428,10 @@ def may_be_used(path: Path) -> bool:
     Linux grants a lease for writing only if no other process refers to the file. The lists of open files of all
     processes would not suffice: the system refuses some of them, and lacks processes in other containers.
 
+    Return True, too, if this process must not write to the file, and on other systems than Linux.
+
     Args:
-        path: the file. True if this process must not write to it, and on other systems than Linux.
+        path: the file.
     """
     try:
         import fcntl

@@ -56,8 +56,8 @@ class World(AbstractWorld):
             and metas, fast paths by meta and layout, programs by step. Equal layouts share an entry.
         constants: the numbers that operators read beside tensors, if this process owns one rank.
         overlap: True to start collectives early, while ranks compute: gradients in buckets, parameters that a split
-            optimiser gathers. None: on meshes of several nodes, where it cannot lose. Equal on all ranks. No number
-            depends on it.
+            optimiser gathers. None: only on meshes of several nodes, where an early start cannot cost time. Equal on
+            all ranks. No number depends on it.
     """
 
     overlap: bool | None = None
@@ -151,8 +151,8 @@ class World(AbstractWorld):
         """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
         A tensor that has the layout is returned itself. The plan is cached for tensors of equal meta and equal choices
-        of :meth:`use`. If it is one step on a single owned rank, the cached program of the step runs at once, unless a
-        gradient, a trace or a watcher needs more. All ranks of the world must call it.
+        of :meth:`use`. If the plan is one step and this process owns one rank, the cached program of the step runs
+        directly, unless a gradient, a trace or a watcher needs more. All ranks of the world must call it.
 
         Args:
             tensor: the tensor; it is not changed.
@@ -242,7 +242,7 @@ class World(AbstractWorld):
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
         """Return the program of a step on the only owned rank's shard.
 
-        None if there is no fast path. This class has no fast paths.
+        Return None if the step has no fast path. This class has none.
 
         Args:
             step: the step.
@@ -302,7 +302,7 @@ class World(AbstractWorld):
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         """Send arrays; return the arrived ones, and the elements from each other rank.
 
-        Both are lists with an item per owned rank; see :meth:`run_parts`.
+        Both results are lists with an item per owned rank; see :meth:`run_parts`.
         """
 
     def _emit_peers(
@@ -325,7 +325,7 @@ class World(AbstractWorld):
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
         """Run a step of rows; return its results, and the elements from each other rank.
 
-        Both are lists with an item per owned rank; see :meth:`run_rows`.
+        Both results are lists with an item per owned rank; see :meth:`run_rows`.
         """
 
     def _event(
@@ -475,8 +475,9 @@ class World(AbstractWorld):
     def overlaps(self, mesh: Mesh) -> bool:
         """Return True if collectives on this mesh start before their results are needed.
 
-        False if algorithms or shared results are chosen (:meth:`use`), or a program is recorded or replayed. Otherwise
-        :attr:`overlap` decides; if that is None, True if the mesh's ranks are on several nodes. Equal on all ranks.
+        Return False if algorithms or shared results are chosen (:meth:`use`), or if a program is recorded or replayed.
+        Otherwise return :attr:`overlap`; if it is None, return True if the mesh's ranks are on several nodes. The
+        result is equal on all ranks.
         """
         if self.algorithms or self.replicated != "own" or recorder.programs:
             return False

@@ -54,7 +54,7 @@ from spmdsim.wrong_calls import explained
 def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a step "fill", which makes a tensor partial.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     No rank sends anything; see :func:`derive_fill` for the values.
 
@@ -77,7 +77,7 @@ def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of an exchange, which may go from one mesh to another.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     Each rank's target box is assembled from the boxes that it receives, as a new array. If the step changes the shape,
     elements are exchanged by their numbers instead (:func:`_derive_numbered_program`).
@@ -112,10 +112,10 @@ def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a "reduce_exchange", which may go from one mesh to another.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
-    The tensor is cut into boxes, so that the same ranks own addends of all elements of a box. Several ranks may each
-    add up some addends of a box; their sums are then added in the order of these ranks.
+    The tensor is cut into boxes, such that all elements of a box have their addends on one set of ranks. Several ranks
+    may each add up some addends of a box; their sums are then added in the order of these ranks.
 
     Args:
         step: the step.
@@ -156,7 +156,7 @@ def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of an exclusive scan over each group of a step.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     Each rank gets the reduction of the arrays before its own in the order of its group (:meth:`ScanStep.order`). The
     first rank of a group gets the reduction's identity, such as 0 for a sum.
@@ -184,7 +184,7 @@ def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a local reshape. Ranks that share an array share the reshaped array.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     Args:
         step: the step.
@@ -206,7 +206,7 @@ def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_numbered_program(step: Step) -> Program:
     """Return the program of an exchange that changes the shape.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     An element keeps its number in row-major order of the global tensor. Each rank's target shard is a new array with
     the elements of its numbers.
@@ -231,7 +231,7 @@ def _derive_numbered_program(step: Step) -> Program:
 def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a halo exchange or of its reverse; see :func:`assemble_windows`.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     Ranks that would read equal arrays share the result.
 
@@ -282,7 +282,7 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
 def _derive_checked_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a collective that joins boxes, such as an all_gather.
 
-    The program writes the shards after the step to a list, from those of all ranks before it.
+    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
 
     Args:
         step: the step.
@@ -334,8 +334,8 @@ class LockStep(World):
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
         """Return the program of a halo exchange in a world of one rank, or None.
 
-        None for other steps, for reverse steps, in a world of several ranks, and unless the windows are one box of the
-        block.
+        Return None for other steps, for reverse steps, and in a world of several ranks. Return None, too, if the
+        windows are not one box of the block.
 
         Args:
             step: the step.

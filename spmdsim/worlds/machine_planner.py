@@ -173,8 +173,8 @@ def _moves(
 ) -> list[Move]:
     """Return the redistributions that a strategy needs, as ``(source, target, shape, dtype)``.
 
-    They are those of each operand, also if its layout does not change, and one of each result with pending reductions,
-    which are carried out. Results count with the widest element type of the operands.
+    The list has one for each operand, also if its layout does not change, and one for each result with pending
+    reductions, which carries them out. The element type of a result is taken to be the widest of the operands.
 
     Args:
         bound: the operator's rule with the operands' shapes.

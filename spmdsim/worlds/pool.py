@@ -221,8 +221,8 @@ def allocate_with_margins(
 def find_padded(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
     """Return an array of :func:`allocate_with_margins` with the room around it.
 
-    The room is uninitialised until the caller fills it. None if ``array`` is not the very array that was returned
-    there, such as a view of it, or has other margins.
+    The room is uninitialised until the caller fills it. Return None if ``array`` is another array than the returned
+    one, such as a view of it, or has other margins.
 
     Args:
         array: the array.

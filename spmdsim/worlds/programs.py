@@ -79,7 +79,7 @@ class Moved(NamedTuple):
     def and_then(self, more: Moved) -> Moved:
         """Return what this call and a later call of one step moved together.
 
-        Bytes are added, and the words of MPI calls joined; ``library`` is that of this call.
+        Bytes are added, and the words of MPI calls are joined. ``library`` is taken from this call.
         """
         both = (self.received, more.received), (self.sent, more.sent)
         received, sent = ([a + b for a, b in zip(before, after)] for before, after in both)

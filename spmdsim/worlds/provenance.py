@@ -80,8 +80,8 @@ class Calculation(NamedTuple):
 def _parameters_in_words(parameters: Any) -> str:
     """Return the parameters of an operator as text, such as ``(axis=0)``.
 
-    Empty if there are none. The text between the parentheses is cut after :data:`LONGEST` (80) characters, and "..." is
-    added.
+    Return "" if there are none. The text between the parentheses is cut after :data:`LONGEST` (80) characters, and
+    "..." is added.
 
     Args:
         parameters: a mapping from names to values, a sequence of values, or None.
@@ -143,8 +143,8 @@ class Provenance:
 
         Args:
             recipe: what was derived from the call's layouts, shapes and types; its number and title are set on the first call.
-            operands: the operands, whose numbers determine that of the result.
-            k: the number of the result among those of the call, from 0.
+            operands: the operands; the number of the result depends on theirs.
+            k: the position of the result among the results of the call, from 0.
             params: the parameters of the call.
         """
         if not recipe.title:
@@ -163,9 +163,10 @@ class Provenance:
         Args:
             recipe: the recipe of the forward call, which has its number already.
             gradients: the gradients of the results.
-            k: the number of the operand, from 0.
+            k: the position of the operand, from 0.
             result: the provenance number of the first result.
         """
+        # The number of the result tells calls apart that share the recipe.
         number = recipe.number + k + result + 1
         numbers = (*map(_provenance_number, gradients),)
         provenance_number = combine_numbers(number, *numbers)

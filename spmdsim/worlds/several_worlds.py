@@ -70,7 +70,7 @@ def enlarge(tensor: T, large: Any) -> T:
 def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTensor]:
     """Return operands in one world, in their order.
 
-    They are ``tensors`` itself if they share a world, else tensors of the largest of their worlds.
+    If all tensors share a world, return ``tensors`` itself. Otherwise return tensors of the largest of their worlds.
 
     Args:
         name: the operator's name, for the error.

@@ -88,7 +88,7 @@ class GroupLog:
     def have_begun(self, number: int, places: Sequence[int]) -> bool:
         """Return True if all ranks at ``places`` have begun call ``number`` of this group.
 
-        True if ``places`` is empty.
+        Return True, too, if ``places`` is empty.
         """
         return all(self.count_begun(place) > number for place in places)
 
@@ -102,7 +102,7 @@ class GroupLog:
     def read(self, place: int, number: int) -> LoggedCall | None:
         """Return call ``number`` of the rank at ``place``.
 
-        None if the call is overwritten, or not begun yet.
+        Return None if the rank's log has overwritten the call, or the rank has not begun it yet.
         """
         start = self.find_start(place)
         if start is None or number not in self.board.readable_calls(place, start):

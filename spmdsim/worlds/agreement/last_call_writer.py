@@ -121,9 +121,13 @@ class LastCallWriter:
     def write(self, reason: str, last: bool) -> None:
         """Write the file with the last calls of all ranks, unless another rank does.
 
-        Do nothing without boards, in a forked child, if a rank has written it within :data:`PATIENCE` seconds, or has
-        written it for the last time. Block up to :data:`PATIENCE` seconds while ranks with lower places write. Replace
-        an earlier file. An error of writing is printed, not raised.
+        Do nothing in these cases:
+
+        - There are no boards, or this process is a forked child.
+        - A rank has written the file within the last :data:`PATIENCE` (1) seconds, or has written it for the last time.
+
+        Block up to :data:`PATIENCE` seconds while ranks with lower places write. Replace an earlier file. An error of
+        writing is printed, not raised.
 
         Args:
             reason: why the file is written; it becomes part of the file.

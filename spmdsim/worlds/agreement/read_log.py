@@ -101,7 +101,7 @@ class ReadLog:
         self._write(key, provenance_number, value)
 
     def find_disagreement(self, at_end: bool = False) -> str | None:
-        """Compare the reads that all ranks have passed with those of both neighbours.
+        """Compare the reads that all ranks have passed with the reads of both neighbours.
 
         A read is passed when all ranks have begun their next call. Each read is compared once. Write a doubt to the
         board if a neighbour's value and calculation differ from this rank's, its calculation is unknown here, and

@@ -341,7 +341,7 @@ class SharedBoard:
     def count_begun(self, place: int, key: int) -> int:
         """Return the number of calls that the rank at ``place`` has begun in group ``key``.
 
-        0 without a slot.
+        Return 0 if the rank has no slot of the group.
         """
         start = self.find_group(place, key)
         return 0 if start is None else int(self.areas[place][start + BEGUN])
@@ -349,7 +349,7 @@ class SharedBoard:
     def group_places(self, place: int, key: int) -> list[int]:
         """Return the places of group ``key``'s ranks, as the rank at ``place`` wrote them.
 
-        [] if it did not.
+        Return [] if the rank has not written them.
         """
         return [int(word) for word in (self.text(place, key) or "").split()]
 
@@ -368,7 +368,7 @@ class SharedBoard:
     def current_call(self, place: int) -> tuple[int, int] | None:
         """Return ``(group's number, call's number in the group)`` of the call that a rank is in.
 
-        None if its latest call has ended, or it has made none.
+        Return None if the rank's latest call has ended, or if it has made none.
 
         Args:
             place: the rank's place.

@@ -339,7 +339,7 @@ def _number(ranks: tuple[int, ...]) -> int:
 def _require_running(states: Mapping[int, int], deadline: float) -> None:
     """End the job if some ranks are stopped, by a signal or by a debugger, or do not answer.
 
-    Ranks that do not answer are those of a node without news. Otherwise do nothing.
+    A rank does not answer if its node has sent no news. If no rank is stopped or silent, do nothing.
 
     Args:
         states: the state of each awaited rank, by its number in the job.

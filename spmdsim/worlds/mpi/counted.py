@@ -125,8 +125,9 @@ class Tally:
     def count_reduction(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
         """Count one reduction by MPI: its bytes in a plan, and those of the library's algorithm.
 
-        In the plan, each rank sends every other rank the block that it owns; an Allreduce also gathers the blocks. If
-        MPI's algorithm is not known, ``unknown`` becomes True.
+        In the plan, each rank sends every other rank the block of which the other rank owns the result; in an
+        Allreduce, each rank then sends its reduced block to all others. If the library's algorithm is not known,
+        ``unknown`` becomes True.
 
         Args:
             name: "Allreduce" or "Reduce_scatter".
@@ -154,7 +155,7 @@ class Tally:
     def by_library(self) -> CallCounts | None:
         """Return the bytes that the library's algorithms moved in this step.
 
-        None if a choice of the library is not known, or no reduction ran.
+        Return None if a choice of the library is not known, or no reduction ran.
         """
         return self.library if self.algorithms and not self.unknown else None
 
@@ -301,7 +302,7 @@ class Counted(MPI.Intracomm):
     ) -> None:
         """Reduce, and leave each rank its block.
 
-        Count each rank's part of a block sent to its owner.
+        It is counted as an exchange: each rank sends its part of each block to the rank that gets the block.
 
         Args:
             sendbuf: an array with all blocks.
@@ -323,7 +324,7 @@ class Counted(MPI.Intracomm):
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks before this one; count one array per rank.
 
-        Each rank but the first receives it, each but the last sends it.
+        Each rank but the first counts as receiving an array, each but the last as sending one.
         """
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(recvbuf)

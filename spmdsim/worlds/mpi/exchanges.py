@@ -157,9 +157,10 @@ def derive_direct_reduction(
 ) -> Run:
     """Return the function that runs a direct reduction, "reduce_exchange", on this rank's shard.
 
-    The tensor consists of parts, boxes of which the same ranks own addends (:func:`reduction_parts`). In the first
-    round, ranks send addends of parts to their adders. In further rounds, sums of a part go from adder to adder. In the
-    last round, the results go to the ranks that own them. All members must call the function.
+    The tensor consists of parts: boxes whose elements all have their addends on one set of ranks
+    (:func:`reduction_parts`). In the first round, ranks send addends of parts to their adders. In further rounds, sums
+    of a part go from adder to adder. In the last round, the results go to the ranks that own them. All members must
+    call the function.
 
     Args:
         step: the step.
@@ -496,7 +497,10 @@ def _derive_halo_reduction(step: HaloStep, rank: int, group: Members, dtype: np.
 def _derive_windows(step: HaloStep, rank: int, group: Members, dtype: np.dtype) -> Run:
     """Return the function that runs a halo exchange: it returns the windows of this rank.
 
-    If the step has a padded buffer, the windows are a view of it (:class:`RoomMemory`).
+    If the step has a padded buffer, the windows are a view of it (:class:`RoomMemory`). If windows read positions
+    outside of the tensor, they are a new array with room for these positions around it (:func:`allocate_with_margins`).
+    Otherwise they are a new array without room; or, if nothing arrives, a view of the block if it is large enough
+    (:func:`assemble_windows`).
 
     Args:
         step: the step; ``step.back`` is False.

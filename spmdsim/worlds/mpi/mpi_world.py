@@ -177,7 +177,7 @@ class MPIWorld(BeginsEarly):
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
         """Return the cached program of a step for an element type, or None.
 
-        None before the step's first run, and if any algorithm was chosen (:meth:`use`).
+        Return None before the step's first run, and if any algorithm was chosen (:meth:`use`).
         """
         if self.algorithms:
             return None
@@ -317,7 +317,7 @@ class MPIWorld(BeginsEarly):
     ) -> Call | None:
         """Return the call that ranks compare for a step, or None.
 
-        None if the world compares nothing, this rank is not among ``ranks``, or they are one rank only.
+        Return None if the world compares nothing, this rank is not among ``ranks``, or ``ranks`` has one rank only.
 
         Args:
             step: the step.

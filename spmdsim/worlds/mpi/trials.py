@@ -105,9 +105,11 @@ class Trials:
                 )
         group_trial = group.get((step, dtype))
         if group_trial is None:
-            full = self.mode == "full"
             names = [implementation.name for implementation in tried]
-            trial = Trial(names, MANY_TRIES if full else FEW_TRIES, 0 if full else 1, record)
+            if self.mode == "full":
+                trial = Trial(names, tries=MANY_TRIES, pause=0, record=record)
+            else:
+                trial = Trial(names, tries=FEW_TRIES, pause=1, record=record)
             size = len(members) if not step.axes else step.src.mesh.axis_size(*step.axes)
             group_trial = group[step, dtype] = GroupTrial(size, trial, forget)
         group_trial.forget = forget

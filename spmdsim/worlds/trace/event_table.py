@@ -226,9 +226,9 @@ def _group_pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 def difference(trace: Trace, other_trace: Trace) -> list[str]:
     """Return the differences of two traces of one program, times aside; empty if they agree.
 
-    Events are compared one by one, in order; texts such as "3 events against 4" follow for another length. The traces
-    may come from different worlds. For ranks that both own, the planned bytes are compared, whatever algorithm each
-    world took; for emulated algorithms, the moved bytes.
+    Events are compared one by one, in order. If the traces have different lengths, a last text such as "3 events
+    against 4" follows. The traces may come from different worlds. Of each rank that both own, the planned bytes of a
+    step are compared, whatever algorithm each world took; if the algorithm was emulated, the moved bytes.
 
     Args:
         trace: a trace.

@@ -142,8 +142,8 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
     """Return two records per message: an arrow's start at the sender, its end at the receiver.
 
-    At most :data:`MOST_ARROWS` messages are drawn; further ones are left out. So is a message if the sender recorded no
-    event of the receive's number, or an event of another call.
+    At most :data:`MOST_ARROWS` (20,000) messages are drawn; further ones are left out. A message is left out, too, if
+    the sender has no event with the number of the receiver's event, or if its event is another call.
 
     Args:
         slices: by rank and number, each event with its start in microseconds and its lane.

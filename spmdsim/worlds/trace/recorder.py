@@ -294,7 +294,7 @@ def emit(event: Event) -> None:
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
     """Add the event of an operator that ends now to the open traces, and tell the last writer.
 
-    Layouts of results in the event are those after pending reductions were carried out.
+    The event has the layouts of the results after their pending reductions.
 
     Args:
         recipe: the recipe of the call.
