@@ -267,10 +267,15 @@ def describe_ancestors(
     """Return, for each side of a disagreement, the calculation in which its tensor differs.
 
     A side is a group of ranks with equal tensors; one of its ranks stands for it. Follow the calculations to the first
-    operand that differs, as long as all sides used one operator at one line and have published that operand. If at
-    least one operand was followed, each text begins with "from "; if the differing operands are plain numbers, with the
-    words of the calculation that uses them, too. A side that published nothing is "a tensor computed otherwise". If all
-    texts are equal, the tensors' numbers are added.
+    operand that differs, as long as all sides used one operator at one line and have published that operand. The texts
+    have these forms:
+
+    - "a tensor computed by add at a.py:3" if no operand was followed;
+    - "from " and the calculation of the operand if operands were followed; if the operands are plain numbers, the
+      calculation that uses them comes before "from ";
+    - "a tensor computed otherwise" for a side that published nothing.
+
+    If all texts are equal, the tensors' numbers are added to them.
 
     Args:
         computed: the place of a rank and its tensor's provenance number, for each side; at least one side.

@@ -250,7 +250,7 @@ class SharedBoard:
         return self._publish_line(frame, function) if number is None else number
 
     def number_lines(self, frame: FrameType | None, most: int) -> tuple[int, ...]:
-        """Return the numbers of the user's lines that call each other, and publish the lines.
+        """Return the numbers of the user's lines in the current chain of calls, and publish the lines.
 
         The innermost line comes first. The numbers are those of :meth:`number_line`. Frames of this package and of
         libraries are left out.

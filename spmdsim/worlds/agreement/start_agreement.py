@@ -68,8 +68,8 @@ def agree_on_start(
     """Return the settings of a new world after all ranks have agreed on them; all must call it.
 
     The ranks also agree on versions and on their program, unless the setting "check" is False on all of them. If the
-    communicator has all ranks of the job, shared memory that they need no longer by name is unlinked. A communicator of
-    one rank compares nothing.
+    communicator has all ranks of the job, the names of shared memory that the ranks do not need any more are removed. A
+    communicator of one rank compares nothing.
 
     Args:
         comm: the ranks.
@@ -218,8 +218,8 @@ def _collect_texts() -> dict[str, str]:
     packages. Modules without a ".py" file are left out.
 
     Returns:
-        By name of the fact: length and checksum of each file; under :data:`PROGRAM` the program's file name, maybe
-        empty.
+        The facts by name. The fact of the program and of each module is the length and checksum of its file. The fact
+        :data:`PROGRAM` is the name of the program's file, "" if it has none.
     """
     main = sys.modules.get("__main__")
     texts = {TEXT: _describe_main(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
