@@ -70,7 +70,9 @@ def _has_supervisors(folder: Path) -> bool:
 
 
 def remove_host_folder(folder: Path, job: Launched) -> None:
-    """Remove the notes and the shared memory of this host after the supervisor of its last rank has ended.
+    """Note that this rank's supervisor ends; the last one of this host removes the host's files.
+
+    The files are the folder of notes and the unused shared memory of the job.
 
     Args:
         folder: the folder of this host's notes.
@@ -98,7 +100,7 @@ def _add_note(folder: Path, name: str, text: str = "", keep_first: bool = False)
         folder: the folder of this host.
         name: the name of the note.
         text: its text.
-        keep_first: keep an older note of this name.
+        keep_first: True to keep an older note of this name; False to replace it.
 
     Returns:
         True if the note is written, and received by a starter on another host. Otherwise False: the starter will not
@@ -146,8 +148,8 @@ def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
     Args:
         path: the note.
         text: its text.
-        keep_first: keep an older note of this name, which another process may write at the same time; True is returned
-            then, too. False replaces it.
+        keep_first: False to replace an older note of this name. True to keep it, also if another process writes it at
+            the same time; the function then returns True, too.
     """
     partial_path = path.parent / f"partial-{path.name}-{os.getpid()}"
     try:

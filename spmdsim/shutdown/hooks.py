@@ -55,9 +55,9 @@ def read_exit_reason() -> tuple[int, str]:
 def set_hooks(name: str | None = None) -> None:
     """Install the hooks by which a failure of this rank ends the job.
 
-    They are those of this module for exceptions, threads, ``atexit``, ``SystemExit``, ``os._exit``, the shutdown, and
-    the import of MPI. MPI's files are guarded later (:func:`guard_mpi_files`). A further call installs hooks again that
-    the program has replaced.
+    There is a hook for exceptions, threads, ``atexit``, ``SystemExit``, ``os._exit``, the shutdown, and the import of
+    MPI each. MPI's files are guarded later (:func:`guard_mpi_files`). A further call installs hooks again that the
+    program has replaced.
 
     Args:
         name: the program's name in error lines. None keeps the name, which is the script's at first.
@@ -261,10 +261,10 @@ def _print_quick_exit(status: int, frame: FrameType) -> None:
 
 
 def hook_shutdown() -> None:
-    """Set a hook that watches the interpreter's shutdown, from where it waits for threads.
+    """Set a hook that watches the interpreter's shutdown (:func:`watch_shutdown`).
 
-    The main program is over then. See :func:`watch_shutdown`. Nothing is watched without several ranks. Do nothing if
-    the hook is set already.
+    The watch starts when the main program is over, and the interpreter waits for threads. Without several ranks,
+    nothing is watched. Do nothing if the hook is set already.
     """
     wait_for_threads = threading._shutdown  # type: ignore[attr-defined]
     if wait_for_threads.__module__ == __name__:  # hooked already

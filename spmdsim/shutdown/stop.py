@@ -120,8 +120,12 @@ def find_active_world() -> MPI.Comm | None:
 def find_exit_code(error: BaseException) -> int:
     """Return the exit code of a program that an exception ends.
 
-    It is the code of a SystemExit (modulo 256; 0 for None, 1 for a text), 130 after Ctrl-C, 2 for a user's mistake
-    (SpmdError), and 1 for other errors.
+    The exit code is
+
+    - for a SystemExit: its code modulo 256, 0 if the code is None, 1 if it is a text;
+    - 130 after Ctrl-C (KeyboardInterrupt);
+    - 2 for a user's mistake (SpmdError);
+    - 1 for other errors.
 
     Args:
         error: the exception.
@@ -345,7 +349,7 @@ def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
 
 
 def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Send this rank's reason to rank 0, and wait until it prints the reason.
+    """Send this rank's reason to rank 0, and wait for its answer; return None if rank 0 prints the reason.
 
     Wait for rank 0's answer 1.3 times ``seconds``, and 0.05 s more per rank (for at most 20 ranks). If rank 0 answers
     that other ranks still run, wait :data:`REPORT_SECONDS` (15) for it to end the job.
