@@ -190,9 +190,9 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
     """Return the type of a Python number or NumPy scalar beside elements of a type, as in NumPy.
 
-    A Python number takes their type if it fits, else the next wider kind: a float beside integers becomes float64. A
-    NumPy scalar keeps its type for the promotion, so ``np.float64`` beside bfloat16 is float64. Beside bfloat16 and
-    other types that are not NumPy's own, a complex number becomes at least complex64.
+    A Python number takes the type of the elements if it fits, else the next wider kind: a float beside integers becomes
+    float64. A NumPy scalar keeps its type for the promotion, so ``np.float64`` beside bfloat16 is float64. Beside
+    bfloat16 and other types that are not NumPy's own, a complex number becomes at least complex64.
 
     Args:
         dtype: the type of the elements.

@@ -99,8 +99,8 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
     Calls with equal sizes return one world. Warn if ``size`` is smaller than the size of the current world.
 
     Args:
-        size: the number of ranks. None for that of ``SPMDSIM_RANKS``; without the setting, for the size of the current
-            world (1 at first), or more if the mesh needs more.
+        size: the number of ranks. None: take the number in ``SPMDSIM_RANKS``. If that is not set either, take the size
+            of the current world (1 at first), or more if the mesh needs more.
         mesh: the mesh, or None. It counts only if ``size`` is None and ``SPMDSIM_RANKS`` is not set.
 
     Raises:

@@ -64,7 +64,7 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    """Yield the facts of a function, or of the user's functions in one of this package.
+    """Yield the facts of a user's function, or of the user's functions in a function of this package.
 
     A function of this package is searched for functions (not classes) among its bound arguments and closed-over values,
     and has no facts of its own. A decorated function is followed by the function that it wraps. Functions deeper than
@@ -181,8 +181,8 @@ def _code_facts(code: CodeType) -> list[Any]:
 def _constant_facts(value: Any) -> Any:
     """Return a constant of a code object in a form whose ``repr`` is equal in all processes.
 
-    An inner function's code becomes its facts, a tuple a list, a set a list sorted by ``repr``, any other constant its
-    ``repr``.
+    The code of an inner function is replaced by its facts (:func:`_code_facts`), a tuple by a list, a set by a list
+    sorted by ``repr``, and any other constant by its ``repr``.
 
     Args:
         value: the constant.

@@ -328,8 +328,9 @@ def number_result(
 def make_printable(value: Any) -> Any:
     """Return a parameter in a form that all processes print equally.
 
-    Numbers, texts, None, slices and element types are returned unchanged, NumPy's scalars as Python's; tuples and lists
-    as lists of such values. Other values, such as functions, are replaced by the name of their type.
+    Numbers, texts, None, slices and element types are returned unchanged. A NumPy scalar becomes a Python number, and a
+    tuple or list becomes a list of printable values. Any other value, such as a function, is replaced by the name of
+    its type.
 
     Args:
         value: any value.

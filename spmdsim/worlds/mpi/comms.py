@@ -357,7 +357,8 @@ def _leave(hurry: Hurry | None) -> None:
     """Wait, at the end of the program, for the other ranks of all open worlds.
 
     End the job if the calls of ranks differ: they are compared before this rank waits, and when all ranks have left. If
-    a world has all ranks of the job, only this one is waited for. The threads that watch the ranks end, too.
+    an open world has all ranks of the job, this rank waits for the ranks of that world only. If there are only smaller
+    worlds, rank 0 then ends the job if other ranks have reported a failure. The threads that watch the ranks end, too.
 
     Args:
         hurry: the reason if this rank ends early; None if its program ends. An exception that ends the program takes

@@ -398,7 +398,7 @@ class EmulatedCommunicator(Pictured):
             sendbuf: the block of this rank; MPI.IN_PLACE on the root if it is in the result already.
             recvbuf: the result, used on the root only.
             root: the rank that receives all blocks.
-            vector: whether blocks differ in length. The ranks then exchange the lengths first.
+            vector: True if blocks may differ in length. The ranks then exchange the lengths first.
 
         Raises:
             InputError: On the root, if its lengths are not those of the blocks.
@@ -448,7 +448,7 @@ class EmulatedCommunicator(Pictured):
             sendbuf: the blocks, used on the root only.
             recvbuf: this rank's block; MPI.IN_PLACE on the root if its block stays where it is.
             root: the rank that sends all blocks.
-            vector: whether blocks differ in length. The ranks then exchange the lengths first.
+            vector: True if blocks may differ in length. The ranks then exchange the lengths first.
 
         Raises:
             InputError: On the root, if its lengths are not those that the ranks expect.

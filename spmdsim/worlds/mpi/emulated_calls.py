@@ -283,7 +283,7 @@ def _describe_facts(facts: dict[str, str]) -> str:
     A call that a rank cannot make is ``reduce, but ...``, followed by its error.
 
     Args:
-        facts: as in :attr:`EmulatedCall.facts`; or "collective" and "mistake", or "collective" and "root", only.
+        facts: all facts of :attr:`EmulatedCall.facts`; or only "collective" with "mistake" or with "root".
     """
     if "mistake" in facts:
         return f"{facts['collective']}, but {facts['mistake']}"
@@ -324,8 +324,9 @@ class EmulatedCalls:
     ) -> None:
         """Start to compare a call with those of the other ranks.
 
-        Do nothing if calls are not compared. If the call is new on this rank, has at least :data:`LONG` bytes, or in
-        strict mode, wait until all ranks have come. Otherwise :meth:`look` or :meth:`end` finishes the comparison.
+        Do nothing if calls are not compared. Wait until all ranks have come if the call is new on this rank or has at
+        least :data:`LONG` (2,048) bytes, and in strict mode. Otherwise :meth:`look` or :meth:`end` finishes the
+        comparison.
 
         Args:
             schedule: the algorithm, with collective and root.
@@ -405,9 +406,9 @@ class EmulatedCalls:
     def look(self, looks: int) -> None:
         """Check on the other ranks while this rank waits for messages of its call.
 
-        As long as the call is not compared, compare it if all ranks have posted it, and return otherwise. Once it is
-        compared, every :data:`EVERY`-th check (64) also looks for ranks that gave up, and for the deadline, which
-        counts from the first check of the round.
+        If the call is not compared yet, compare it if all ranks have posted it, else return. Once it is compared, every
+        :data:`EVERY`-th check (64) also looks for ranks that gave up, and for the deadline, which counts from the first
+        check of the round.
 
         Args:
             looks: the number of earlier checks in this round of messages.

@@ -421,7 +421,7 @@ def _derive_typed_exchange(
     size, kind = comm.size, element(dtype.itemsize)
 
     def side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...]) -> tuple[list[int], list[int], list[Any]]:
-        """Return counts, displacements and types of one side."""
+        """Return counts, displacements in bytes and types of one side, each with an entry per rank."""
         counts, displacements, types = [0] * size, [0] * size, [kind] * size
         for member, member_pieces in groupby(pieces, lambda piece: piece.member):
             indices = [piece.index for piece in member_pieces]

@@ -295,8 +295,8 @@ class MPIWorld(BeginsEarly):
                 outside the mesh.
 
         Returns:
-            A list with this rank's list of received arrays, or None outside the mesh; a list with its ``(peer,
-            elements)``.
+            Two lists of one item: this rank's list of received arrays, or None outside the mesh; and its tuple of pairs
+            ``(peer, elements)``.
         """
         self._tally.begin()
         if outgoing[0] is None:

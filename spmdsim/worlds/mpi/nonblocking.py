@@ -130,7 +130,8 @@ class BeginsEarly(World):
     def _derive_early_program(self, step: Step, dtype: np.dtype) -> EarlyProgram:
         """Return the program of a step that starts early.
 
-        Its ``post`` is None if the step cannot: an exchange, a group of one rank, or an implementation that waits.
+        Its ``post`` is None if the step cannot start early: if it is an exchange, its group has one rank, or its
+        implementation waits.
 
         Args:
             step: the step.

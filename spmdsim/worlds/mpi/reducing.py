@@ -307,8 +307,8 @@ def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, d
 def _derive_small_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
     """Return the function that exchanges equal blocks in one call and reduces them.
 
-    The own block is exchanged, too, because small reductions need few calls. The blocks are reduced in the order of the
-    group.
+    This rank's own block is exchanged, too, so that one Alltoall of equal blocks suffices. The blocks are reduced in
+    the order of the group.
 
     Args:
         op: the reduction.

@@ -87,8 +87,8 @@ class Trials:
             forget: function without arguments that returns nothing; it is called when the trial leaves the cache.
 
         Returns:
-            The tried implementations in their order; the mode decides how many (one in the mode "off"). The trial, a
-            cached one if the step came before.
+            ``(tried, trial)``: the tried implementations in the order of ``implementations``, of which there is one in
+            the mode "off"; and the trial, which is the cached one if the step came before.
         """
         group = self._groups.get(members)
         if group is None:
@@ -118,8 +118,8 @@ class Trials:
     def table(self) -> TunedSteps:
         """Return the choice for each step so far, with its reason and times.
 
-        Steps come in the order of their groups' and their own first calls. Nothing is sent: times are those on which
-        the ranks agreed.
+        Steps are ordered by the first call of their group, and in a group by their own first call. Nothing is sent: the
+        times are the ones on which the ranks agreed.
         """
         pairs = [pair for group in self._groups.values() for pair in group.items()]
         rows = [
