@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.core.layout import Bounds, Layout, largest_block
+from spmdsim.core.layout import Bounds, Layout, largest_block, split_block
 from spmdsim.errors import many
 
 
@@ -143,19 +143,22 @@ class Window:
         """Return how many elements the block that reads most reads, or an upper limit of that number.
 
         The blocks are balanced blocks of positions; a position is an element of the result. The number is exact for
-        one or two blocks, and for windows that wrap. Otherwise a limit follows from the positions of the largest block,
-        and is at most ``n``:
+        one or two blocks, and for windows that wrap or are mirrored. Otherwise a limit follows from the positions of
+        the largest block, and is at most ``n``:
 
         * :attr:`spread` above 1: the positions divided by the spread, rounded up;
         * other windows: one window, and a stride for each further position.
 
-        For mirrored windows, elements that are read only for their mirror images are not counted, so the number may be
-        too low.
-
         Args:
             n: number of elements of the dimension.
             parts: number of balanced blocks of the positions.
+
+        >>> Window(13, -4, mirror="reflect").largest_read(5, 7)  # positions 11 and 12 mirror elements 1 and 0
+        5
         """
+        if self.mirror:  # Any block may read elements for their mirror images, so look at all of them.
+            blocks = [split_block(0, self.size, parts, k) for k in range(parts)]
+            return max(len(self.reads(start, start + count, n)) for start, count in blocks)
         if self.wrap or parts < 3:
             return max(len(self.reads(*ends, n)) for ends in _find_end_blocks(self.size, parts))
         positions = largest_block(self.size, parts)

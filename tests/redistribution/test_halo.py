@@ -543,3 +543,12 @@ def test_the_bound_is_what_sets_of_elements_say():
         assert bound.ranks.tolist() == least and bound[:2] == (max(least), sum(least)), (src, dst)
         apart += src.mesh == dst.mesh and src.dims != dst.dims
     assert apart > 50
+
+
+@pytest.mark.parametrize("mirror", ["reflect", "symmetric"])
+@pytest.mark.parametrize(("size", "first"), [(7, -1), (9, -2), (13, -4)])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 7])
+def test_the_largest_shard_of_mirrored_windows_is_exact(mirror, size, first, blocks):
+    mesh, window = Mesh((blocks,), ("x",)), Window(size, first, mirror=mirror)
+    layout = Windowed(mesh("x"), [window])
+    assert layout.largest_shape((5,)) == (max(layout.local_shape((5,), rank)[0] for rank in range(blocks)),)
