@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.auto_parallel.search import search
+from spmdsim import search
 from spmdsim.auto_parallel.search_result import SearchResult
 
 

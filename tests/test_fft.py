@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from every_layout import some_layouts
 
-from spmdsim import Mesh, Tensor, fft, ops
+from spmdsim import Mesh, Tensor, fft, ops, record
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.worlds import ShapeOnly
-from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 from tests.ops.test_strategies import MESHES
 

@@ -8,7 +8,7 @@ import pytest
 
 import spmdsim
 import spmdsim.ops as ops
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, forbid_redistribution, matmul, nn, record
 from spmdsim.arrays import Op
 from spmdsim.arrays.check import tolerance
 from spmdsim.arrays.joined import join_rows
@@ -18,7 +18,7 @@ from spmdsim.arrays.rounding import move_operand
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
-from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
+from spmdsim.redistribution.guard import RedistributionWarning
 from spmdsim.worlds.convert_operands import as_operand
 from spmdsim.worlds.provenance import NUMBER_MASK, Provenance
 
@@ -184,7 +184,7 @@ def test_a_redistribution_that_was_done_before_is_recorded_and_follows_the_world
 @pytest.mark.ranks(4)
 def test_another_choice_ends_the_short_way(world, monkeypatch):
     """What was ready to be repeated was planned under the old cost model, or ran by the old algorithm."""
-    from spmdsim.cost.machine import Machine
+    from spmdsim.cost import Machine
     from spmdsim.redistribution import plan
 
     thin, slow = Machine("thin", alpha=1e-12, beta=1.0), Machine("slow to start", alpha=1.0, beta=1e-12)

@@ -11,12 +11,13 @@ import pytest
 
 import spmdsim.array_api as xp
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
-from spmdsim.arrays.conversion import asarray, from_dlpack
-from spmdsim.arrays.creation import (
+from spmdsim.array_api import (
     arange,
+    asarray,
     empty,
     empty_like,
     eye,
+    from_dlpack,
     full,
     linspace,
     ones,

@@ -11,10 +11,10 @@ import pytest
 from processes import run_python
 
 import spmdsim
-from spmdsim import nn, ops
+from spmdsim import check_replicas, nn, ops
 from spmdsim.arrays import Tensor, file_arrays, watch
 from spmdsim.arrays.files import open_array
-from spmdsim.arrays.replicas import check_replicas, first_difference
+from spmdsim.arrays.replicas import first_difference
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.worlds import LockStep

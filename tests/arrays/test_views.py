@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import spmdsim
-from spmdsim import Mesh, Tensor, ops
+from spmdsim import Mesh, Tensor, ops, record
 from spmdsim.errors import UsageTypeError
-from spmdsim.worlds.trace import record
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from spmdsim import search
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.networks import gpt, mlp
-from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_report import report
 from spmdsim.auto_parallel.search_result import SearchResult
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from search_once import search_once
 
-from spmdsim import ops
+from spmdsim import ops, search
 from spmdsim.auto_parallel.execute import arguments, prove
-from spmdsim.auto_parallel.search import search
 from spmdsim.core import Mesh
 from spmdsim.errors import RuleError
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import spmdsim.dialects.mindspore as ms
+from spmdsim import record
 from spmdsim.dialects.mindspore import nn, ops
 from spmdsim.dialects.mindspore.common.initializer import initializer
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError
-from spmdsim.worlds.trace import record
 
 
 class Network(nn.Cell):

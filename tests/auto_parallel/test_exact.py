@@ -11,6 +11,7 @@ import pytest
 import scipy.optimize
 from brute_force import brute_force
 
+from spmdsim import search
 from spmdsim.auto_parallel import optimum
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
@@ -19,7 +20,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.frontier import list_pareto_solutions, pareto_filter
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
-from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
 from spmdsim.auto_parallel.solvers.integer import (

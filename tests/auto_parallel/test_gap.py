@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from spmdsim import search
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.networks import chain, convolutions, gpt, mlp, moe, tutorial
-from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.strategy_choice import device_matrices
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from spmdsim import search
 from spmdsim.auto_parallel.baselines import NotPossibleError, complete_choice, data_parallel
 from spmdsim.auto_parallel.costs import gradient_sums, move_prices
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -18,13 +19,11 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.optimum import solve
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, mlp
-from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.solvers.integer import solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategies
 from spmdsim.core import Mesh
-from spmdsim.cost import Machine
-from spmdsim.cost.machine import Measurement, Piece
-from spmdsim.cost.machine_file import load_cost_model
+from spmdsim.cost import Machine, Measurement, Piece, load_cost_model
 from spmdsim.redistribution.plans import merge
 
 MESH = Mesh((2, 3), ("a", "b"))

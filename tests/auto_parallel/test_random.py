@@ -11,14 +11,13 @@ from brute_force import brute_force
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spmdsim import ops
+from spmdsim import ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import arguments, prove
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
 from spmdsim.auto_parallel.solvers.integer import smallest_memory, solve_integer
 from spmdsim.core import Mesh

@@ -14,19 +14,17 @@ import pytest
 from ml_dtypes import bfloat16 as BF16
 from search_once import search_once
 
-from spmdsim import ops
+from spmdsim import ops, record, search
 from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, compare_bytes, prove, run
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.worlds import LockStep, World
 from spmdsim.worlds.pool import pool
-from spmdsim.worlds.trace import record
 
 
 def network(x, labels, w1, b1, w2, b2, scale, shift, w3):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from every_layout import every_layout
 
-from spmdsim import Tensor, ops
+from spmdsim import Tensor, ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.even_moves import standardise_move
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
@@ -23,7 +23,7 @@ from spmdsim.auto_parallel.optimum import solve
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, RULES, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers, record_program
-from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError

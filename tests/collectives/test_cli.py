@@ -18,8 +18,7 @@ import pytest
 from spmdsim.cli.collective.schedule_arguments import parse_bytes, rank_counts
 from spmdsim.cli.main import main
 from spmdsim.cli.output import to_encoding
-from spmdsim.collectives import algorithms, make_schedule, schedule_of
-from spmdsim.collectives.history import unroll
+from spmdsim.collectives import algorithms, make_schedule, schedule_of, unroll
 from spmdsim.figures.schedule_figures import arrow_lines, history_figure, state_table
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithms.py"

@@ -13,6 +13,7 @@ import pytest
 from spmdsim.collectives import (
     Schedule,
     algorithms,
+    count,
     from_function,
     make_schedule,
     recv,
@@ -20,7 +21,6 @@ from spmdsim.collectives import (
     schedule_of,
     send,
 )
-from spmdsim.collectives.facts import count
 from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram, goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
 from spmdsim.errors import InputError, ScheduleError
@@ -109,7 +109,7 @@ def test_goal_errors_name_the_line(text: str, message: str) -> None:
 
 def test_goal_in_the_event_simulator() -> None:
     """The published example: dissemination over 16 ranks, one byte, ends after 22 us."""
-    from spmdsim.cost.event_simulation import EventProgram, simulate_program
+    from spmdsim.cost import EventProgram, simulate_program
 
     schedule = schedule_of("barrier", "dissemination", 16)
     goal = goal_of(schedule, 0)
@@ -122,7 +122,7 @@ def test_goal_in_the_event_simulator() -> None:
 
 def test_published_binomial_reduction() -> None:
     """1024 bytes over 8 ranks, through a GOAL file and back."""
-    from spmdsim.cost.event_simulation import EventProgram, simulate_program
+    from spmdsim.cost import EventProgram, simulate_program
 
     goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
     result = simulate_program(goal.fill(EventProgram(8)))

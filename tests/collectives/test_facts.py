@@ -20,15 +20,19 @@ from spmdsim.collectives import (
     Algorithm,
     algorithm,
     algorithms,
+    choose,
     collective,
+    count,
+    facts_of,
+    lower_bound,
     make_schedule,
     schedule_of,
+    verify,
 )
 from spmdsim.collectives.algorithm import NAMES, evaluate
-from spmdsim.collectives.facts import as_share, count, count_elements, facts_of, lower_bound
+from spmdsim.collectives.facts import as_share, count_elements
 from spmdsim.collectives.instructions import chunk_sizes, cut
-from spmdsim.collectives.selection_tables import choose, libraries, list_rules
-from spmdsim.collectives.verification import verify
+from spmdsim.collectives.selection_tables import libraries, list_rules
 from spmdsim.errors import InputError, ScheduleError, SpmdError
 
 DATA = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())

@@ -11,9 +11,8 @@ from collectives_reference import expected, make_inputs
 
 MPI = pytest.importorskip("mpi4py.MPI")
 
-from spmdsim.collectives import Schedule, algorithms, make_schedule  # noqa: E402
+from spmdsim.collectives import Schedule, algorithms, count, make_schedule  # noqa: E402
 from spmdsim.collectives.execution import chunk_lengths, execute  # noqa: E402
-from spmdsim.collectives.facts import count  # noqa: E402
 from spmdsim.collectives.rank_program import program_for_sizes  # noqa: E402
 
 pytestmark = pytest.mark.mpi

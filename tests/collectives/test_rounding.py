@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.collectives import algorithms, make_schedule, schedule_of
+from spmdsim.collectives import algorithms, emulate, make_schedule, reduction_trees, schedule_of
 from spmdsim.collectives.execution import Array
 from spmdsim.collectives.instructions import cut
-from spmdsim.collectives.reduction_order import (
-    emulate,
-    list_candidates,
-    matching_schedules,
-    reduction_trees,
-    same_bits,
-)
+from spmdsim.collectives.reduction_order import list_candidates, matching_schedules, same_bits
 from spmdsim.collectives.verification import Tree
 from spmdsim.errors import ScheduleError
 

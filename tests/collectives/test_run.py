@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from collectives_reference import expected, make_inputs
 
-from spmdsim.collectives import Algorithm, algorithms, make_schedule
-from spmdsim.collectives.execution import chunk_lengths, run_lock_step
-from spmdsim.collectives.facts import count
-from spmdsim.collectives.verification import verify
+from spmdsim.collectives import Algorithm, algorithms, count, make_schedule, run_lock_step, verify
+from spmdsim.collectives.execution import chunk_lengths
 
 ALL = algorithms()
 #: Small rank counts, powers of two and not, with all kinds of remainders.

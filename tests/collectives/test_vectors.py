@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from spmdsim.collectives import Schedule, schedule_of
+from spmdsim.collectives import Schedule, count, schedule_of, verify
 from spmdsim.collectives.algorithms.all_reduce import bit_tree_depth
-from spmdsim.collectives.facts import count
 from spmdsim.collectives.instructions import SEND
 from spmdsim.collectives.round_table import RoundTable, match_messages
-from spmdsim.collectives.verification import verify
 
 DATA = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())
 Row = dict[str, Any]

@@ -18,20 +18,22 @@ from spmdsim.collectives import (
     Instruction,
     Schedule,
     algorithms,
+    choose,
     combine,
     copy,
     from_function,
     make_schedule,
     recv,
     recv_reduce,
+    reduction_trees,
+    run_lock_step,
     schedule_of,
     send,
+    unroll,
+    verify,
 )
-from spmdsim.collectives.execution import run_lock_step
-from spmdsim.collectives.history import unroll
 from spmdsim.collectives.round_table import RoundTable, match_messages
-from spmdsim.collectives.selection_tables import choose
-from spmdsim.collectives.verification import Symbols, members, reduction_trees, verify
+from spmdsim.collectives.verification import Symbols, members
 from spmdsim.errors import InputError, ScheduleError
 
 Generator = Callable[..., Iterator[Any]]

@@ -14,7 +14,7 @@ import spmdsim
 from spmdsim import LockStep, Mesh, MPIWorld, ShapeOnly, Tensor, nn, ops, record
 from spmdsim.cases.network import WIDTHS, Network
 from spmdsim.errors import InputError, LayoutError, PlanError, UsageTypeError
-from spmdsim.worlds.base import World
+from spmdsim.worlds import World
 from spmdsim.worlds.pool import SMALLEST
 
 ROWS = 16

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops
+from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops, record
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.redistribution import plan
 from spmdsim.worlds.provenance import Provenance
-from spmdsim.worlds.trace import record, recorder
+from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.recorder import programs
 
 SGD = nn.SGD, {"rate": 0.1}

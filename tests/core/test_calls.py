@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
-from spmdsim.arrays import Op
+from spmdsim.arrays import Op, ShardedOp
 from spmdsim.core import Rule, bind
-from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import apply

@@ -387,9 +387,10 @@ def test_no_route_leads_to_other_meshes_dims_or_reductions():
 
 
 def test_an_operator_of_core_is_applied_with_a_strategy():
+    from spmdsim import Op
     from spmdsim.core import Mesh, Rule, Strategy
     from spmdsim.core.lockstep import PlainLockStep
-    from spmdsim.core.operator import Op, apply
+    from spmdsim.core.operator import apply
     from spmdsim.core.tensor import PlainTensor
     from spmdsim.errors import RuleError, WorldError
 

@@ -13,9 +13,9 @@ import pytest
 from spmdsim.cli.collective import bench, measure
 from spmdsim.cli.collective.bench import BenchRow, format_footer
 from spmdsim.cli.collective.samples import Pace
-from spmdsim.cost import Machine, load_machine
-from spmdsim.cost.calibration import CalibrationCheck, calibrate, error_interval, fit_line, fit_pieces
-from spmdsim.cost.machine_file import machine_from_json, save_machine
+from spmdsim.cost import Machine, calibrate, load_machine, save_machine
+from spmdsim.cost.calibration import CalibrationCheck, error_interval, fit_line, fit_pieces
+from spmdsim.cost.machine_file import machine_from_json
 from spmdsim.errors import InputError
 
 SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from spmdsim.collectives import schedule_of
-from spmdsim.cost import Machine
-from spmdsim.cost.event_simulation import EventProgram, LogGOPS, program_of, simulate_program
+from spmdsim.cost import EventProgram, LogGOPS, Machine, program_of, simulate_program
 from spmdsim.errors import ScheduleError
 from tests.cost.test_price import NAMES
 

@@ -14,11 +14,21 @@ import spmdsim.ops as ops
 from spmdsim.auto_parallel.costs.evaluate import work_seconds
 from spmdsim.auto_parallel.programs.networks import RULES
 from spmdsim.core import Mesh, Rule, Strategy
-from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
+from spmdsim.cost import (
+    Link,
+    Machine,
+    Measurement,
+    Piece,
+    Rate,
+    Work,
+    load_cost_model,
+    load_machine,
+    save_machine,
+)
 from spmdsim.cost.closed_forms import COLLECTIVES, bus_factor, message_bytes, received_per_message
 from spmdsim.cost.machine import Restricted
-from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
-from spmdsim.cost.roofline import Work, forward_work, gradient_work, kind_of, ridge
+from spmdsim.cost.machine_file import machine_from_json, machine_to_json
+from spmdsim.cost.roofline import forward_work, gradient_work, kind_of, ridge
 from spmdsim.dialects.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError
 from spmdsim.redistribution import plan

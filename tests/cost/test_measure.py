@@ -12,9 +12,8 @@ from processes import run_python
 from spmdsim.cli.collective.detect import draw_wide_range, format_names
 from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
 from spmdsim.cli.main import main
-from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.execution import run_lock_step
-from spmdsim.collectives.reduction_order import emulate, list_candidates, matching_schedules
+from spmdsim.collectives import COLLECTIVES, algorithms, emulate, make_schedule, run_lock_step, schedule_of
+from spmdsim.collectives.reduction_order import list_candidates, matching_schedules
 from spmdsim.cost import load_machine
 
 real_ranks = pytest.mark.usefixtures("launcher")

@@ -9,9 +9,7 @@ import pytest
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost import Machine
-from spmdsim.cost.machine import Link
-from spmdsim.cost.prediction import predict
+from spmdsim.cost import Link, Machine, predict
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.plans.merge import Merge
 from spmdsim.redistribution.price import price_step

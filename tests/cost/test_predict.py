@@ -13,14 +13,24 @@ from spmdsim.cli.collective.schedule_arguments import growing_counts, growing_si
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
-from spmdsim.cost import Link, Machine, Measurement, Piece, parse_topology, save_machine
-from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
-from spmdsim.cost.machine_file import load_machine
-from spmdsim.cost.prediction import predict
-from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
+from spmdsim.cost import (
+    Link,
+    LogGOPS,
+    Machine,
+    Measurement,
+    Piece,
+    load_machine,
+    parse_topology,
+    predict,
+    price,
+    program_of,
+    save_machine,
+    simulate_program,
+)
+from spmdsim.cost.pricing import emulated_seconds, least_seconds
 from spmdsim.errors import InputError
+from spmdsim.figures import figure
 from spmdsim.figures.cost_figures import prediction_plot
-from spmdsim.figures.figures import figure
 from spmdsim.redistribution import plan
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)

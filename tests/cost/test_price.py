@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.collectives import Algorithm, algorithms, count, schedule_of
-from spmdsim.collectives.schedule import make_schedule
-from spmdsim.cost import Link, Machine, Piece
-from spmdsim.cost.closed_forms import closed_form
+from spmdsim.collectives import Algorithm, algorithms, count, make_schedule, schedule_of
+from spmdsim.cost import Link, Machine, Piece, closed_form, price
 from spmdsim.cost.link_load import link_loads, symmetry_of
-from spmdsim.cost.pricing import crosses_nodes, price
+from spmdsim.cost.pricing import crosses_nodes
 from spmdsim.cost.topology import Flat
 from spmdsim.errors import InputError
 

@@ -12,8 +12,7 @@ import pytest
 from trace_events import slices_of
 
 from spmdsim.cli.main import main
-from spmdsim.collectives import algorithms, make_schedule, schedule_of
-from spmdsim.collectives.facts import count
+from spmdsim.collectives import algorithms, count, make_schedule, schedule_of
 from spmdsim.cost import LogGOPS, Machine, parse_topology, price, program_of, simulate_program
 from spmdsim.errors import InputError
 from spmdsim.figures.timelines import predicted_timeline

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import schedule_of
-from spmdsim.cost import Link, Machine
+from spmdsim.cost import Link, Machine, Topology, parse_topology, price
 from spmdsim.cost.link_load import hotspots
-from spmdsim.cost.pricing import price
-from spmdsim.cost.topologies import Dragonfly, FatTree, Torus, parse_topology
+from spmdsim.cost.topologies import Dragonfly, FatTree, Torus
 from spmdsim.cost.topology import (
     Flat,
     Nodes,
     Routes,
-    Topology,
     TopologyPlace,
     drain_seconds,
     max_min_rates,

@@ -14,10 +14,9 @@ import pytest
 from browsers import FLAGS, find_browser
 from page_schedules import every_schedule
 
-from spmdsim import Mesh, Tensor, matmul, plan
+from spmdsim import Mesh, Tensor, matmul, plan, search
 from spmdsim.auto_parallel.programs.networks import build_program
-from spmdsim.auto_parallel.search import search
-from spmdsim.collectives.history import unroll
+from spmdsim.collectives import unroll
 from spmdsim.figures.explore import Offer, page
 from spmdsim.figures.explore.moves import W, X, layout_key, sent_boxes
 from spmdsim.figures.explore.offer import ends_of, layouts_of

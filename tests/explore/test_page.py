@@ -13,13 +13,11 @@ import pytest
 from every_layout import every_layout
 from page_schedules import every_schedule
 
-from spmdsim import Mesh, Tensor, plan
+from spmdsim import Mesh, Tensor, plan, search
 from spmdsim.auto_parallel.programs.networks import build_program
-from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_report import PARTS
 from spmdsim.cli.main import main
-from spmdsim.collectives import make_schedule
-from spmdsim.collectives.history import unroll
+from spmdsim.collectives import make_schedule, unroll
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.figures.canvas import FILLS

@@ -14,8 +14,8 @@ from drawn_words import contrast, linear, titles, words_of
 from spmdsim import LockStep, Mesh, Tensor, matmul, plan, show
 from spmdsim.cli.main import main
 from spmdsim.core import REDUCE_OPS
+from spmdsim.figures import figure
 from spmdsim.figures.canvas import FILLS, HATCH_OPACITY, Canvas, svg
-from spmdsim.figures.figures import figure
 from spmdsim.layout.addends import partial_reduction
 
 MESH = Mesh((2, 4), ("dp", "tp"))

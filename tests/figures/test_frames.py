@@ -11,7 +11,7 @@ from drawn_words import SVG, words_of
 from pictured_values import VALUES, pictured
 
 from spmdsim.cli.main import main
-from spmdsim.figures.figures import figure
+from spmdsim.figures import figure
 
 LINES = """
 layout --mesh averyverylongaxisname=2,another_long_name=3 --dims averyverylongaxisname,another_long_name --shape 2,3

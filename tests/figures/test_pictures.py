@@ -19,13 +19,13 @@ from pictured_values import MESH, VALUES, pictured
 from spmdsim import LockStep, Mesh, Tensor, plan, show
 from spmdsim.auto_parallel.search_report import PARTS
 from spmdsim.cli.main import main
-from spmdsim.collectives import schedule_of
-from spmdsim.collectives.history import unroll
+from spmdsim.collectives import schedule_of, unroll
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.figures import Figure, figure
 from spmdsim.figures.canvas import FILLS, INKS, MOST_BYTES, STYLE
 from spmdsim.figures.cost_figures import positions
-from spmdsim.figures.figures import DRAWN, Figure, figure
+from spmdsim.figures.figures import DRAWN
 from spmdsim.figures.plot import Line, Plot, plot_canvas
 from spmdsim.figures.schedule_figures import space_time
 from spmdsim.pictured import Pictured

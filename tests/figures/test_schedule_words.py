@@ -8,10 +8,9 @@ import pytest
 
 from spmdsim import show
 from spmdsim.cli.main import main
-from spmdsim.collectives import schedule_of
-from spmdsim.collectives.history import unroll
+from spmdsim.collectives import schedule_of, unroll
+from spmdsim.figures import figure
 from spmdsim.figures.explore.schedules import schedule_facts
-from spmdsim.figures.figures import figure
 from spmdsim.figures.schedule_figures import arrow_label, value_words
 
 MINUS = re.compile(r"\d-\d")

@@ -25,11 +25,10 @@ from spmdsim.arrays import checkpoint
 from spmdsim.arrays.files import open_array
 from spmdsim.auto_parallel.programs.networks import chain
 from spmdsim.auto_parallel.search_result import load_choice
-from spmdsim.collectives import selection_tables
+from spmdsim.collectives import schedule_of, selection_tables
 from spmdsim.collectives.formats.goal_format import goal_of, read_goal
-from spmdsim.collectives.schedule import schedule_of
-from spmdsim.cost.machine import Machine
-from spmdsim.cost.machine_file import load_machine, machine_to_json
+from spmdsim.cost import Machine, load_machine
+from spmdsim.cost.machine_file import machine_to_json
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.reading import read_text, readable
 from spmdsim.redistribution.implementations.tuning import tuning
@@ -264,7 +263,7 @@ def _graph() -> Any:
 def _strategies() -> list[bytes]:
     from tempfile import TemporaryDirectory
 
-    from spmdsim.auto_parallel.search import search
+    from spmdsim import search
 
     with TemporaryDirectory() as folder:
         search(_graph(), Mesh((2, 2), ("dp", "tp"))).save(Path(folder) / "s.json")

@@ -18,9 +18,8 @@ import numpy as np
 from fuzzing.backends import NUMPY, Torch
 from fuzzing.operations import OPERATIONS, Operation
 from fuzzing.placement import misplaced, place, random_layout, random_mesh
-from spmdsim import ShapeOnly, record
+from spmdsim import ShapeOnly, check_replicas, record
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.replicas import check_replicas
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import element_type

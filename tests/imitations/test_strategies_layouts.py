@@ -7,6 +7,7 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
+from spmdsim import record
 from spmdsim.arrays import Tensor
 from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.dialects.mindspore import Layout
@@ -14,7 +15,6 @@ from spmdsim.dialects.mindspore import ops as msops
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.worlds import LockStep
-from spmdsim.worlds.trace import record
 
 V = "operators_mindspore"
 

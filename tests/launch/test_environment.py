@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from spmdsim.errors import WorldError
-from spmdsim.launch import mpi, start
+from spmdsim.launch import mpi, prepare, start
 from spmdsim.launch.logs import echo_file
-from spmdsim.launch.mpi import choose_mpi_settings, count_blas_threads, find_library, prepare
+from spmdsim.launch.mpi import choose_mpi_settings, count_blas_threads, find_library
 from spmdsim.launcher import Launched, detect, find_slurm_plugin
 from spmdsim.shutdown.phase_watch import check_size
 from spmdsim.shutdown.processes import can_watch_processes

@@ -13,10 +13,9 @@ import pytest
 from orphans import is_alive, leaving_text
 
 from spmdsim.cli.main import main
-from spmdsim.collectives import algorithm, from_function, make_schedule, send
+from spmdsim.collectives import algorithm, from_function, make_schedule, send, verify
 from spmdsim.collectives.foreign import Rounds, foreign
 from spmdsim.collectives.round_table import RoundTable
-from spmdsim.collectives.verification import verify
 from spmdsim.errors import NoAnswer
 from spmdsim.launch import limits, sandbox
 from spmdsim.shutdown.processes import make_unreadable

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
+from spmdsim import Op
 from spmdsim.arrays.operands import flag
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.cuts import freeze_strategy, layout_from_cuts, strategy_from_cuts
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.notation.layouts import MOST_RANKS
-from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError

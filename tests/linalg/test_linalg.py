@@ -7,12 +7,11 @@ import pytest
 from every_layout import some_layouts
 from operators import COMPOSED, SAMPLES
 
-from spmdsim import Mesh, Tensor, fft, linalg, ops
+from spmdsim import Mesh, Tensor, fft, linalg, ops, record
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.redistribution.guard import GatheringWarning
 from spmdsim.worlds import LockStep, ShapeOnly
-from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 from tests.ops.test_strategies import MESHES
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops, record
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import LayoutError, RuleError, SpmdError
 from spmdsim.local import (
@@ -26,7 +26,6 @@ from spmdsim.local import (
     psum,
     psum_scatter,
 )
-from spmdsim.worlds.trace import record
 
 
 def values(shape, seed=0):

@@ -8,10 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops, record
 from spmdsim.errors import RuleError
 from spmdsim.local import map_overlap
-from spmdsim.worlds.trace import record
 
 PADDED = {
     "zero": "constant",

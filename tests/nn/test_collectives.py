@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim import nn
+from spmdsim import nn, record
 from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.worlds import LockStep, ShapeOnly
-from spmdsim.worlds.trace import record
 
 BATCH, WIDTH, HIDDEN = 16, 8, 32
 

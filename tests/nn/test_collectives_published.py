@@ -10,9 +10,8 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
-from spmdsim import nn
+from spmdsim import nn, record
 from spmdsim.core import Layout, Mesh
-from spmdsim.worlds.trace import record
 from tests.nn.test_collectives import WIDTH, forward_backward, mlp, normal, tensor_of
 
 TP = Mesh((4,), ("tp",))

@@ -18,7 +18,7 @@ import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
 from spmdsim.errors import InputError
-from spmdsim.nn.optimisers import SGD, Adam, sharded_over
+from spmdsim.nn import SGD, Adam, sharded_over
 
 RATE = 0.1
 OPTIMISERS = {

@@ -10,12 +10,11 @@ import pytest
 from processes import run_python
 
 import spmdsim.ops as ops
-from spmdsim import Mesh, Tensor, nn
+from spmdsim import Mesh, Tensor, nn, record
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.nn import gradients as together
 from spmdsim.worlds import ShapeOnly
-from spmdsim.worlds.trace import record
 from spmdsim.worlds.trace.perfetto import timeline
 
 WIDTH, LAYERS = 16, 5

@@ -7,9 +7,9 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim import record
 from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
-from spmdsim.worlds.trace import record
 
 V = "operators_oneflow_paddle"
 

@@ -14,8 +14,7 @@ from layout_cases import cases
 import spmdsim.ops as ops
 from spmdsim.arrays.linalg.by_panels import _solve_op as lu_solve_op
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, Strategy
-from spmdsim.cost import Machine
-from spmdsim.cost.machine import Link
+from spmdsim.cost import Link, Machine
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan

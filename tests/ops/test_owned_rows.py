@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim import nn
+from spmdsim import forbid_redistribution, nn, record
 from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.errors import InputError, PlanError, RuleError, SpmdError
 from spmdsim.launcher import launched
-from spmdsim.redistribution.guard import forbid_redistribution
 from spmdsim.worlds import LockStep, ShapeOnly
-from spmdsim.worlds.trace import record
 
 ROWS, WIDTH, SHAPE = 37, 6, (6, 7)
 

@@ -9,8 +9,8 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim import record
 from spmdsim.core import Layout, Mesh
-from spmdsim.worlds.trace import record
 from tests.nn.test_collectives import mlp, normal, tensor_of
 
 PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}

@@ -6,12 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, ops
+from spmdsim import Mesh, Tensor, ops, record
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.launcher import launched
 from spmdsim.worlds import ShapeOnly
-from spmdsim.worlds.trace import record
 
 SHAPES = [(13, 3), (3, 2), (8, 1), (0, 2), (1, 4)]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, check_gradient, ops
+from spmdsim import Mesh, Tensor, check_gradient, ops, record
 from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError
-from spmdsim.worlds.trace import record
 
 INDICES = {
     "rows": [1, 1, 3],

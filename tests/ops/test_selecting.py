@@ -7,11 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, ops
+from spmdsim import Mesh, Tensor, ops, record
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError, WorldError
 from spmdsim.worlds import ShapeOnly
-from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")

@@ -6,12 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, ops
+from spmdsim import Mesh, Tensor, ops, record
 from spmdsim.arrays.ops.sorting import choose_sampling, find_cuts
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.worlds import ShapeOnly
-from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 
 DTYPES = [

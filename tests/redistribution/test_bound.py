@@ -14,16 +14,15 @@ from every_layout import every_layout, every_mesh
 import spmdsim.ops as ops
 from scripts import redistribution_proof as proof
 from scripts.least_receptions import Kind, corners, every_schedule, kinds, optimum
-from spmdsim import Tensor, nn
+from spmdsim import Tensor, nn, record
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
-from spmdsim.cost.machine import Machine
+from spmdsim.cost import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound.adder_shares import balance_loads, level_shares
 from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.step_counts import sent_nbytes
-from spmdsim.worlds.lockstep_world import LockStep
-from spmdsim.worlds.trace import record
+from spmdsim.worlds import LockStep
 
 APART = [
     Mesh((4,), ("x",), ranks=[0, 1, 2, 3]),

@@ -7,7 +7,7 @@ import pytest
 from spmdsim.auto_parallel.costs.even_moves import price_move
 from spmdsim.core import Mesh
 from spmdsim.core.layout import nested_blocks
-from spmdsim.cost.machine import Machine, Measurement, Piece
+from spmdsim.cost import Machine, Measurement, Piece
 from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives, sends

@@ -17,7 +17,7 @@ from scripts.least_receptions import least_sent
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step, overlap
-from spmdsim.cost.machine import Link, Machine, Measurement, Piece
+from spmdsim.cost import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.exchange import direct
@@ -31,7 +31,7 @@ from spmdsim.redistribution.grid import Ends, ranks_of
 from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, build_candidates, common_endpoints
 from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange, price_step
 from spmdsim.redistribution.step_counts import most_sent, sent_nbytes, step_messages
-from spmdsim.worlds.lockstep_world import LockStep
+from spmdsim.worlds import LockStep
 from spmdsim.worlds.trace.event_table import pairs
 
 #: Meshes with other sizes, orders and subsets of eight ranks.

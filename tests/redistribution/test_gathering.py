@@ -7,14 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, Op, Rule, Tensor, ops
+from spmdsim import LockStep, Mesh, Op, Rule, Tensor, forbid_redistribution, ops
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.guard import (
-    GatheringWarning,
-    RedistributionWarning,
-    forbid_redistribution,
-    guards,
-)
+from spmdsim.redistribution.guard import GatheringWarning, RedistributionWarning, guards
 from spmdsim.redistribution.steps.row_steps import find_distinct
 
 MESH = Mesh((4,), ("r",))

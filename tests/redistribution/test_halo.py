@@ -9,12 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops, record, search
 from spmdsim.auto_parallel.execute import compare_bytes, run
-from spmdsim.auto_parallel.search import search
-from spmdsim.cost.machine import Machine
+from spmdsim.cost import Machine
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution.plans.planner import plan
+from spmdsim.redistribution import plan
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.steps import halo
 from spmdsim.redistribution.steps.halo import (
@@ -23,7 +22,6 @@ from spmdsim.redistribution.steps.halo import (
     all_halo_received,
     build_halo_steps,
 )
-from spmdsim.worlds.trace import record
 
 ITEM = 8
 

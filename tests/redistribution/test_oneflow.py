@@ -13,7 +13,7 @@ from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.dialects.oneflow.placements import can_merge
 from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution import plan
-from spmdsim.worlds.lockstep_world import LockStep
+from spmdsim.worlds import LockStep
 
 V = "redistribution_oneflow"
 

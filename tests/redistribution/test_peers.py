@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spmdsim import record
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
 from spmdsim.worlds import LockStep
-from spmdsim.worlds.trace import record
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
 SHARDY = PEERS["shardy_reshard_to_collectives"]["vectors"]

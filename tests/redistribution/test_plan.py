@@ -18,7 +18,8 @@ from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.core.step import Step
-from spmdsim.cost.machine import Link, Machine, Restricted
+from spmdsim.cost import Link, Machine
+from spmdsim.cost.machine import Restricted
 from spmdsim.errors import PlanError
 from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.redistribution import plan, step_counts
@@ -406,11 +407,8 @@ def test_more_memory_only_when_allowed() -> None:
 
 
 def test_moves_behind_ones_back_are_refused_or_warned_of() -> None:
-    from spmdsim.redistribution.guard import (
-        RedistributionWarning,
-        forbid_redistribution,
-        guard_redistribution,
-    )
+    from spmdsim import forbid_redistribution
+    from spmdsim.redistribution.guard import RedistributionWarning, guard_redistribution
 
     moving = plan(CUBE("a", None), CUBE(None, "a"), (8, 8))
     free = plan(CUBE(None, None), CUBE(None, "a"), (8, 8))

@@ -10,14 +10,14 @@ import pytest
 from every_layout import every_layout
 
 from scripts import redistribution_proof as proof
+from spmdsim import record
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost.machine import Machine
+from spmdsim.cost import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
 from spmdsim.redistribution.plans.reshape_plans import find_finer_form
 from spmdsim.redistribution.step_counts import sent_nbytes
-from spmdsim.worlds.lockstep_world import LockStep
-from spmdsim.worlds.trace import record
+from spmdsim.worlds import LockStep
 
 MESHES = [
     Mesh((2, 2, 2), ("a", "b", "c")),

@@ -10,13 +10,12 @@ import pytest
 from every_layout import every_layout, every_mesh
 
 from scripts import redistribution_proof as proof
-from spmdsim import Tensor
+from spmdsim import Tensor, record
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.step_counts import sent_nbytes
-from spmdsim.worlds.trace import record
 
 SHAPES = [(16, 8), (7, 5), (1, 3), (12,), (4, 6, 5), (0, 3), ()]
 RESHAPES = {

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from spmdsim.simulation import simulate
-from spmdsim.simulation.findings.problems import SimulationError
+from spmdsim.simulation import SimulationError, simulate
 from spmdsim.simulation.interface.stand_in import StandIn
 
 pytest.importorskip("greenlet")

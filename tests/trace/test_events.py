@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spmdsim import record
 from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
-from spmdsim.worlds.trace import OperatorEvent, Trace, record
+from spmdsim.worlds.trace import OperatorEvent, Trace
 from spmdsim.worlds.trace import recorder as recording
 from spmdsim.worlds.trace.event_table import nbytes_text
 from spmdsim.worlds.trace.perfetto import timeline

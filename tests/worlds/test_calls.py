@@ -15,8 +15,7 @@ from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.arrays.checkpoint import save
 from spmdsim.arrays.ops.activations import dropout
 from spmdsim.errors import WorldError
-from spmdsim.nn import SGD
-from spmdsim.nn.module import Parameter
+from spmdsim.nn import SGD, Parameter
 from spmdsim.sides import NUMBERS
 
 pytest.importorskip("mpi4py")

@@ -9,7 +9,7 @@ MPI = pytest.importorskip("mpi4py.MPI")
 
 from spmdsim.collectives import algorithms  # noqa: E402
 from spmdsim.errors import ScheduleError, SpmdError, UsageTypeError, WorldError  # noqa: E402
-from spmdsim.worlds.mpi.communicator import EmulatedCommunicator  # noqa: E402
+from spmdsim.worlds import EmulatedCommunicator  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 

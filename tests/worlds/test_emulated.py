@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spmdsim import record
 from spmdsim.collectives import algorithms, make_schedule
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import ScheduleError, WorldError
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
-from spmdsim.worlds.trace import record
 from tests.worlds.test_reductions import check as check_reduction
 from tests.worlds.test_reductions import reducing_steps
 from tests.worlds.test_steps import check, placing_steps, values
@@ -101,7 +101,7 @@ def test_bytes_are_the_same_without_data():
 
 @pytest.mark.ranks(4)
 def test_auto_takes_the_cheapest_in_the_model(world):
-    from spmdsim.cost.machine import Machine
+    from spmdsim.cost import Machine
 
     mesh = Mesh((4,), ("a",))
     chosen = {}

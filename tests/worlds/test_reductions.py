@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from spmdsim.collectives.algorithm import algorithms
+from spmdsim.collectives import algorithms
 from spmdsim.core import Mesh
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.step import Step

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from spmdsim import record
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
 from spmdsim.redistribution.steps.row_steps import SPARSE, build_row_step, find_distinct, row_frame
 from spmdsim.worlds import LockStep, ShapeOnly
-from spmdsim.worlds.trace import record
 
 
 def table_of(rows, width, dtype="float32"):

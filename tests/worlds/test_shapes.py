@@ -7,12 +7,12 @@ import pytest
 from counted import calls
 from processes import run_python
 
+from spmdsim import record
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.launcher import Launched
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
-from spmdsim.worlds.trace import record
 
 SMALL = Mesh((32, 32), ("a", "b"))
 

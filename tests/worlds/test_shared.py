@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from spmdsim import record
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.worlds import LockStep
-from spmdsim.worlds.trace import record
 from tests.worlds.test_reductions import check as check_reduction
 from tests.worlds.test_reductions import reducing_steps
 from tests.worlds.test_steps import check, meshes, placing_steps, values
