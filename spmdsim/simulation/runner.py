@@ -147,21 +147,25 @@ def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, writ
             scheduler.close()
     if scheduler.failure is None:
         rc = stand_in.rc_module
-        report_open_operations(scheduler, not (rc.finalize or (rc.finalize is None and rc.initialize)))
+        # As in mpi4py, the end of the program finalizes MPI if ``rc.finalize`` is set. If it is None, the end
+        # finalizes MPI only if the import has initialized it.
+        finalizes_at_end = rc.finalize or (rc.finalize is None and rc.initialize)
+        report_open_operations(scheduler, finalize_needed=not finalizes_at_end)
 
 
 def _rank_body(
     program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
-    """Return the function of a task that runs the program on its rank, and the isolation of the ranks.
+    """Return a pair: the function that runs the program on one rank, and the isolation of the ranks.
 
-    Nothing of the program runs yet. The function's result is that of the program; a script's is None.
+    Nothing of the program runs yet. The returned function takes the task of a rank. It returns the result of the
+    program's function, or None for a script.
 
     Args:
         program: the function or the script's path, as in ``simulate``.
         args: its arguments, as in ``simulate``.
         scheduler: the simulation.
-        stand_in: the simulated mpi4py, which replaces a real one in the function's variables.
+        stand_in: the simulated mpi4py. In the variables of the program's function it replaces the real mpi4py.
 
     Raises:
         InputError: If the script cannot be read or compiled.
@@ -252,17 +256,21 @@ def _takes_comm(function: Callable[..., Any], count: int) -> bool:
 
 
 def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end: Callable[[], None]) -> None:
-    """Run the program on one rank, and record how it ended: normally, by sys.exit, or by an exception.
+    """Run the program on one rank, and record in its task how it ended.
 
-    The task gets its result, its exit code and the mark of a finished rank. An exception ends the run with a finding;
-    its exit code is 1, or 130 for KeyboardInterrupt. Nothing is recorded if the run is closing.
+    - If the program returns, its result is stored and the rank counts as finished.
+    - If the program calls sys.exit, the exit code is stored and the rank counts as finished. A code other than 0 ends
+      the run with a finding.
+    - If another exception ends the program, the run ends with a finding. The exit code is 1, or 130 for
+      KeyboardInterrupt.
+    - If the run is closing, nothing is recorded.
 
     Args:
         scheduler: the simulation.
         task: the rank.
         body: runs the program on a rank and returns its result.
-        end: calls the rank's exit functions, also after sys.exit. It is not called after another exception, and
-            returns nothing.
+        end: calls the rank's exit functions. It is called after a return and after sys.exit, not after another
+            exception.
     """
     try:
         try:
@@ -305,8 +313,9 @@ def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> No
 def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
     """Return the innermost line of the user's program in the traceback of an exception.
 
-    Frames of the simulator, of Python's import system and of generated methods do not count. Without a line of the
-    user's, the file is "?" and the line 0.
+    Frames of the simulator and of Python's import system do not count. Lines in "<string>" (``python -c`` or
+    generated methods) count only if there are no others. Without a line of the user's, the file is "?" and the line
+    is 0.
 
     Args:
         task: the rank that raised the exception.
@@ -348,8 +357,8 @@ def _describe_exception(task: Task, error: BaseException) -> Problem:
 def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
     """Return the report of a run that has ended.
 
-    The exit code is the first one that a rank set; else 1 if there is an error, and 0 if not. In strict mode warnings
-    are errors.
+    The exit code is the first nonzero one in the order of the ranks. If all are 0, it is 1 if there is an error, else
+    0. In strict mode warnings count as errors.
 
     Args:
         scheduler: the simulation.

@@ -24,7 +24,8 @@ class Report(ShortRepr):
         messages: number of point-to-point messages that each rank sent.
         nbytes: bytes of these messages.
         output: printed lines as (rank, line), in order.
-        exit_code: exit code of the first rank that set one; else 1 if there is an error, and 0 if not.
+        exit_code: the first nonzero exit code in the order of the ranks. If all are 0, it is 1 if there is an error,
+            else 0.
         strict: True if warnings count as errors.
         trace: the timeline as Chrome/Perfetto JSON values, or None.
 

@@ -82,11 +82,11 @@ class Datatype(Handle):
         return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
 
     def Get_true_extent(self) -> tuple[int, int]:
-        """Return where the data of one value begins, and how far it extends.
+        """Return the position of the first data byte of one value, and how many bytes the data spans.
 
         Returns:
-            The position of the first data byte; the number of bytes from it to the last data byte, with both. Both
-            numbers are 0 for a type without elements.
+            The position of the first data byte; the number of bytes from the first to the last data byte, both
+            included. Both numbers are 0 for a type without elements.
         """
         if not self.elements:
             return 0, 0
@@ -134,7 +134,10 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Free a derived type: the handle becomes null."""
+        """Free a derived type: the handle becomes null.
+
+        Raise an MPI error for a predefined or a null type.
+        """
         if self.is_predefined or not self:
             raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
         self.word, self.committed, self.label = "DATATYPE_NULL", False, None
@@ -152,7 +155,7 @@ class Datatype(Handle):
         return duplicate
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:
-        """Copy the values of ``inbuf`` into ``outbuf``; return the byte after them.
+        """Copy the values of ``inbuf`` into ``outbuf``; return the position after the last byte written.
 
         Only complete values are copied, without padding.
 
@@ -171,7 +174,7 @@ class Datatype(Handle):
         return pack(self, inbuf, outbuf, position)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
-        """Fill the values of ``outbuf`` from packed bytes of ``inbuf``; return the byte after them.
+        """Fill ``outbuf`` from packed bytes of ``inbuf``; return the position after the last byte read.
 
         Args:
             inbuf: contiguous memory with packed bytes.
@@ -216,12 +219,13 @@ class Datatype(Handle):
     def _repeat_at(self, name: str, starts: Any) -> Datatype:
         """Return a new, uncommitted type with one value of this type at each start.
 
-        The bounds are those that :meth:`_set_bounds` gives. A type without starts has no elements and an extent of 0.
+        :meth:`_set_bounds` derives the lower bound and the extent of the new type from the smallest and the largest
+        start. Without starts the new type has no elements, and its extent is 0.
 
         Args:
             name: the printed name of the new type.
-            starts: integers, an array or list of any shape, read row by row: positions of the values, in elements of
-                the basic dtype.
+            starts: positions of the values, in elements of the basic dtype: an array or list of integers, of any
+                shape, which is read row by row.
         """
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
         offsets = (starts[:, None] + self.element_offsets()[None, :]).reshape(-1)
@@ -421,6 +425,7 @@ class Datatype(Handle):
             positions = elements[:, None] * item + data_byte_positions(datatype.dtype)
             offsets.append(displacement + positions.reshape(-1))
             if length:
+                # The first and the last value of a block decide the bounds of the block.
                 last = displacement + (length - 1) * datatype.stride * item
                 members += [(displacement, datatype), (last, datatype)]
         all_offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)

@@ -27,11 +27,12 @@ class MessageBuffer:
     """A region of a rank's memory that a message is read from or written to.
 
     Attributes:
-        array: the memory: an array of any shape, in memory order; 1-D elements if a datatype picks some of them.
+        array: the memory: a contiguous array of any shape, which is read in the order of the memory. With ``index``,
+            the 1-D array of all elements of the memory.
         dtype: the basic numpy dtype of one element.
         elements: number of basic elements in the message.
         nbytes: their bytes.
-        index: the positions of the elements that a derived datatype picks, or None.
+        index: the positions in ``array`` of the elements that a derived datatype picks; None: all elements.
         loose: True if the datatype is BYTE or PACKED, which match any datatype.
         order: ROWS or COLUMNS for an array of several dimensions that is stored in this order; else NO_ORDER.
     """
@@ -163,9 +164,10 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
     """Split a buffer into blocks of given counts at given displacements, one for each rank.
 
     Args:
-        spec: ``[data, counts, displs, datatype]``. Omitted counts are equal; omitted displacements put the blocks one
-            after the other. One number instead of a list is the count of every block, or the distance of blocks. Both
-            count values of the datatype. A tuple ``(counts, displs)`` may stand for the two.
+        spec: ``[data, counts, displs, datatype]``. Counts and displacements count values of the datatype. If counts
+            are omitted, all blocks have equal counts; if displacements are omitted, the blocks are consecutive. One
+            number for ``counts`` is the count of every block. One number for ``displs`` is the distance between the
+            starts of neighbouring blocks. A tuple ``(counts, displs)`` may stand for both items.
         rank_count: number of ranks.
 
     Returns:
@@ -202,10 +204,11 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
 def _count_values(elements: int, datatype: Datatype) -> int:
     """Return the number of values in a buffer without a count.
 
-    It is negative if the buffer starts after its end. An extent of 0 counts as 1.
+    If ``elements`` is negative, the result is negative. An extent of 0 counts as 1.
 
     Args:
-        elements: number of the buffer's basic elements.
+        elements: number of basic elements from the start of the message to the end of the memory. It is negative if
+            the message starts behind the end.
         datatype: the type of the values.
 
     Raises:
@@ -223,7 +226,7 @@ def _count_values(elements: int, datatype: Datatype) -> int:
 def _values_per_rank(elements: int, datatype: Datatype, rank_count: int) -> int:
     """Return the number of values for each rank in a buffer without a count.
 
-    Without ranks, all values count for one.
+    If ``rank_count`` is 0, return the number of all values.
 
     Args:
         elements: number of the buffer's basic elements.

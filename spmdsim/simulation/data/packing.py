@@ -46,7 +46,7 @@ def _unsupported(datatype: Datatype, reason: str) -> MPIError:
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
     """Copy all complete values of ``inbuf`` to the bytes of ``outbuf`` from byte ``position`` on.
 
-    Padding is not copied. A last value of which bytes are missing in ``inbuf`` is left out.
+    Padding is not copied. If ``inbuf`` ends within a value, this value is left out.
 
     Args:
         datatype: the type of the values.

@@ -17,7 +17,10 @@ class Status:
             vars(self).update(vars(status))
 
     def fill(self, source: int, tag: int, nbytes: int, dtype: Any = None) -> None:
-        """Set source, tag and size; the padding of pairs is not counted in the size."""
+        """Set source, tag and size in bytes, and reset the error and the mark of cancelled requests.
+
+        If ``dtype`` is a numpy dtype with fields, the padding between its fields is subtracted from ``nbytes``.
+        """
         if getattr(dtype, "fields", None) is not None:  # a pickled object has no numpy dtype
             nbytes = nbytes // dtype.itemsize * count_data_bytes(dtype)
         self.source, self.tag, self.nbytes = source, tag, nbytes
@@ -53,7 +56,10 @@ class Status:
         self.error = error
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
-        """Return the number of values of a datatype in the message; UNDEFINED if they do not fit evenly."""
+        """Return the number of values of a datatype in the message; UNDEFINED if they do not fit evenly.
+
+        It is 0 for a datatype without elements.
+        """
         size = datatype.Get_size()
         if size == 0:
             return 0
@@ -69,7 +75,7 @@ class Status:
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
-        """Set the size of the message."""
+        """Set the size of the message to that of ``count`` values of a datatype."""
         self.nbytes = datatype.Get_size() * count
 
     def Is_cancelled(self) -> bool:

@@ -89,10 +89,11 @@ class Relief:
     def _report(
         self, scheduler: Scheduler, kind: str, operation: Any, location: ProgramPlace, text: str
     ) -> None:
-        """Add a warning about the released operations of one call site; later ones of this kind are ignored.
+        """Add a warning about the released operations of one call site, once per kind and call site.
 
-        A released operation was completed without an answer, when no rank could continue. Operations of other call
-        sites that were released with it are counted by their ranks.
+        A released operation was completed without an answer, when no rank could continue. The warning lists the ranks
+        of this object whose operations were released at the call site. Further ranks that the same stall released at
+        this call site, in other cycles, are counted ("and 2 more ranks likewise").
 
         Args:
             scheduler: the simulation, which stores the warning.
@@ -114,8 +115,12 @@ class Relief:
     def _waiting_words(self, location: ProgramPlace, operation: Any, ranks: list[int]) -> str:
         """Return the clause on the ranks that would wait forever without the release.
 
-        A release completes an operation without an answer, when no rank can continue. An example: "ranks 0, 1 wait
-        for each other (0 → 1 → 0)".
+        A release completes an operation without an answer, when no rank can continue. The cycle decides the clause:
+
+        - a cycle of one rank: "rank 0 waits for itself";
+        - a longer cycle: "ranks 0, 1 wait for each other (0 → 1 → 0)". If ``ranks`` has only one rank, all ranks of
+          the cycle are named;
+        - no cycle: "rank 2 waits for rank 3 too early", with "others" for the ranks of a collective.
 
         Args:
             location: the place of the operation, with its rank.
@@ -134,16 +139,21 @@ class Relief:
 def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
     """Complete operations of blocked ranks that a real MPI library might complete without an answer.
 
-    These are standard sends, which a library may buffer, and collectives that a rank may leave early, as a root may
-    leave a broadcast. The first of these groups that is not empty is released: standard sends between ranks that wait
-    for each other in a cycle; such collectives; all standard sends; all collectives that may be left early.
+    A library may buffer a standard send. In some collectives it may let a rank continue before the others have
+    called, such as the root of a broadcast. The first of these groups that is not empty is released:
+
+    1. standard sends that wait for a rank of their own cycle, in all cycles;
+    2. collective calls that a rank may leave early and that wait for a rank of their own cycle;
+    3. all standard sends;
+    4. all collective calls that a rank may leave early.
 
     Args:
         scheduler: the simulation.
         graph: the blocked ranks.
 
     Returns:
-        True if a rank can continue now. Always False in strict mode.
+        True if operations were released, so that their ranks can continue; False if there are none. Always False in
+        strict mode.
     """
     if scheduler.strict:
         return False
@@ -230,19 +240,19 @@ DETAILS = 64
 
 
 def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
-    """Resolve a stall by releasing sends or collectives, or end the run with an explanation.
+    """Try to resolve a stall by releasing sends or collectives; otherwise end the run with an explanation.
 
-    A stall is a state in which no rank can continue. In the timeline, if there is one, the blocked calls are
-    recorded.
+    A stall is a state in which no rank can continue. If the run ends, the blocked calls are also recorded in the
+    timeline, if there is one.
 
     Args:
         scheduler: the simulation.
         attention: the reason of the call. Empty: all ranks are blocked. ``relief``: ranks test for operations that do
-            not complete, and the run continues if nothing can be released. ``livelock``: ranks have tested so often
-            that the run ends without a release.
+            not complete. If nothing can be released, the run is not ended. ``livelock``: ranks have tested so often
+            that the run ends without a try to release.
 
     Returns:
-        True if a rank can continue now.
+        True if operations were released. False if not: then the run ends, except with ``relief``, where it goes on.
     """
     graph = WaitGraph(scheduler)
     if attention != "livelock" and release_stalled(scheduler, graph):
@@ -264,11 +274,12 @@ def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
 
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
-    """Return the finding on a stall: the first reason that applies, with the wait of each blocked rank.
+    """Return the finding on a stall: the first reason that applies, with the waits of the blocked ranks.
 
     The reasons are, in this order: a collective with different arguments, a rank that waits for a finished rank, a
-    message with another tag or communicator, a cycle, and ranks that test forever. Waits of the first :data:`DETAILS`
-    (64) blocked ranks are listed. The cycle is that of the reason, or else any one.
+    message with another tag or communicator, a cycle, and ranks that test forever. Only the waits of the first
+    :data:`DETAILS` (64) blocked ranks are listed. If the reason has no cycle, the finding gets the cycle that
+    ``WaitGraph.find_cycle`` finds, if there is one.
 
     Args:
         scheduler: the simulation.
@@ -303,11 +314,12 @@ def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
 
 
 def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Return the finding on a rank that waits for ranks that have finished, or None.
+    """Return the finding on a rank that waits for ranks that have finished; None without such a rank.
 
-    Blocked ranks are searched in order. A finding on a collective, or on a receive with a similar message of another
-    tag or communicator, is preferred to the first one. A wait for any of several ranks counts only if all of them
-    have finished.
+    A wait that any one of several ranks could end counts only if all of these ranks have finished. Blocked ranks are
+    searched in order. The first one that waits in a collective, or in a receive for which a message with another tag
+    or communicator has come, is described. Without such a rank, the first one that waits for finished ranks is
+    described.
 
     Args:
         scheduler: the simulation.
@@ -363,8 +375,9 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
         wait: the wait of the rank.
         operation: the send, receive or probe.
         finished: the ranks that have ended.
-        hint: a clause on a message with another tag or communicator that the receive may mean. Empty: say that they
-            never send or receive, and if an earlier receive took their message.
+        hint: a clause on a message with another tag or communicator that the receive may mean. Empty: the finding
+            says that the finished ranks never send or receive, and names an earlier wildcard receive that took their
+            message, if there is one.
     """
     missing_action = "receives it" if isinstance(operation, Message) else "sends it a message"
     if len(finished) > 1:
@@ -381,13 +394,13 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
 def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
     """Return a clause on an earlier wildcard receive that took a message of a finished rank.
 
-    The clause starts with "; ". A wildcard receive is one from any source. The clause names the latest one in which
-    the blocked rank got a message of the finished rank. The text is empty if the blocked rank has no such receive, or if
-    ``operation`` is a send or itself receives from any source.
+    A wildcard receive is one from any source. Only receives of the blocked rank count. The clause starts with "; ".
+    It names the latest such receive from the first rank in ``finished`` that has one. The text is empty if there is
+    no such receive, if ``operation`` is a send, or if it receives from any source itself.
 
     Args:
         operation: the send, receive or probe in which a rank is blocked.
-        finished: the awaited ranks that have ended; the first one with such a receive is described.
+        finished: the awaited ranks that have ended.
     """
     wildcard_receives = operation.task.wildcard_receives
     senders = [rank for rank in finished if rank in wildcard_receives]
@@ -422,9 +435,9 @@ def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | 
 def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
     """Return a clause on a message with another tag or communicator that a receive may mean.
 
-    It is the first such message of the awaited source in a mailbox of the rank. Empty if there is none, or if
-    ``operation`` is no receive. An example: "but the message that rank 1 sent it with send at a.py:5 has tag 7, not
-    0".
+    The first such message from the awaited source in the mailboxes of the rank is described; communicators are
+    searched in the order of their creation. The text is empty if there is no such message, or if ``operation`` is no
+    receive or probe. An example: "but the message that rank 1 sent it with send at a.py:5 has tag 7, not 0".
 
     Args:
         scheduler: the simulation, with all communicators.
@@ -454,8 +467,9 @@ def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
 def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     """Return the finding on ranks that wait for each other, or else on ranks that test forever.
 
-    The cycle is a shortest one through the lowest rank on a cycle. Of more than four ranks, only the first two waits
-    are in the sentence. A clause on skipped collectives is appended.
+    The cycle is a shortest one through the lowest rank on a cycle. The sentence has the waits of up to four ranks; of
+    a longer cycle, it has only the first two. If ranks skipped a collective of the cycle, a clause on them is
+    appended.
 
     Args:
         scheduler: the simulation.
@@ -470,9 +484,9 @@ def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     if len(cycle) == 1:
         text = f"rank {cycle[0]} waits for itself in {waits[0].text}"
     else:
-        shown = waits if len(waits) <= 4 else waits[:2]
-        phrases = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in shown)
-        ending = "" if len(waits) <= 4 else f", and so on for {len(waits)} ranks"
+        is_short = len(waits) <= 4
+        phrases = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in (waits if is_short else waits[:2]))
+        ending = "" if is_short else f", and so on for {len(waits)} ranks"
         text = f"{ranks_text(cycle)} wait for each other ({join_with_arrows(cycle)}): {phrases}{ending}"
     places = tuple(wait.program_place for wait in waits[:DETAILS])
     return Problem("deadlock", ERROR, text + skipped_words, tuple(sorted(cycle)), places, cycle)

@@ -50,8 +50,10 @@ def open_operations(waiting: Any) -> list[Any]:
 def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
     """Return the ranks that could complete an operation, and True if it needs all of them.
 
-    For a collective these are the ranks that have not called. For a send it is the receiver, for a receive or probe
-    the sender, or any other rank of the communicator: then False.
+    - A collective needs all ranks that have not called yet.
+    - A send needs its receiver.
+    - A receive or probe needs its source.
+    - A receive or probe from any source needs any one of the other ranks of the communicator.
 
     Args:
         operation: an incomplete message, receive, probe or collective call.
@@ -121,17 +123,20 @@ def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
 def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
     """Return a text on a wait for some operations in a call at a place.
 
-    An example is ``Wait at a.py:9 for Irecv(source=1, tag=0) of line 7 and 2 more``. If the call itself is the first
-    operation, or a combined send and receive, the text names the operation only.
+    - If the call itself is the first operation: ``Recv(source=1, tag=0) at a.py:9``.
+    - If the call is a combined send and receive that waits for both: ``Sendrecv: Recv(source=1, tag=0) at a.py:9``.
+    - If the call waits for operations that were started before:
+      ``Wait at a.py:9 for Irecv(source=1, tag=0) of line 7 and 2 more``.
 
     Args:
         location: the call and its place.
-        operations: the incomplete operations; the first one is described, the others are counted.
+        operations: the incomplete operations. The first one is described. In the last case the others are counted.
     """
     first = operations[0]
-    if first.name == location.call or location.call.lower().startswith("sendrecv"):
-        is_only = first.name == location.call or len(operations) == 1
-        return f"{'' if is_only else f'{location.call}: '}{describe_operation(first)} at {location.where}"
+    is_call = first.name == location.call
+    if is_call or location.call.lower().startswith("sendrecv"):
+        prefix = "" if is_call or len(operations) == 1 else f"{location.call}: "
+        return f"{prefix}{describe_operation(first)} at {location.where}"
     started = f" of line {line_of(*first.site)}" if hasattr(first, "site") else ""
     more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
     return f"{location} for {describe_operation(first)}{started}{more}"
@@ -273,7 +278,8 @@ def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
 def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
     """Yield one error "unreceived" per call site and tag of sends whose messages were not received.
 
-    It has the numbers of messages and the ranks of senders and receivers. All communicators are searched.
+    The error has the number of these messages and the ranks of their senders and receivers. All communicators are
+    searched.
 
     Args:
         scheduler: the simulation.
@@ -322,10 +328,10 @@ def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
 
 
 def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield an error "not_waited" for each nonblocking call in a line whose requests stay open.
+    """Yield one error "not_waited" per call site of a nonblocking call whose requests stay open.
 
-    A request is open if its rank never waited for it. An error joins all ranks, and says if some of the requests are
-    not even complete.
+    A request is open if its rank never waited for it. The error names all ranks with open requests of this call site,
+    and says if some of these requests are not even complete.
 
     Args:
         scheduler: the simulation.

@@ -218,10 +218,12 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
 def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
     """Set the modelled time ``end`` at which each rank continues after a collective.
 
-    The rule's ``flow`` decides. With "down", a rank continues a duration after the root and the rank itself have
-    called. With "up", the root continues a duration after all have called, and any other rank when it has sent its
-    blocks. With "all", all ranks continue a duration after all have called. The duration is modelled from the largest
-    number of bytes that any rank sends or receives.
+    The duration of the collective is modelled from the largest number of bytes that any rank sends or receives. The
+    rule's ``flow`` decides from which time it counts:
+
+    - "down": a rank continues one duration after the later of its own call and the root's call;
+    - "up": the root continues one duration after the last call, and any other rank when it has sent its blocks;
+    - "all": all ranks continue one duration after the last call.
 
     Args:
         scheduler: the simulation, with the machine and its links.
@@ -339,7 +341,8 @@ def _all_reduce(calls: list[CollectiveCall]) -> None:
 def _reduce_scatter(calls: list[CollectiveCall]) -> None:
     """Give each rank the next block of the reduced vector, as long as its receive buffer.
 
-    Blocks are in rank order; elements after the last block are dropped.
+    Blocks are in rank order; elements after the last block are dropped. A call without a receive buffer gets an empty
+    block.
 
     Args:
         calls: the calls of all ranks, in rank order; their ``blocks`` are set to copies.

@@ -350,10 +350,10 @@ class Isolation:
         return {name: sys.modules.pop(name) for name in {*names, *_OWN_STANDARD} if name in sys.modules}
 
     def _shadowed_modules(self) -> set[str]:
-        """Return the loaded modules whose names the script would import from its own folder.
+        """Return the top-level names of loaded modules that a file in the script's folder hides.
 
-        Only top-level names are compared. A name counts if the module that Python finds for it now is in the script's
-        folder.
+        A name is returned if a search finds the module in the script's folder now, so that an import in the script
+        would load this file.
         """
         folder = os.path.join(str(self._folder), "")
         beside = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys()

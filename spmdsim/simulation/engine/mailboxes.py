@@ -100,7 +100,7 @@ class Receive:
     waiter: Any = None
 
     def accepts(self, source: int, tag: int) -> bool:
-        """Return True if the receive accepts a message with this source and tag; its own may be wildcards."""
+        """Return True if the receive accepts a message with this source and tag; a wildcard accepts all."""
         return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
 
 
@@ -346,6 +346,7 @@ class Mailbox:
         """Insert a removed message as the first one of its source; its number stays."""
         later = self.arrived.get(message.source)
         if later is not None:
+            # The first message of a chain has the reference to the last one, so ``message`` takes it over.
             message.next, message.tail, later.tail = later, later.tail or later, None
         self.arrived[message.source] = message
 

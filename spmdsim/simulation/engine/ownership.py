@@ -95,7 +95,8 @@ class Ownership:
     Valid for one simulation.
 
     Args:
-        finder: the finder that asks; searches skip it.
+        finder: the finder in ``sys.meta_path`` that asks for the decisions. Searches for modules skip it, because it
+            would ask again.
     """
 
     def __init__(self, finder: Any) -> None:
@@ -240,13 +241,13 @@ def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
 
 
 def _is_installed(location: str) -> bool:
-    """Return True for a file in the folder of an installed package.
+    """Return True if a module or package is in a folder of installed packages.
 
-    These are site-packages, dist-packages and folders with the metadata of ``pip --target``. Metadata are entries
-    with the ending ``.dist-info`` in the folder of the file.
+    Such a folder is named site-packages or dist-packages, or is the target of ``pip --target``, which has entries
+    with the ending ``.dist-info``. A location inside an archive is not in a target of ``pip --target``.
 
     Args:
-        location: path of a module's file or of a package's folder. False if it is inside an archive.
+        location: path of a module's file or of a package's folder.
     """
     folder = os.path.dirname(location)
     if _INSTALLED.search(folder):
@@ -333,8 +334,9 @@ def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
     >>> names_mpi, sorted(imports)
     (False, ['json', 'os'])
     """
-    called = b"import_module" in source or b"__import__" in source  # faster than the regular expression
-    imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if called else ())
+    # This test is faster than the regular expression, and false for most files.
+    may_call = b"import_module" in source or b"__import__" in source
+    imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if may_call else ())
     for package, modules in _IMPORTS.findall(
         b"\n".join(line for line in source.split(b"\n") if b"import" in line)
     ):
@@ -363,10 +365,10 @@ def _read_archive(location: str) -> Iterator[bytes]:
 
 
 def _names_mpi(source: bytes) -> bool:
-    """Return True if a file imports mpi4py anywhere.
+    """Return True if a file imports mpi4py anywhere, also inside a function.
 
-    A string with its name, or with code that imports it, counts. Docstrings and other texts that are statements do
-    not count. A file that cannot be parsed but has the word counts.
+    A string counts, too, if it is the name of mpi4py or has code that imports it. A docstring or another string that
+    is a statement does not count. A file that cannot be parsed counts if it has the word "mpi4py".
 
     Args:
         source: content of a source or compiled file.
@@ -453,8 +455,9 @@ class Variables:
         return body(*arguments)
 
     def _own_defaults(self, task: Task) -> tuple[Any, ...]:
-        """Return the default values of the function's positional parameters, as a rank sees them."""
+        """Return the default values of the function's positional parameters, as ``task`` sees them."""
         code, defaults = self.program.__code__, dict(enumerate(self.program.__defaults__ or ()))
+        # Default values belong to the last positional parameters.
         first_parameter = code.co_argcount - len(defaults)
         names = {i: code.co_varnames[first_parameter + i] for i in defaults}
         return tuple((defaults | self._own_values(task, defaults, names)).values())
@@ -479,8 +482,9 @@ class Variables:
     ) -> dict[Any, Any]:
         """Return a rank's own values of variables as {key: value}.
 
-        Variables whose value ranks share are left out. Own values stand for the real MPI module and communicators,
-        and for modules, functions and classes that each rank loads.
+        Variables whose value ranks share are left out. A rank has its own value of a variable if the value in the
+        process is the real module MPI, its COMM_WORLD or COMM_SELF, or a module, function or class that each rank
+        loads.
 
         Args:
             task: the rank.

@@ -104,8 +104,9 @@ class Task:
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message) -> None:
         """Count a message to a mailbox that was sent since the rank last waited for another rank.
 
-        The message that reaches the limit `FLOOD` (500) is stored, to be reported later. Counts for several mailboxes
-        need a table. Most programs send to one rank and then wait, so they never fill it.
+        The message that reaches the limit `FLOOD` (500) is stored, to be reported later. The counts of the last
+        mailbox are attributes, and those of other mailboxes are in a table: most programs send to one rank and then
+        wait, so they never fill the table.
 
         Args:
             box: the mailbox of the receiver.
@@ -280,9 +281,10 @@ class Scheduler:
     def poll(self, waiting: Any) -> None:
         """Let the other ranks run, because a test has found that an operation is not complete.
 
-        The running rank is ready again at once. Counts such polls since the last progress of any rank. After 50 polls
-        per ready rank the hub tries once to release sends, as a library with buffers would. After 10,000 per ready
-        rank and 500,000 in all it reports a livelock: all ranks only test.
+        The running rank is ready again at once. Polls are counted since the last progress of any rank. After 50 polls
+        per ready rank the hub calls ``on_stall`` once with "relief", to release operations as a library with buffers
+        would. After 10,000 polls per ready rank and 500,000 in all, it calls ``on_stall`` with "livelock", because
+        all ranks only test.
 
         Args:
             waiting: the operation that was tested, or a ``JointWait``. It is ``task.waiting`` meanwhile.

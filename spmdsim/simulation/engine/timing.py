@@ -86,6 +86,8 @@ def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, machi
     3.0
     """
     received = nbytes * received_per_message(collective, len(ranks))
+    # A group on one node spans one rank, so that it uses the links inside a node. Any span above the ranks per node
+    # selects the links between nodes.
     span = 1 if are_on_one_node(machine, ranks) else machine.ranks_per_node + 1
     return machine.seconds(collective, len(ranks), received, span=span)
 
@@ -131,7 +133,7 @@ class Timeline:
             name: name of the call.
             where: its file and line.
             ranks: the ranks for which it waits, as text.
-            last: latest clock of all ranks; the bar is 1.25 times as long, so that it ends after all others.
+            last: latest modelled clock of all ranks. The bar ends at 1.25 times this time, after all other bars.
         """
         self._slice(name, task.rank, task.clock, 1.25 * last or 1e-6, {"line": where, "for": ranks}, "wait")
 

@@ -30,10 +30,10 @@ def start_send(
 ) -> Message:
     """Send a message: match it with a posted receive, or put it in the mailbox of the receiver.
 
-    The returned message is done if the sender can continue: it was matched, goes to PROC_NULL, or is buffered.
-    Buffered are messages of mode BUFFERED, and standard ones from a line in ``scheduler.buffered_sites``. The
-    function never blocks. It reserves the rank's outgoing port for the duration of the message, and counts the
-    message.
+    The returned message is done if the sender can continue: if it was matched, goes to PROC_NULL, or is buffered. A
+    message is buffered if its mode is BUFFERED, or if it is a standard one from a line in
+    ``scheduler.buffered_sites``. It gets a copy of the data, so that the sender may change its buffer. The function
+    never blocks. It reserves the rank's outgoing port for the duration of the message, and counts the message.
 
     Args:
         endpoint: the sender's end of the communicator.
@@ -177,8 +177,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
 
     Args:
         scheduler: the simulation; its count of polls becomes 0.
-        message: the message, which must not be in a mailbox any more. In SYNCHRONOUS mode it starts when the receive is
-            posted.
+        message: the message, which must not be in a mailbox any more. In SYNCHRONOUS mode it does not start before
+            the receive is posted.
         receive: the receive, which must not be posted any more.
     """
     payload, target = message.payload, receive.target
@@ -214,6 +214,9 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
 
 def occupy_port_in(receiver: Task, posted: float, end: float, seconds: float) -> float:
     """Reserve a rank's incoming port for a message; return the time at which its receive is complete.
+
+    The message has arrived when it has left its sender and has occupied the port for ``seconds`` after the message
+    before it. All times are modelled, in seconds.
 
     Args:
         receiver: the receiving rank.

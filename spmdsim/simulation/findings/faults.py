@@ -233,10 +233,11 @@ def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
 
 
 def _difference_problem(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
-    """Return the finding on the ranks that differ from the largest group of ranks with equal values.
+    """Return the finding on the ranks whose value differs from the value of the largest group.
 
-    Of equally large groups, the one with the lowest rank is the largest. The other groups are named by size; of more
-    than three, the others are counted. If all calls are in one source line, the values are compared in one sentence.
+    A group is all ranks with equal values. Of equally large groups, the group with the lowest rank counts as the
+    largest. The text names up to three other groups, the larger ones first, and counts the ranks of further groups.
+    If a fact differs and all calls are in one source line, the text is that of :func:`_describe_one_line` instead.
 
     Args:
         shared: the state of the communicator.
@@ -305,7 +306,7 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 
     Args:
         shared: the state of the communicator.
-        meeting: the calls that the ranks make at one time.
+        meeting: the collective operation.
         fact: "call" for the call itself; else the argument to name, a key of ``_PHRASES`` such as "root".
         ranks: the group; the call and source line of its first rank represent all.
     """
@@ -320,10 +321,10 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 
 
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
-    """Return the error on the first block whose ends differ in size or type, or None.
+    """Return the error on the first block that its sender and receiver describe differently, or None.
 
-    Its kind is "collective_mismatch". The ends are the sender and the receiver. Blocks without bytes are equal. BYTE
-    and PACKED match every type of equal size. Reductions and broadcasts are not compared.
+    Its kind is "collective_mismatch". The size and the type of a block are compared. A block without bytes at both
+    ends has no error. BYTE and PACKED match every type. Reductions and broadcasts are not compared.
 
     Args:
         shared: the state of the communicator.
@@ -349,10 +350,10 @@ def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem |
 
 
 def _pair_blocks(calls: list[CollectiveCall]) -> Any:
-    """Return an iterable of (sending call, receiving call, sent block, receive buffer).
+    """Return an iterable of (sending call, receiving call, sent block, receive buffer), one per block.
 
-    It has every block of a collective. Only gathers, scatters, all-gathers, all-to-alls and exchanges with neighbours
-    move whole blocks; other collectives give an empty tuple. A rank without receive buffers is left out.
+    It is empty for collectives that do not move whole blocks, which are all but gathers, scatters, all-gathers,
+    all-to-alls and exchanges with neighbours. Blocks to a rank without receive buffers are left out.
 
     Args:
         calls: the calls of all ranks, in rank order.
@@ -370,6 +371,7 @@ def _pair_blocks(calls: list[CollectiveCall]) -> Any:
     if rule == "_all_to_all":
         return ((s, r, s.send[r.rank], r.receive[s.rank]) for r in calls if r.receive for s in calls)
     if rule == "_neighbours":
+        # ``value`` has the rank and the block number of the source of each receive buffer.
         return (
             (calls[rank], r, calls[rank].send[number], buffer)
             for r in calls
@@ -381,7 +383,10 @@ def _pair_blocks(calls: list[CollectiveCall]) -> Any:
 
 
 def _most_common_call(row: Sequence[Any]) -> Any:
-    """Return the most frequent ``(call name, site)``; ``row`` has one per rank, or None."""
+    """Return the most frequent ``(call name, site)`` of a row.
+
+    A row has one entry per rank, which is None for a missing call.
+    """
     return Counter(filter(None, row)).most_common(1)[0][0]
 
 
@@ -389,8 +394,8 @@ def describe_lag(shared: Any, meeting: Meeting) -> str:
     """Return a clause on ranks that skipped a collective; empty if no ranks did.
 
     A rank that skipped a call is one call ahead of the others: at each meeting it makes the call that the other ranks
-    make at the next meeting. At most half of the ranks can be ahead. The first meeting at which ranks skipped is
-    named. An example: "; rank 1 skipped barrier at a.py:7 (collective call 3 of the others)".
+    make at the next meeting. If more than half of the ranks seem to be ahead, they do not count. The first meeting at
+    which ranks skipped is named. An example: "; rank 1 skipped barrier at a.py:7 (collective call 3 of the others)".
 
     Args:
         shared: the state of the communicator, with a history of the meetings at which ranks called from other lines.

@@ -84,10 +84,10 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def users_frame(frame: FrameType) -> FrameType:
-    """Return the frame, or the caller of a generated method.
+    """Return ``frame``; for a generated method, return the frame of the program that called it.
 
     The methods that dataclasses and named tuples generate have the file ``<string>``, which shows the reader no line.
-    A program that has no other file, as in ``python -c``, keeps its frame.
+    If the program has no other file, as with ``python -c``, ``frame`` itself is returned.
     """
     caller: FrameType | None = frame
     while caller is not None and caller.f_code.co_filename == "<string>":

@@ -127,7 +127,7 @@ def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCa
     """
     check_root(self, root)
     _check_distinct(sendbuf, recvbuf)
-    return _gather_call(self, sendbuf, recvbuf, root, split_equally, True)
+    return _gather_call(self, sendbuf, recvbuf, root, split_equally, even=True)
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
@@ -150,7 +150,7 @@ def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveC
         MPIError: If the root is no rank, or memory is too small for a block.
         ValueError: If the number of counts or displacements is not the number of ranks.
     """
-    return _gather_call(self, sendbuf, recvbuf, root, split_by_counts, False)
+    return _gather_call(self, sendbuf, recvbuf, root, split_by_counts, even=False)
 
 
 def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
@@ -194,7 +194,7 @@ def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveC
         MPIError: If the root is no rank, or memory is too small for a count.
         ValueError: If ``sendbuf`` has no count and cannot be divided by the number of ranks.
     """
-    return _scatter_call(self, sendbuf, recvbuf, root, split_equally, True)
+    return _scatter_call(self, sendbuf, recvbuf, root, split_equally, even=True)
 
 
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
@@ -217,7 +217,7 @@ def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Collective
         MPIError: If the root is no rank, or memory is too small for a block.
         ValueError: If the number of counts or displacements is not the number of ranks.
     """
-    return _scatter_call(self, sendbuf, recvbuf, root, split_by_counts, False)
+    return _scatter_call(self, sendbuf, recvbuf, root, split_by_counts, even=False)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
@@ -360,10 +360,10 @@ def _reduce_call(
     Args:
         self: the communicator.
         rule: name of the rule in RULES, such as "all_reduce".
-        sendbuf: the vector of this rank, or MPI.IN_PLACE.
+        sendbuf: the vector of this rank. If it is MPI.IN_PLACE or None, the vector is ``buffer``.
         receive: the buffers to fill; empty on a rank that gets no result.
-        op: the operation, or a function of two Python objects, which buffers refuse.
-        buffer: the vector of this rank if ``sendbuf`` is MPI.IN_PLACE.
+        op: the operation. A function of two Python objects is refused, because it has no dtype.
+        buffer: the vector of this rank if ``sendbuf`` is MPI.IN_PLACE or None; otherwise not used.
         facts: further arguments that must be equal on all ranks, such as the root.
 
     Raises:

@@ -98,7 +98,7 @@ class PointToPoint:
         end = self._end
         task = end.running()
         begin = task.clock
-        receive = start_receive(end, target, source, tag, name, frame, True)
+        receive = start_receive(end, target, source, tag, name, frame, direct=True)
         if not receive.done:
             receive.waiter = task
             end.scheduler.block(receive)
@@ -113,7 +113,8 @@ class PointToPoint:
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer; block until it is received.
 
-        A program must not rely on a return before the message is received, nor on a wait for it: MPI allows both.
+        MPI also allows a send to return before its message is received. So a program must rely neither on the early
+        return nor on the wait.
 
         Args:
             buf: an array, or ``[array, count, displacement, datatype]`` with later items omitted; None only for
@@ -245,7 +246,7 @@ class PointToPoint:
         end = self._end
         task = end.running()
         begin = task.clock
-        receive = start_receive(end, target, source, recvtag, name, frame, True)
+        receive = start_receive(end, target, source, recvtag, name, frame, direct=True)
         message = start_send(end, payload, dest, sendtag, STANDARD, name, frame)
         _wait_for_both(end.scheduler, task, message, receive)
         if message.end > task.clock:
@@ -272,7 +273,7 @@ class PointToPoint:
 
         The arguments are those of :meth:`_receive`.
         """
-        receive = start_receive(self._end, target, source, tag, name, frame, False)
+        receive = start_receive(self._end, target, source, tag, name, frame, direct=False)
         if target is not OBJECT_TARGET:
             receive.before = target.copy()
         return receive

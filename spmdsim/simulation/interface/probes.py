@@ -88,7 +88,7 @@ class ProbeMethods:
             tag: number or ANY_TAG.
             status: filled with the message's source, tag and size if there is one; None: not wanted.
         """
-        return self._probe(source, tag, status, "Iprobe", False) is not None
+        return self._probe(source, tag, status, "Iprobe", wait=False) is not None
 
     iprobe = Iprobe
 
@@ -116,7 +116,7 @@ class ProbeMethods:
             tag: number or ANY_TAG.
             status: filled with the message's source, tag and size if there is one; None: not wanted.
         """
-        message = self._probe(source, tag, status, "Improbe", False)
+        message = self._probe(source, tag, status, "Improbe", wait=False)
         return None if message is None else Matched(self, message)
 
     improbe = Improbe
@@ -164,7 +164,7 @@ class Matched:
 
         As ``Improbe`` of the communicator ``comm``.
         """
-        message = comm._probe(source, tag, status, "Iprobe", False)
+        message = comm._probe(source, tag, status, "Iprobe", wait=False)
         return None if message is None else cls(comm, message)
 
     probe = Probe

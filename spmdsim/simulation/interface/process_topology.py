@@ -33,9 +33,9 @@ class Topocomm(Intracomm):
         """Return a pair (neighbour, slot) for each neighbour of this rank.
 
         Neighbours are the previous and the next rank in each dimension. Pairs are in the order of dimensions, the
-        previous rank first. The slot is the position of the block for this rank in the neighbour's send buffer: the
-        block of dimension d is 2 d + 1 for a previous rank and 2 d for a next one. A neighbour beyond an edge is
-        PROC_NULL.
+        previous rank first. The slot is the position of the block for this rank in the neighbour's send buffer. For
+        the previous rank of dimension d, this rank is the next one, so the slot is 2 d + 1. For the next rank, this
+        rank is the previous one, so the slot is 2 d. A neighbour beyond an edge is PROC_NULL.
         """
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
@@ -65,7 +65,7 @@ class Topocomm(Intracomm):
             send: the blocks or objects to send: one for all neighbours if ``single``, else one per neighbour.
             receive: the buffers to fill, one per neighbour; None for objects. Nothing is written for a missing
                 neighbour.
-            single: True to send one block to all of them.
+            single: True to send one block to all neighbours.
             name: name of the method, such as "Neighbor_alltoall".
             frame: the caller's frame, to find the line of the call.
 
@@ -90,7 +90,9 @@ class Topocomm(Intracomm):
             ValueError: If ``recvbuf`` has no count and cannot be divided by the number of neighbours.
         """
         receive = split_equally(recvbuf, self.indegree)
-        self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgather", _frame(1))
+        self._meet(
+            [message_buffer(sendbuf)], receive, single=True, name="Neighbor_allgather", frame=_frame(1)
+        )
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive a block of any size from each.
@@ -108,7 +110,9 @@ class Topocomm(Intracomm):
             ValueError: If the number of counts or displacements is not the number of neighbours.
         """
         receive = split_by_counts(recvbuf, self.indegree)
-        self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
+        self._meet(
+            [message_buffer(sendbuf)], receive, single=True, name="Neighbor_allgatherv", frame=_frame(1)
+        )
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send an equal block to each neighbour and receive one from each.
@@ -126,7 +130,7 @@ class Topocomm(Intracomm):
             ValueError: If a buffer has no count and cannot be divided by the number of neighbours.
         """
         send, receive = split_equally(sendbuf, self.outdegree), split_equally(recvbuf, self.indegree)
-        self._meet(send, receive, False, "Neighbor_alltoall", _frame(1))
+        self._meet(send, receive, single=False, name="Neighbor_alltoall", frame=_frame(1))
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size to each neighbour and receive one from each.
@@ -145,7 +149,7 @@ class Topocomm(Intracomm):
             ValueError: If the number of counts or displacements is not the number of neighbours.
         """
         send, receive = split_by_counts(sendbuf, self.outdegree), split_by_counts(recvbuf, self.indegree)
-        self._meet(send, receive, False, "Neighbor_alltoallv", _frame(1))
+        self._meet(send, receive, single=False, name="Neighbor_alltoallv", frame=_frame(1))
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size and type to each neighbour and receive one from each.
@@ -166,7 +170,7 @@ class Topocomm(Intracomm):
             ValueError: If a buffer has another form, or another number of entries than neighbours.
         """
         send, receive = split_by_types(sendbuf, self.outdegree), split_by_types(recvbuf, self.indegree)
-        self._meet(send, receive, False, "Neighbor_alltoallw", _frame(1))
+        self._meet(send, receive, single=False, name="Neighbor_alltoallw", frame=_frame(1))
 
     def neighbor_allgather(self, sendobj: Any) -> Any:
         """Send one object to all neighbours; return the list of their objects, in order.
@@ -176,7 +180,8 @@ class Topocomm(Intracomm):
         Args:
             sendobj: any object that can be pickled.
         """
-        return self._meet([ObjectPayload(sendobj)], None, True, "neighbor_allgather", _frame(1))
+        send = [ObjectPayload(sendobj)]
+        return self._meet(send, None, single=True, name="neighbor_allgather", frame=_frame(1))
 
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> Any:
         """Send one object to each neighbour; return the list of their objects, in order.
@@ -195,7 +200,7 @@ class Topocomm(Intracomm):
                 f"sendobj must have {self.outdegree} items, one per neighbour, got {len(sendobj)}"
             )
         send = [ObjectPayload(item) for item in sendobj]
-        return self._meet(send, None, False, "neighbor_alltoall", _frame(1))
+        return self._meet(send, None, single=False, name="neighbor_alltoall", frame=_frame(1))
 
 
 class Cartcomm(Topocomm):

@@ -265,6 +265,9 @@ class Request(Handle):
     ) -> tuple[bool, list[Any] | None]:
         """Return True and one object per request if all operations are complete, else False and None.
 
+        The requests become null only if all operations are complete. If the first test fails, other ranks run once
+        before a second test.
+
         Args:
             requests: the requests; null ones are complete.
             statuses: filled with one status per request if all are complete and it is not None.
@@ -275,7 +278,10 @@ class Request(Handle):
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """Return the first two values of ``testany``: a position, and True or False."""
+        """Return the position of the first complete request, and True; (UNDEFINED, False) if none is complete.
+
+        Like ``testany``, but without the received object.
+        """
         return cls.testany(requests, status)[:2]
 
     @classmethod
@@ -299,7 +305,10 @@ class Request(Handle):
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Return the first value of ``testsome``: the positions of all complete requests."""
+        """Return the positions of all complete requests, ascending; [] if none is complete.
+
+        Like ``testsome``, but without the objects. None if all requests are null, or the list is empty.
+        """
         return cls.testsome(requests, statuses)[0]
 
     @classmethod

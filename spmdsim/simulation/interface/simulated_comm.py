@@ -174,7 +174,10 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     group = property(Get_group)
 
     def Get_name(self) -> str:
-        """Return the name in MPI; the name of a new communicator is the one in messages."""
+        """Return the name: "MPI_COMM_WORLD", "MPI_COMM_SELF", or the name that findings show.
+
+        Findings show the name that the program set, or else one such as "COMM_WORLD.Split".
+        """
         name = str(self._shared.name)
         return f"MPI_{name}" if name in ("COMM_WORLD", "COMM_SELF") else name
 
@@ -217,10 +220,10 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         """Wait for all ranks and return the value that ``answer`` sets in this rank's call.
 
         Args:
-            name: name of the method.
-            value: this rank's argument, stored in its call.
-            answer: function that replaces the values of all calls.
-            frame: the caller's frame.
+            name: name of the method, such as "Split".
+            value: this rank's argument, stored as the ``value`` of its call.
+            answer: takes the calls of all ranks, in rank order, and replaces the ``value`` of each by its result.
+            frame: the caller's frame, to find the line of the call.
         """
         call = CollectiveCall(CollectiveRule(answer, "barrier"), [], None, {})
         call.value = value
