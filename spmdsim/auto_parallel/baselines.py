@@ -158,9 +158,11 @@ def _model_factor(
 ) -> str | None:
     """Return the factor of an operator that the layers' axis splits; None if it splits none.
 
-    If an operand is split already, the operator keeps the split of the first such operand. Otherwise a product with a
-    parameter, or a lookup, splits the lookup's index factor or a factor that only its first parameter has. Other
-    operators split none.
+    - If an operand is split already, the operator keeps the split of the first such operand.
+    - Otherwise, a product or a lookup with a parameter splits the first factor that can be split: the index factor of
+      the lookup, then the factors of the result that its first parameter has and its other operands do not. Further
+      parameters do not count as other operands.
+    - Any other operator splits none.
 
     Args:
         operator: the operator.
@@ -312,9 +314,9 @@ def _finest_layout(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
         if any(size < count for size, count in zip(shape, parts)):
             continue
         layout = Layout(mesh, entries)
-        rank = largest_shard(layout, shape), sum(size % count > 0 for size, count in zip(shape, parts))
-        if best is None or rank < best[0]:
-            best = rank, layout
+        score = largest_shard(layout, shape), sum(size % count > 0 for size, count in zip(shape, parts))
+        if best is None or score < best[0]:
+            best = score, layout
     return Layout.replicated(mesh, len(shape)) if best is None else best[1]
 
 

@@ -320,6 +320,7 @@ def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCou
                 # The data decide its bytes, so only their expectation was planned.
                 expected = event.step.nbytes(rank, element_type(event.dtype).itemsize)
                 other_way[event.operator] += event.planned[position] - expected
+            # ``due`` are the bytes of the algorithm that ran.
             other_way[event.operator] += event.due[position] - event.planned[position]
     names = [o.name for o in answer.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
@@ -372,9 +373,14 @@ class Proof(ShortRepr):
         )
 
 
-def _remark(same: bool, agree: bool) -> str:
-    """Return the remark for a row of bytes; empty if predicted and counted bytes are identical."""
-    return "" if same else "another way" if agree else "differ"
+def _remark(equal: bool, agree: bool) -> str:
+    """Return the remark for a row of predicted and counted bytes.
+
+    Args:
+        equal: True if the bytes are equal; the remark is then empty.
+        agree: True if other algorithms than planned explain the difference (:attr:`ByteCount.agree`).
+    """
+    return "" if equal else "another way" if agree else "differ"
 
 
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
@@ -468,6 +474,7 @@ def _run_references(
     from spmdsim.worlds import LockStep
 
     def attempt(number: int) -> list[np.ndarray] | None:
+        # Number 0 is the run in a wider type; the other runs are in the own type with slightly moved operands.
         operands = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
         try:
             tensors = _tensors(*_run_reference(program, answer, LockStep(1), operands))

@@ -52,15 +52,15 @@ def unbeaten(points: Sequence[Either]) -> list[Either]:
 def list_pareto_solutions(
     problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9
 ) -> list[Solution]:
-    """Return the assignments that none beats in both seconds and memory, fastest first.
+    """Return the assignments that no other one beats in both seconds and memory, fastest first.
 
-    The first one has no limit on memory. After each solution, the limit is lowered, until no assignment fits or there
-    are ``most`` solutions. Of equally fast assignments, one with little memory is taken.
+    The first assignment has no limit on memory. After each solution, the limit is lowered, until no assignment fits or
+    there are ``most`` solutions. Of equally fast assignments, one with little memory is taken.
 
     Args:
         problem: the assignment problem.
         most: the largest number of solutions.
-        step: the share by which each limit is below the memory of the solution before; at least 0.5 bytes below.
+        step: each limit is the memory of the solution before, less this share of it and less 0.5 bytes.
         gap: relative gap at which the integer solver stops.
 
     Raises:
@@ -86,6 +86,7 @@ def _tie_break(problem: ChoiceProblem) -> float:
     """Return a price in seconds per byte that is so small that bytes only decide between equal times."""
     seconds = sum(float(row[row < IMPOSSIBLE / 2].max(initial=0.0)) for row in problem.seconds)
     memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
+    # The largest possible memory then costs 1e-6 of the largest possible seconds.
     return 1e-6 * seconds / memory if seconds else 1e-12
 
 

@@ -256,8 +256,8 @@ class _Spread:
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
         """Return the seconds of reducing an operator's partial results and operands' gradients.
 
-        Results are reduced on the ranks that own them, without a further move. Gradients count for operands that are
-        results and need one, not for inputs and parameters. Cached.
+        Only the reductions themselves are priced, to the layout without pending axes. Gradients count for operands
+        that are results of other operators and need a gradient, not for inputs and parameters. The sum is cached.
 
         Args:
             operator: the operator.
@@ -384,11 +384,15 @@ def search_by_recursion(
 ) -> SearchResult:
     """Return the result of the double recursion, on a mesh with one axis per prime factor.
 
-    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up
-    to :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have
-    their least work. If there is none, the mesh of the recursion is used, if it has at most :data:`POLISH_AXES` axes.
-    The result with the fewest seconds is returned. Programs with more than :data:`MOST_OPERATORS` operators are not
-    improved; those of a repeated layer count once.
+    With ``polish``, a local search also improves the result, and the result with the fewest seconds is returned:
+
+    - It runs on device matrices that express all configured strategies (:func:`expressing_meshes`). Of these, up to
+      :data:`MOST_IMPROVED` (4) are used: those on which the program is fastest if all its operators have their least
+      work.
+    - If there is no such matrix, it runs on the mesh of the recursion, if this has at most :data:`POLISH_AXES` (3)
+      axes.
+    - It does not run for programs with more than :data:`MOST_OPERATORS` (2000) operators; those of a repeated layer
+      count once.
 
     Args:
         graph: the program.
@@ -453,8 +457,9 @@ def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, .
     """Return the device matrices with the fewest axes that express all configured strategies.
 
     Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). The matrices of a number include those of fewer
-    axes. The first number is taken for which the operator with the most floating point operations can be split by
-    every axis of at least one matrix; else the last number, whose matrices may be none.
+    axes. The first number is taken for which at least one matrix is usable: each of its axes can split the operator
+    with the most floating point operations. If there is no such number, the matrices of the last number are returned,
+    which may be none.
 
     Args:
         graph: the program.

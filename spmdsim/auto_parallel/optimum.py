@@ -100,7 +100,8 @@ def quick_model(
 ) -> ChoiceModel:
     """Return the choices on a mesh without strategies that no optimum has.
 
-    A strategy is left out if its work alone makes every solution dearer than the solution of least work.
+    A strategy is left out if its work alone makes every solution dearer than the solution of least work. ``bound`` is
+    the result of :func:`least_work` on this mesh; None to compute it. ``moves`` has prices of earlier calls.
     """
     bound = bound or least_work(graph, mesh, settings, moves)
     return ChoiceModel(graph, mesh, settings, moves=moves, slack=bound.slack)
@@ -310,8 +311,9 @@ def _lower_peak(
     """Lower the peak of a solution by changing one variable after the other.
 
     A change is kept if it lowers the peak; the seconds do not count. If no change of one variable lowers the peak,
-    two variables are changed together, with at most :data:`FURTHER_PEAKS` further peaks. The search stops at a peak
-    of at most ``memory`` bytes or after ``most`` computed peaks.
+    two variables are changed together, with at most :data:`FURTHER_PEAKS` (100) further peaks in total. If that lowers
+    the peak, single variables are changed again. The search stops at a peak of at most ``memory`` bytes, after
+    ``most`` computed peaks, or if no change lowers the peak.
 
     Args:
         model: the choices.

@@ -74,8 +74,8 @@ def search(
     """Find a strategy for every operator and a layout for every tensor of a program.
 
     The optimum has the fewest modelled seconds of one step. In programs of more than :data:`TIE_ABOVE` operators, the
-    repeats of a layer get equal strategies. For the optimum, blocks of unequal size are searched, too, on small meshes
-    of a machine: see :attr:`Settings.even`.
+    repeats of a layer get equal strategies. A search for the optimum also tries blocks of unequal size if the mesh is
+    small and the cost model is a :class:`Machine`: see :attr:`Settings.even`.
 
     Args:
         program: a graph, the name of a built-in program, or a function of global tensors, which is recorded.
@@ -252,9 +252,13 @@ def candidate_meshes(
 ) -> tuple[Mesh, ...]:
     """Return the meshes that a search tries: the given ones, or the meshes of a number of ranks.
 
-    For a number of ranks and a program with configured operators, these are the mesh of the first configured strategy
-    that has one; or else the device matrices of :func:`expressing_meshes`; or else one matrix, with an axis per prime
-    factor, or with coarser ones if these are more than :data:`MOST_BINARY_AXES`. ``axes`` is not used then.
+    For a number of ranks and a program without configured operators, they are the device matrices with up to ``axes``
+    axes. If the program configures operators, the first of these that exists is returned; ``axes`` is not used:
+
+    1. the mesh of the first configured strategy that is a :class:`Strategy`;
+    2. the device matrices of :func:`expressing_meshes`;
+    3. the mesh with one axis per prime factor, if it has at most :data:`MOST_BINARY_AXES` (4) axes;
+    4. the mesh of :func:`_coarse_mesh`.
 
     Args:
         graph: the program.
@@ -288,11 +292,11 @@ def candidate_meshes(
 
 
 def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
-    """Return the device matrix of the configured operator that splits the most factors.
+    """Return a mesh with one axis per factor that a configured operator splits.
 
-    It replaces ``binary``, the mesh with one axis per prime factor, which has too many axes to be searched. Of equal
-    operators, the first wins. The axes are called ``d0``, ``d1`` and so on, in the order of the operator's factors; a
-    last one has the ranks that the operator does not use.
+    The operator is the one that splits the most factors, the first of equal ones. The axes are called ``d0``, ``d1``
+    and so on, in the order of its factors. If the operator does not use all ranks, a last axis has the quotient. The
+    mesh replaces ``binary``, which has too many axes to be searched.
 
     Args:
         graph: the program; at least one operator must be configured.

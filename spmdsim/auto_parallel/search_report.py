@@ -139,7 +139,8 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
 def _optimum_text(answer: SearchResult) -> str:
     """Return the note on a proven optimum.
 
-    An example is ", optimal to within 1.00% under the model on this mesh". The note names the remaining uncertainty if there is one, and ".shard" if the program configured strategies.
+    An example is ", optimal to within 1.00% under the model on this mesh". " to within …" is left out if nothing
+    remains uncertain. " with the program's .shard" is appended if the program configures strategies.
     """
     within = f" to within {answer.within:.2%}" if answer.within else ""
     configured = " with the program's .shard" if answer.graph.configured_names else ""
@@ -149,12 +150,12 @@ def _optimum_text(answer: SearchResult) -> str:
 def _distance_text(answer: SearchResult) -> str:
     """Return the note on a result that is not proven optimal: its largest distance in percent.
 
-    An example is ", at most +3.00% from the optimum on this mesh". The optimum is that of this mesh, or of all meshes searched if there are several. "of equal pieces" is added if the
-    search allowed only equal blocks, although a dim has no equal blocks on one of these meshes. "" if the distance is
-    unknown.
+    An example is ", at most +3.00% from the optimum on this mesh". If several meshes were searched, it ends in "on the
+    meshes searched". If the search allowed only equal blocks, but an axis of one of these meshes does not divide a dim,
+    "of equal pieces" follows "optimum". The note is "" if the distance is unknown.
 
     Args:
-        answer: the result.
+        answer: the result; it must not be proven optimal, which is not checked.
     """
     if answer.gap is None:
         return ""
@@ -334,9 +335,10 @@ def _totals_text(answer: SearchResult) -> str:
 def comparison_table(answer: SearchResult) -> Table:
     """Return the table that compares ``answer`` with hand-written strategies.
 
-    The first row is "found". A row has the time, its ratio to the time of ``answer``, the bytes that the first rank
-    receives, and the peak memory. The time of a strategy that the settings forbid is "not allowed", its ratio "-". If
-    the program configures operators, a note says that hand-written strategies ignore that.
+    The first row is "found", the row of ``answer`` itself. A row has the name, the time, its ratio to the time of
+    ``answer``, the bytes that the first rank receives, and the peak memory. If the settings forbid a strategy, its time
+    is "not allowed" and its ratio "-". If the program configures operators and there is a hand-written strategy to
+    compare with, a note says that hand-written strategies ignore the configured ones.
     """
     unit, scale = _time_unit(answer)
     rows = []

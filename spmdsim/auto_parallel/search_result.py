@@ -141,9 +141,9 @@ class SearchResult(ShortRepr):
     def combined(self) -> dict[str, int]:
         """Number of collectives of each kind if those of parameters are combined, as compilers do.
 
-        Collectives that gather parameters, or reduce their gradients, count once per kind, axes and dims that are
-        gathered or scattered. Each other redistribution counts as often as it happens. Collectives inside operators
-        are left out.
+        Collectives of parameters and of their gradients count together as one if they have equal names, equal mesh
+        axes, and gather or scatter equal dims. Each other redistribution counts as often as it happens. Collectives
+        inside operators are left out.
         """
         counts: dict[str, int] = {}
         combined_keys: set[tuple[object, ...]] = set()
@@ -212,12 +212,15 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def gap(self) -> float | None:
-        """Largest relative distance of a heuristic's result from the optimum; None if unknown.
+        """Largest relative distance of a heuristic's result from the optimum: 0.02 is 2 %; None if unknown.
 
-        0.02 stands for 2 %; an optimal result has 0. The optimum is the best one on :attr:`rivals` and on this mesh,
-        as far as it is proven; meshes of more than :data:`MOST_GAP_AXES` (3) axes do not count. The gap is unknown
-        for programs with more than :data:`MOST_GAP_OPERATORS` (2000) operators, with a memory limit, and if the bound
-        of one mesh cannot be computed.
+        It is 0 for an optimal result. Otherwise the optimum is replaced by the smallest proven lower bound on this
+        mesh and on :attr:`rivals`; meshes of more than :data:`MOST_GAP_AXES` (3) axes do not count. If the bound is
+        0 s, the gap is 1, or 0 if the result takes no time. The gap is unknown if
+
+        - the program has more than :data:`MOST_GAP_OPERATORS` (2000) operators;
+        - the search had a memory limit;
+        - no mesh counts, or the bound on one of them cannot be computed.
         """
         if self.optimal:
             return 0.0

@@ -80,11 +80,11 @@ class StorageLayouts:
         sums = no_sums if joint else gradient_sums(arriving, base, price)
         states = [(layout, summed, False) for layout, summed in zip(sums.targets, sums.shared)]
         partial = dict.fromkeys(layout for layouts in arriving for layout in layouts if layout.partial)
-        for layout, total in itertools.product(base, partial if self.settings.merges else ()):
-            if message_kind(self.settings, total, layout, value.shape):
-                states.append((layout, (total,), True))
-        layouts, totals, shares_message = zip(*states)
-        return StorageStates(layouts, totals, shares_message, joint, sums.complete)
+        for layout, partial_layout in itertools.product(base, partial if self.settings.merges else ()):
+            if message_kind(self.settings, partial_layout, layout, value.shape):
+                states.append((layout, (partial_layout,), True))
+        layouts, sum_layouts, shares_message = zip(*states)
+        return StorageStates(layouts, sum_layouts, shares_message, joint, sums.complete)
 
     def _fixed(self, value: Value) -> Layout | None:
         """Return the layout that the user fixed for a tensor (``value``), or None if it is free.

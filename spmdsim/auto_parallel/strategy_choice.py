@@ -61,8 +61,8 @@ class StorageStates:
         layouts: for each state, the layout in which it is stored.
         sums: for each state of a parameter, the layouts in which gradients of several readers are added before they
             move.
-        shares_message: for each state, True if the gradient shares a message; it then arrives in the only layout of
-            ``sums``.
+        shares_message: for each state, True if the gradient shares a message. The state then has one layout in
+            ``sums``, in which the gradient arrives.
         joint: True if readers pay together for the moves of their gradients, instead of by ``sums``.
         complete: True if the states include all ways to add gradients.
     """
@@ -294,6 +294,7 @@ def searched_axes(graph: Graph, ranks: int) -> int:
 
     Three axes are quick with at most :data:`THREE_AXES_RANKS` ranks and :data:`FEW_STRATEGIES` strategies per operator.
     """
+    # On n axes, an operator has at most about (factors + 1) ** n strategies.
     factors = {bound: len(bound.splittable) for bound in {o.bound for o in graph.operators}}
     quick = all((count + 1) ** 3 <= FEW_STRATEGIES for count in factors.values())
     return 3 if quick and ranks <= THREE_AXES_RANKS else 2

@@ -118,13 +118,14 @@ class ChoiceModel:
     def _states(self, operator: Operator) -> States:
         """Return an operator's candidate strategies with their layouts.
 
-        They are the configured strategy, those that ``allowed`` returns, or all of :func:`candidates`. Of the latter,
-        if the settings name a batch axis and the mesh has several axes longer than 1, only strategies remain that
-        split the batch by it; all if none does.
+        - A configured operator has its configured strategy only.
+        - Otherwise, if the model has a function ``allowed``, they are the strategies that it returns.
+        - Otherwise they are those of :func:`candidates`. If the settings name a batch axis and the mesh has several
+          axes longer than 1, only the strategies remain that split the batch by this axis, or all if none does.
 
         Raises:
-            RuleError: If there is none, or the configured strategy does not fit.
-            InputError: If there are too many.
+            RuleError: If there is no candidate, or the configured strategy does not fit.
+            InputError: If there are too many candidates.
         """
         if operator.configured is not None:
             strategies: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
@@ -259,6 +260,7 @@ class ChoiceModel:
         if value.producer is not None:
             owner, slot = value.producer, value.output
         else:
+            # Results have the numbers from 0 on, so operands of the first reader get negative ones.
             owner, operand = self.graph.consumers[value.index][0]
             slot = -1 - operand
         tied = (self._tied_to(owner), slot, storage)
@@ -277,8 +279,8 @@ class ChoiceModel:
     def _add_direct(self, value: Value, count: int) -> None:
         """Add the prices of a tensor without a variable, from its producer to its only reader.
 
-        A tensor without readers has no price. An input has one only if its layout is fixed, a parameter the reduction
-        of its gradient.
+        A tensor without readers has no price. An input has the price of its move only if its layout is fixed. A
+        parameter has only the price of reducing its gradient, if training computes one.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.
@@ -327,8 +329,9 @@ class ChoiceModel:
         brings a gradient, nothing is added. One reader pays alone, in a pair with the producer. Several readers pay
         together by one table, if it has at most :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER`
         entries. Otherwise a further variable decides the target and the shared layouts (see
-        :mod:`spmdsim.auto_parallel.costs.gradient_sums`); it pays for these, and readers pay for other layouts. Its
-        target must be the producer's; other pairs are :data:`IMPOSSIBLE`.
+        :mod:`spmdsim.auto_parallel.costs.gradient_sums`). This variable pays for the moves from the shared layouts.
+        A reader whose gradient arrives in another layout pays for its own move. The target must be the dual of the
+        producer's layout; other pairs are :data:`IMPOSSIBLE`.
 
         Args:
             value: the result, the first of ``count`` tied ones.
@@ -343,10 +346,8 @@ class ChoiceModel:
             self.problem.add_pair(self.operator_variable[reader], producer, prices)
         if len(readers) <= 1:
             return
-        price, variables = (
-            self._price_function(value),
-            [producer, *(self.operator_variable[r] for r, _ in readers)],
-        )
+        price = self._price_function(value)
+        variables = [producer, *(self.operator_variable[r] for r, _ in readers)]
         if fits_table(self.problem.sizes[v] for v in dict.fromkeys(variables)):
             layouts = [duals, *(arriving for _, arriving in readers)]
             self._add_joint(joint_price(variables, layouts, [False] * len(duals), price), count)
@@ -400,8 +401,9 @@ class ChoiceModel:
             self._add_joint(joint_price(variables, layouts, storage.shares_message, price), exposed)
         for reader, arriving in readers:
             prices = np.where(sums.has(arriving), 0.0, self._price_table(arriving, storage.layouts, value).T)
-            # A gradient that arrives in two layouts shares no message.
+            # If the storage is joint, the table above has the readers' prices.
             unshared = 0.0 * prices if storage.joint else exposed * prices
+            # A gradient that arrives in two layouts shares no message.
             prices = np.where(np.array(storage.shares_message)[:, None] & (prices > 0), IMPOSSIBLE, unshared)
             self.problem.add_pair(variable, self.operator_variable[reader], prices)
 
@@ -499,7 +501,6 @@ class ChoiceModel:
                 + steps_seconds(inner_steps(operator, s, gradients, settings.recompute), machine)
                 for s in states.strategies
             ]
-            # The least memory decides between strategies that take the same time.
             seconds = self._work_seconds[key] = np.array(rows)
         memory: np.ndarray = np.zeros(len(states.strategies))
         for layouts, value in zip(states.inputs, inputs):
@@ -593,8 +594,12 @@ class ChoiceModel:
     def least(self, solution: Solution) -> float | None:
         """Return a lower bound on the seconds of every choice, from the cheapest solution.
 
-        The result is None if it is not proven. Shared messages of gradients are priced by straight lines and by their
-        bytes, which may be too much.
+        Prices of messages that gradients share may be too high: by the share ``messages.share`` and by
+        ``messages.seconds`` in addition. Both are taken off the price of the solution.
+
+        Returns:
+            The bound. None if the solution is not optimal, if the model leaves out choices, or if nothing above 0
+            remains of a price above 0.
         """
         if not (solution.optimal and self.complete):
             return None

@@ -92,9 +92,10 @@ class InnerStep(NamedTuple):
 def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
     """Return the collectives inside an operator's local function, or inside its gradients; cached.
 
-    Those of a gradient function are recorded by running it on tensors without data, with a gradient for each result
-    whose type is a float or complex. The tuple is empty if the operator has no inner collectives, no gradient
-    function, or no such result. Names of operators are set only for gradients.
+    The collectives of a gradient function are recorded by running it on tensors without data, with a gradient for each
+    result whose type is a float or complex. The tuple is empty if the operator has no inner collectives. With
+    ``backward``, it is also empty if the operator has no gradient function or no result of such a type. Names of
+    operators are set only with ``backward``.
 
     Args:
         bound: the operator's rule, bound to its shapes.
@@ -105,14 +106,14 @@ def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -
         return tuple(InnerStep(*step_and_dtype) for step_and_dtype in bound.steps(strategy) or ())
     op, params = bound.op, dict(bound.params)
     world = ShapeOnly(1 + max(strategy.mesh.rank_list))
-    kinds = op.result_dtype(bound.dtypes, params)
+    dtypes = op.result_dtype(bound.dtypes, params)
     layouts, shapes = bound.output_layouts(strategy), bound.output_shapes
 
     def tensors(*facts: Sequence[Any]) -> list[Tensor]:
         return [Tensor(world, meta, world.empties(meta)) for meta in map(Meta.of, *facts)]
 
     operands = tensors(bound.input_layouts(strategy), bound.shapes, bound.dtypes)
-    results = tensors(layouts, shapes, kinds if isinstance(kinds, tuple) else (kinds,) * len(shapes))
+    results = tensors(layouts, shapes, dtypes if isinstance(dtypes, tuple) else (dtypes,) * len(shapes))
     dys = tensors([layout.dual() for layout in layouts], shapes, [result.dtype for result in results])
     gradients = [dy if dy.dtype.kind in "fcV" else None for dy in dys]
     if op.adjoint is None or not any(dy is not None for dy in gradients):
@@ -281,8 +282,8 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
     """Return the messages that gradients of parameters share; each has at least two gradients.
 
     Only moves of the phase "gradient" count. A gradient that arrives in several layouts shares no message. Gradients
-    of one kind (reduction and bytes per element) are put into buckets of :data:`BUCKET_BYTES` in the order of
-    ``moves``.
+    with equal reductions and equal bytes per element are put into buckets of :data:`BUCKET_BYTES`, in the order of
+    ``moves``. A bucket of at least two gradients is a message.
 
     Args:
         moves: the redistributions of a step.
@@ -420,13 +421,16 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     costs, inner = _price_operators(choice, settings)
     moves = moves_of(choice, settings)
     messages = messages_of(moves, settings)
-    parts: dict[int, float] = {}
+    # By id of a gradient's move, its part of the seconds of the message that it shares.
+    shared_seconds: dict[int, float] = {}
     for message in messages:
         total, elements = message.seconds(prices), sum(message.elements)
-        parts |= {id(m): total * n / elements for m, n in zip(message.moves, message.elements)}
+        shared_seconds |= {id(m): total * n / elements for m, n in zip(message.moves, message.elements)}
     priced = []
     for move in moves:
-        seconds = parts[id(move)] if id(move) in parts else move.times * prices.seconds(*move.price_key)
+        seconds = shared_seconds.get(id(move))
+        if seconds is None:
+            seconds = move.times * prices.seconds(*move.price_key)
         if move.phase == "gradient":
             seconds *= 1.0 - settings.overlap
         owner = move.operator if move.operator is not None else graph.consumers[move.value.index][0][0]

@@ -57,8 +57,8 @@ def price_move(
     """Return the planner's cheapest candidate between two layouts, faster for even shards.
 
     Its seconds and the names of its steps are those of the planner. The layouts of its steps may be those of the
-    standard form, see :func:`standardise_move`. The standard form is used on one mesh, without windows, if it exists;
-    by bytes alone only if nothing is reduced.
+    standard form, see :func:`standardise_move`. The standard form is used if it exists, both layouts are on one mesh,
+    and none has windows. Without a machine, it is used only if nothing is reduced.
 
     Args:
         src: the layout before; its pending axes must include those of ``dst``.
@@ -76,10 +76,10 @@ def price_move(
     model: Any = machine
     even = None
     # By bytes alone, a direct reduction may win. Its shares are rounded to elements, so they are not proportional.
-    spread = machine is None and src.partial != dst.partial
+    reduces_by_bytes = machine is None and src.partial != dst.partial
     if (
         src.mesh == dst.mesh
-        and not spread
+        and not reduces_by_bytes
         and not isinstance(src, Windowed)
         and not isinstance(dst, Windowed)
     ):
@@ -199,17 +199,19 @@ def _partly_divisible_dims(
 
 @lru_cache(maxsize=1 << 16)
 def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
-    """Return the numbers that must divide the dimensions of a tensor so that all shards are equal.
+    """Return both layouts without axes of size 1, the free axes, and the divisor of each dimension.
+
+    An axis is free if it may split any dimension between two steps. If values are reduced, these are all axes longer
+    than 1 that do not stay pending; else there are none. All shards are equal in size if the divisors divide the
+    dimensions of the tensor.
 
     Args:
         src: the layout before.
         dst: the layout after, on the same mesh.
 
     Returns:
-        ``(src, dst, free, divisors)``: the layouts without axes of size 1, the axes that may split any dimension
-        between two steps, and the number for each dimension. If values are reduced, all axes longer than 1 that do
-        not stay pending are free, else none. A dimension's number is the least common multiple of its blocks before
-        and after, each with the free axes.
+        ``(src, dst, free, divisors)``. A divisor is the least common multiple of two numbers of blocks: those before
+        and those after, if the free axes split the dimension, too.
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of

@@ -58,9 +58,9 @@ def gradient_sums(
 ) -> GradientSums:
     """Return the states of the variable that decides where gradients of several readers are added.
 
-    A state is a target and the layouts, each common to at least two readers, in which gradients are added before they
-    move. Layouts from which the move costs nothing do not count. If there are more than :data:`MOST_SUMS` (400) states,
-    those with many layouts are left out, and the result is not ``complete``.
+    A state is a target and the layouts in which gradients are added before they move. Only layouts that at least two
+    readers have in common count, and only those from which the move costs seconds. If there are more than
+    :data:`MOST_SUMS` (400) states, states with many layouts are left out, and the result is not ``complete``.
 
     Args:
         readers: for each reader, the layouts in which its gradient may arrive.

@@ -67,18 +67,22 @@ def fit_lines(
     >>> [(round(a, 2), round(b, 2)) for a, b in fit_lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
     [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
     """
-    open_ends = [(size, _tangent(price, size)) for size in reversed(sizes)]
+    waiting = [(size, _tangent(price, size)) for size in reversed(sizes)]
     tangents: list[Line] = []
-    size, line = open_ends.pop()
-    while open_ends:
-        further, (high, flat) = open_ends[-1]
+    size, line = waiting.pop()
+    while waiting:
         start, slope = line
-        crossing = 4 * unit * ((high - start) / (slope - flat) // (4 * unit)) if slope > flat else size
-        if size < crossing < further and price(crossing) < (1 - CLOSE) * (start + slope * crossing):
-            open_ends.append((crossing, _tangent(price, crossing)))
+        next_size, (next_start, next_slope) = waiting[-1]
+        crossing = size
+        if slope > next_slope:
+            # Round to four units, so that both sizes of a tangent there, one 25 % larger, are multiples of the unit.
+            crossing = 4 * unit * ((next_start - start) / (slope - next_slope) // (4 * unit))
+        is_inside = size < crossing < next_size
+        if is_inside and price(crossing) < (1 - CLOSE) * (start + slope * crossing):
+            waiting.append((crossing, _tangent(price, crossing)))
         else:
             tangents.append(line)
-            size, line = open_ends.pop()
+            size, line = waiting.pop()
     tangents.append(line)
     distinct: list[Line] = []
     for line in tangents:
@@ -93,8 +97,8 @@ def add_lower_lines(
     """Return the lines, with further ones at those sizes where a price is clearly below all lines.
 
     That happens if the price is not concave. "Clearly" means by more than the share :data:`LOOSE` (1 %). A further
-    line goes through the price at the size, with the slope of the cheapest line there, or one through the origin if
-    that is flatter.
+    line goes through the price at the size. It has the slope of the cheapest line there, or goes through the origin,
+    whichever is flatter.
 
     Args:
         price: seconds as a function of bytes.
@@ -135,6 +139,8 @@ def largest_excess(
     """
     ends = {*sizes}
     for (a, s), (b, t) in permutations(straight, 2):
+        # From the crossing on, the line (b, t) is cheaper than the steeper line (a, s). The crossing is an end only if
+        # no third line is cheaper there.
         crossing = (b - a) / (s - t) if s > t else 0.0
         edge = unit * (crossing // unit)
         if sizes[0] < edge < sizes[-1] - unit and a + s * crossing <= (1 + 1e-9) * _cheapest_seconds(
@@ -273,8 +279,8 @@ class MovePrices:
     ) -> float:
         """Return the seconds of one message of gradients that are reduced together.
 
-        They are those of one collective; with ``copies`` or axes that are not scattered along, those of the steps
-        that :meth:`Merge.steps` plans.
+        With ``copies``, or if the reduction does not scatter along all of its axes, the message takes the steps that
+        :meth:`Merge.steps` plans. Otherwise it is one collective.
 
         Args:
             merge: the kind of the reduction.
@@ -438,10 +444,14 @@ class SharedMessages:
     def price(self) -> None:
         """Add the prices of all recorded gradients to the problem; call it once.
 
-        A state of a gradient's variable whose message at least one other gradient may share is priced in a pair with
-        the hub of the message: for the hub's state 0 as the gradient alone, for each further state along its line
-        (:meth:`MessageLines.prices_along`). Other states are priced alone, in the variable itself. All are seconds
-        times the number of tied parameters times ``1 - overlap``.
+        Two cases are told apart for each state of a gradient's variable:
+
+        - At least one other gradient may share its message: the price is added to the pair with the hub of the
+          message. In the hub's state 0 it is the price of the gradient alone, in each further state the price along
+          one line (:meth:`MessageLines.prices_along`).
+        - No other gradient may share its message: the price of the gradient alone is added to the variable itself.
+
+        Prices are seconds times the number of tied parameters times ``1 - overlap``.
         """
         for variable, kinds, sources, targets, value, count in self._gradients:
             unshared = np.zeros(len(kinds))
@@ -473,8 +483,8 @@ class SharedMessages:
         """Return the hub of a kind of message and the lines of its prices.
 
         A hub is a variable that all gradients of this kind pair with. It is added to the problem on the first call.
-        Its state 0 is "every gradient alone"; each further state is a line, whose start is its price. For gradients
-        of more than a bucket, ``seconds`` grows by the uncertain share of the starts.
+        Its state 0 is "every gradient alone"; each further state is a line, whose start is its price. If the gradients
+        fill more than one bucket, ``seconds`` grows by as much as the starts may be counted too high.
 
         Args:
             merge: the reduction of the message.
@@ -509,6 +519,7 @@ class SharedMessages:
         """
         message_lines: list[MessageLine] = []
         for copies in self._helpers(merge, itemsize):
+            # Replicas divide the elements among them, so sizes are multiples of an element per rank.
             unit = float(itemsize * merge.mesh.size) if copies else 1.0
             price = partial(self.moves.message_seconds, merge, copies=copies, itemsize=itemsize)
             rough = [unit * -(-size // unit) for size in (ends[0], *SAMPLES, ends[1])]
@@ -540,6 +551,7 @@ class SharedMessages:
         common: set[frozenset[str]] = set()
         for copies in self._copies[merge, itemsize]:
             copies = copies.intersection(other_axes)
+            # Add the set, and its intersection with each set so far.
             common |= {copies, *(copies & axes for axes in common)}
         in_order = [tuple([axis for axis in other_axes if axis in copies]) for copies in common]
         return sorted(in_order, key=lambda axes: (len(axes), [other_axes.index(axis) for axis in axes]))
@@ -589,9 +601,13 @@ class MessageLines(NamedTuple):
     def prices_along(self, nbytes: int, copies: frozenset[str], alone_seconds: float) -> list[float]:
         """Return the seconds of one gradient along each line of a message's prices.
 
-        It is slope times bytes plus start times :meth:`start_share`. A line is :data:`IMPOSSIBLE` if its message
-        needs replicas that the gradient does not have. If the gradients fill several buckets, no line costs more than
-        the gradient alone, because the gradient may be in a bucket of another kind.
+        The seconds are slope times bytes plus start times :meth:`start_share`. A line cannot be used if its message
+        needs replicas that the gradient does not have.
+
+        - If all gradients fit into one bucket, a line that cannot be used is :data:`IMPOSSIBLE`.
+        - If they fill several buckets, the gradient may be in a bucket of another kind. So no line costs more than the
+          gradient alone, and a line that cannot be used costs as much as the cheapest other line, or as the gradient
+          alone if that is less.
 
         Args:
             nbytes: bytes of the gradient on a rank.

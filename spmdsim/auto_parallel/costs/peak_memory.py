@@ -427,6 +427,8 @@ class StepMemory:
             self.update_peak(where, self.moving(moves[0].value, moves[0].src, moves[0].dst))
         else:
             steps = GradientMessage(merge, tuple(moves), self.settings.machine).steps
+            # First the gradients and the buffer into which they are joined exist, then the buffer and what its steps
+            # need. ``underway`` counts one of them already.
             self.update_peak(where, max(total, _message_peak(steps, itemsize) - total))
         self.underway -= total
         self.gradients += sum(stored_bytes(self.choice, value.index) for value, _ in bucket)
@@ -436,6 +438,7 @@ class StepMemory:
 
         The update needs as many further bytes as the largest parameter's shard.
         """
+        # The backward pass ends at the first operator that a gradient reaches. The remaining messages are sent there.
         first = next((o.name for o in self.graph.operators if o.index in self.graph.reached), "")
         for key in [*self.buckets]:
             self._send(key, first)

@@ -219,11 +219,15 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
-        """Groups of tensors that differ only in the repeat of their layer, in order.
+        """Groups of tensors that differ only in the repeat of their layer, in order of their first ones.
 
-        Tensors are in one group if their facts are equal and their producers and readers are tied, that is map to one
-        operator in :attr:`tied_operators`. The facts are kind, shape, itemsize, need of a gradient, fixed layout,
-        number among the results, and whether they enter a layer. Each other tensor is alone in its group.
+        Tensors are in one group if all of these are equal:
+
+        - kind, shape, itemsize, need of a gradient, fixed layout, and number among the producer's results;
+        - the operator to which :attr:`tied_operators` maps the producer, and those of the readers, one by one;
+        - :meth:`enters_layer`.
+
+        Each other tensor is alone in its group.
         """
         tied = self.tied_operators
         groups: dict[tuple[object, ...], list[Value]] = {}
@@ -246,9 +250,13 @@ class Graph(ShortRepr):
     def equal_operators(self) -> tuple[tuple[Operator, ...], ...]:
         """Groups of operators that differ only in the repeat of their layer, in order of their first ones.
 
-        Operators are in one group if they map to one operator in :attr:`tied_operators`, gradients reach all or none
-        of them, and their operands and results are in equal groups of :attr:`tied_values`. Each other operator is
-        alone in its group.
+        Operators are in one group if all of these hold:
+
+        - :attr:`tied_operators` maps them to one operator;
+        - a gradient reaches all of them, or none;
+        - their operands and results are, one by one, in equal groups of :attr:`tied_values`.
+
+        Each other operator is alone in its group.
         """
         tied = self.tied_operators
         group_of = {value.index: k for k, group in enumerate(self.tied_values) for value in group}
@@ -261,10 +269,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
-        """Batch factors of each operator: their dims come from dim 0 of an input.
+        """Batch factors of each operator: the factors of dims that come from dim 0 of an input.
 
-        They come directly or through other operators. Where a dim combines several factors, the first one counts. An
-        operator without one has ().
+        A dim comes from dim 0 of an input directly or through other operators. If a dim combines several factors, only
+        the first one counts. An operator without batch factors has ().
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors

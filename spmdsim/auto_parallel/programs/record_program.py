@@ -140,9 +140,9 @@ class _OperatorRecorder(Unconfigured):
             self.assign_value(result, value)
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
-        """Return the operator's name with the name of a parameter it reads: ``matmul.w1``.
+        """Return the operator's name with the name of a parameter that it reads, such as ``matmul.w1``.
 
-        It is the first of its parameters.
+        Of several parameters, the first one with a name counts. Without one, the operator's name is returned alone.
         """
         trained = (
             tensor.name for tensor in tensors if tensor.requires_grad and tensor.node is None and tensor.name
@@ -156,11 +156,18 @@ class _OperatorRecorder(Unconfigured):
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
-    """Return the strategy that the user configured; None if there is none.
+    """Return the strategy that the user configured, in the form of :attr:`Operator.configured`.
 
-    It consists of cuts, or is a dict or a strategy.
+    A mapping is returned as a dict. Cuts with repeated computation on the left become a :class:`Strategy`. Any other
+    strategy, such as cuts, is returned as the user gave it.
+
+    Args:
+        sharding: the user's strategy of an operator; None gives None.
+        bound: the operator's rule, bound to its shapes.
+        ranks: the number of ranks.
     """
     configured = None if sharding is None else sharding.in_strategy
+    # Cuts alone stand for repeated computation on the right.
     if sharding is not None and sharding.repeat != "right" and not isinstance(configured, FrozenMapping):
         return sharding.strategy(bound, ranks)
     return dict(configured) if isinstance(configured, FrozenMapping) else configured
@@ -438,8 +445,9 @@ def find_repeats(marks: list[int]) -> tuple[int, int, int]:
     array = np.asarray(marks)
     best, covered = (1, 0, 0), 0
     for period in range(1, min(MOST_LAYER_OPERATORS, len(array) // 2) + 1):
-        same = array[:-period] == array[period:]
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], same.astype(np.int8), [0]))))
+        is_repeated = array[:-period] == array[period:]
+        # The starts and the ends of the runs of True, in turn.
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], is_repeated.astype(np.int8), [0]))))
         if not len(edges):
             continue
         lengths = edges[1::2] - edges[::2]

@@ -263,9 +263,10 @@ class ChoiceProblem:
         return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs, shared)
 
     def neighbours(self) -> list[Neighbours]:
-        """Return the neighbours of each variable with the pairs' prices, ``[own state, its state]``.
+        """Return, for each variable, the list of ``(neighbour, prices)`` of its pairs.
 
-        Shared prices are left out.
+        ``prices`` is the array ``[state of the variable, state of the neighbour]``. The prices in ``shared`` are left
+        out.
         """
         around: list[Neighbours] = [[] for _ in self.seconds]
         for (i, j), m in self.pairs.items():

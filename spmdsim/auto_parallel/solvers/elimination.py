@@ -599,8 +599,8 @@ def _decide_window(
     """Decide some variables and all hubs again while the others stay; return the better states.
 
     The window's problem has its own prices, the pairs inside it, the pairs with outside variables in their current
-    states, and the shared prices in which it takes part. It is solved by elimination. If the tables are too large,
-    each half of ``chosen`` is decided after the other. ``current`` is returned if the new states are not cheaper.
+    states, and the shared prices in which it takes part. It is solved by elimination. If the tables are too large, the
+    two halves of ``chosen`` are decided one after the other. ``current`` is returned if the new states are not cheaper.
 
     Args:
         problem: the problem.

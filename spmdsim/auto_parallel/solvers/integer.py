@@ -197,9 +197,10 @@ def _run_solver(
 
 
 def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
-    """Return the error for a limit that no assignment keeps.
+    """Return the error of a solver that returned no assignment within a limit.
 
-    It names the smallest possible limit, unless that is below ``limit``: then the solver found no assignment.
+    If ``limit`` is below the smallest possible limit, the error names that one. Otherwise, and without a limit, it
+    says that no assignment was found.
 
     Args:
         problem: the problem.
@@ -249,10 +250,12 @@ class _Model:
         prices, memory = [*problem.seconds], [*problem.memory]
         count, row = ends[-1] if ends else 0, 0
         right: list[np.ndarray] = []
+        # Each variable has one state: its columns add up to 1.
         for a, b in self.spans:
             self._put(np.full(b - a, row), np.arange(a, b), 1.0)
             row += 1
         right.append(np.ones(row))
+        # The cells of a pair's table add up to the states of both variables, along its rows and its columns.
         for (i, j), seconds in problem.pairs.items():
             n, m = seconds.shape
             cells = count + np.arange(n * m).reshape(n, m)
@@ -282,8 +285,9 @@ class _Model:
     def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
         """Add the columns and rows of a price that several variables pay once for each label.
 
-        A label is a number of a variable's state. The cell of a combination of labels is paid; it is at least as
-        large as the cell of every payer.
+        Each payer has a cell for each combination of its label and the selector's label; the cells add up to the
+        states with these labels. A paid cell per combination has the price. It is at least as large as the cell of
+        every payer, so payers with equal labels pay once.
 
         Args:
             shared: the price.
