@@ -49,14 +49,15 @@ def simulate(
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
     Args:
-        program: a function, called as ``program(comm, *args)`` if its first parameter's name starts with ``comm`` or
-            it needs more arguments than ``args``, else as ``program(*args)``; or the path of a script that
-            does ``from mpi4py import MPI``.
+        program: a function, or the path of a script that does ``from mpi4py import MPI``. A function is called as
+            ``program(comm, *args)`` if its first parameter's name starts with ``comm`` or it needs more arguments
+            than ``args``. Otherwise it is called as ``program(*args)``.
         n: number of ranks, 1 to 65,536.
         *args: arguments of the function; for a script, its command-line arguments.
         machine: machine for the modelled time: its name or file, (alpha, beta, gamma) or a Machine.
         strict: True if a send may not rely on the library's buffer, and warnings are errors.
-        seed: seed for another legal order of ranks and wildcard matches; None is the plain order.
+        seed: seed that draws another legal order of ranks and of wildcard matches. None: the rank that became ready
+            first runs, and the message that arrived first matches.
         trace: True to store a timeline in ``report.trace``.
         check: True to raise SimulationError for errors, False to report them only.
         emit: function that is called with (rank, line) for each printed line; by default lines are printed.
@@ -235,8 +236,8 @@ def _compile_script(source: bytes, path: str) -> Any:
 def _takes_comm(function: Callable[..., Any], count: int) -> bool:
     """Return True if a function takes a communicator before ``count`` other arguments.
 
-    It does if it requires more positional arguments, or if the name of its first parameter starts with "comm". True,
-    too, if its signature is unknown.
+    The function takes one if it requires more than ``count`` positional arguments, or if the name of its first
+    parameter starts with "comm". If its signature is unknown, return True.
 
     Args:
         function: the function.

@@ -23,8 +23,8 @@ def check_external(datatype: Datatype, datarep: str) -> Datatype:
         datarep: the name of the format; must be "external32".
 
     Raises:
-        MPIError: If the format has another name, or the type has parts of several types. Also for basic types that
-            have another size in the format: long, unsigned long, long double and its complex type.
+        MPIError: If the format has another name, if the type has parts of several types, or if a basic type has
+            another size in the format: long, unsigned long, long double and its complex type.
     """
     if datarep != "external32":
         raise MPIError("ERR_ARG", f"datarep must be 'external32', got {datarep!r}")
@@ -74,7 +74,7 @@ def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bo
 def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: bool = False) -> int:
     """Fill all complete values of ``outbuf`` from the bytes of ``inbuf`` from byte ``position`` on.
 
-    The size of ``outbuf`` decides how many values are read. Its padding stays unchanged.
+    The size of ``outbuf`` decides how many values are read. Padding in ``outbuf`` stays unchanged.
 
     Args:
         datatype: the type of the values.

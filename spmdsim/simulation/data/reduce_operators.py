@@ -180,7 +180,7 @@ def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 def _choose_located_object(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
     """Return a function that chooses one of two Python pairs (value, index), as ``_choose_located`` does.
 
-    It returns one of its arguments.
+    The returned function returns one of its arguments.
 
     Args:
         better: called with two values; returns True if the first one is better.
@@ -221,8 +221,8 @@ SUM = NAMED["SUM"]
 def as_op(op: Any) -> Op:
     """Return ``op`` if it is an operation; convert a function of two Python objects to an operation.
 
-    The operation of a function is not commutative: operands are reduced in the order of the ranks. It works for
-    lower-case calls only, because it has no function of arrays: :meth:`Op.check` refuses it for any dtype.
+    The operation of a function is not commutative: operands are reduced in the order of the ranks. The operation
+    works for lower-case calls only. For buffers, :meth:`Op.check` refuses it, because it has no function of arrays.
 
     Args:
         op: an operation such as MPI.SUM, or a function ``(left, right) -> result``.

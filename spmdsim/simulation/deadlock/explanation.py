@@ -318,7 +318,7 @@ def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | N
 
     A wait that any one of several ranks could end counts only if all of these ranks have finished. Blocked ranks are
     searched in order. The first one that waits in a collective, or in a receive for which a message with another tag
-    or communicator has come, is described. Without such a rank, the first one that waits for finished ranks is
+    or communicator has come, is described. If there is none, the first rank that waits for finished ranks is
     described.
 
     Args:
@@ -507,7 +507,7 @@ def _describe_cycle_lag(task: Task) -> str:
 def _explain_polling(graph: WaitGraph) -> Problem:
     """Return the finding on a rank that tests repeatedly for an event that cannot happen.
 
-    It is an error "deadlock", which names what the rank tests in which line.
+    The finding is an error "deadlock". It names the operation that the rank tests, and the line of the test.
 
     Args:
         graph: the blocked ranks; the first one is described.

@@ -309,8 +309,8 @@ def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
 def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
     """Yield an error for each nonblocking collective that some ranks have not called.
 
-    Its kind is "collective_mismatch". A meeting is one collective operation. The line is that of the lowest rank that
-    has called.
+    The kind of the error is "collective_mismatch". A meeting is one collective operation. The error names the line of
+    the lowest rank that has called.
 
     Args:
         scheduler: the simulation.

@@ -114,8 +114,8 @@ def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> It
 def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
     """Return a context in which ``time.sleep`` advances a rank's modelled clock.
 
-    It lets other ranks run. It raises ValueError for a negative duration. In other threads of the program
-    ``time.sleep`` waits as usual. The context yields None, and restores ``time.sleep`` at its end.
+    The replaced ``time.sleep`` lets other ranks run, and raises ValueError for a negative duration. In other threads
+    of the program it waits as usual. The context yields None, and restores ``time.sleep`` at its end.
 
     Args:
         scheduler: the simulation; a sleep is recorded in its timeline if it has one.

@@ -145,8 +145,8 @@ class JointWait:
     def count_complete(self) -> None:
         """Count a completed operation, and wake the rank if its wait is over.
 
-        A wait for all operations is over when none is open, any other wait at once: then the other operations do not
-        wake the rank again.
+        A wait for all operations is over when no operation is open. A wait for any one operation is over at once; the
+        other operations then do not wake the rank again.
         """
         self.open_count -= 1
         if not self.every:
@@ -216,8 +216,8 @@ class Mailbox:
     def post(self, receive: Receive) -> None:
         """Add a receive that has no message yet, and number it.
 
-        It becomes ``blocked`` if its rank is blocked in it. Else it is appended to ``wild`` if it has a wildcard, or
-        to ``posted``.
+        If the rank is blocked in the receive, the receive becomes ``blocked``. Otherwise it is appended to ``wild``
+        if it has a wildcard, or else to ``posted``.
         """
         self.count += 1
         receive.number = self.count
@@ -245,7 +245,8 @@ class Mailbox:
     def remove_receive(self, receive: Receive) -> None:
         """Remove the receive that ``find_receive`` returned, because a message satisfies it.
 
-        It must be the blocked one, one with a wildcard, or the first one of its source and tag; that is not checked.
+        The receive must be the blocked one, one with a wildcard, or the first one of its source and tag. That is not
+        checked.
         """
         if receive.direct:
             self.blocked = None

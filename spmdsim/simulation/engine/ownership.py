@@ -166,9 +166,9 @@ class Ownership:
     def _reaches_mpi(self, top: str) -> bool:
         """Return True if a package, or a package that it imports, names mpi4py or imports a user's module.
 
-        Imports are followed through packages of any number, except Python's own and shared ones. They are found in
-        the source files, see :func:`_scan_source`; nothing is imported. Packages that cannot reach MPI are stored in
-        ``_clean``.
+        Imports are followed from package to package, but not into Python's own and shared packages. They are searched
+        in the source files, see :func:`_scan_source`; nothing is imported. If the package cannot reach MPI, it and
+        all packages that were visited are stored in ``_clean``.
 
         Args:
             top: the top-level name of the package.
@@ -265,8 +265,8 @@ def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
     locations are in folders of installed packages.
 
     Args:
-        locations: the folders of the package or the file of the module, from :func:`_locations`; () gives False and no
-            names.
+        locations: the folders of the package or the file of the module, from :func:`_locations`; () gives False and
+            no names.
 
     Returns:
         ``(names_mpi4py, imported_names)``; the names are those of top-level modules.
@@ -483,8 +483,8 @@ class Variables:
         """Return a rank's own values of variables as {key: value}.
 
         Variables whose value ranks share are left out. A rank has its own value of a variable if the value in the
-        process is the real module MPI, its COMM_WORLD or COMM_SELF, or a module, function or class that each rank
-        loads.
+        process is one of these: the real module MPI, its COMM_WORLD or COMM_SELF, or a module, function or class that
+        each rank loads.
 
         Args:
             task: the rank.

@@ -135,9 +135,9 @@ class Task:
     def report_stored_flood(self) -> None:
         """Add a warning "run_ahead" for the stored message, if there is one, and forget it.
 
-        It is the message that reached the limit `FLOOD`: 500 messages to one rank without waiting for any rank. The
-        warning has the number and the bytes of all messages that the rank has sent to the receiver since it last
-        waited.
+        The stored message is the one that reached the limit `FLOOD`: 500 messages to one rank without waiting for any
+        rank. The warning has the number and the bytes of all messages that the rank has sent to the receiver since it
+        last waited.
         """
         message, self.flood = self.flood, None
         if message is not None:
@@ -253,9 +253,10 @@ class Scheduler:
     def block(self, waiting: Any) -> None:
         """Suspend the running rank until another rank wakes it.
 
-        The next ready rank runs. The hub, the scheduler's own loop, chooses it if there is a seed or some ranks have not
-        started. Without a ready rank, the hub calls ``on_stall``. A call from another thread than the simulation's ends
-        the run with a finding. If the run closes, the exit exception is raised, and ``task.waiting`` keeps its value.
+        The next ready rank runs. The hub, the scheduler's own loop, chooses it if there is a seed or some ranks have
+        not started. Without a ready rank, the hub calls ``on_stall``. A call from another thread than the
+        simulation's ends the run with a finding. If the run closes, the exit exception is raised, and
+        ``task.waiting`` keeps its value.
 
         Args:
             waiting: the operation for which the rank waits, or a ``JointWait`` for several. It is ``task.waiting``
@@ -321,7 +322,8 @@ class Scheduler:
     def fail(self, problem: Problem) -> NoReturn:
         """Record a finding that ends the run, and stop the running rank; never return.
 
-        Raises the exit exception of greenlets, in which the rank's ``finally`` blocks run, when the run closes.
+        The rank is suspended until the run closes. Then the exit exception of greenlets is raised in it, so that its
+        ``finally`` blocks run.
         """
         self.record_failure(problem)
         if not self.closing:
@@ -376,8 +378,8 @@ class Scheduler:
     def _to_hub(self, task: Task) -> None:
         """Switch to the hub, the scheduler's own loop; return when the hub resumes the rank.
 
-        If the run already closes, raise the exit exception instead. If the rank has caught `MOST_EXITS` (100) of them,
-        it is suspended for ever.
+        If the run already closes, raise the exit exception instead. If the rank has caught `MOST_EXITS` (100) of
+        them, it is suspended for ever.
 
         Args:
             task: the running rank; ``task.exits`` counts the exit exceptions that this function raised.

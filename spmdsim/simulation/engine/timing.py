@@ -176,8 +176,8 @@ class Timeline:
     def _arrow(self, category: str, name: str, source: Any, begin: float, target: Any) -> None:
         """Record an arrow between two ranks.
 
-        It starts on the rank of the operation ``source`` at the modelled time ``begin``, and ends on the rank of
-        ``target`` when that operation is complete.
+        The arrow starts on the rank of ``source`` at the modelled time ``begin``. It ends on the rank of ``target``
+        at the time at which the operation ``target`` is complete.
 
         Args:
             category: "message" or "collective".

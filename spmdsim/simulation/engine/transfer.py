@@ -86,8 +86,8 @@ def occupy_port_out(endpoint: Endpoint, task: Task, dest: int, nbytes: int) -> t
         nbytes: bytes of the message.
 
     Returns:
-        The modelled times at which the message begins to leave and has left. It begins when its rank sends it and the
-        previous message has left.
+        The modelled times at which the message starts to leave and at which it has left. The message starts when its
+        rank sends it, but not before the previous message has left.
     """
     link = endpoint.scheduler.plain or endpoint.scheduler.link(
         (task.rank, endpoint.shared.ranks[dest]), nbytes

@@ -124,8 +124,8 @@ def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive
 def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     """Add the warning "memory_order" on a collective whose data arrives transposed.
 
-    It is added once per source line of the first call. It names the first buffer of each order, by rank. The caller
-    has checked that some arrays are row-major and others column-major.
+    The warning is added once per source line of the first call. It names, for each order, the first buffer by rank.
+    The caller has checked that some arrays are row-major and others column-major.
 
     Args:
         scheduler: the simulation, to whose problems it is added.
@@ -174,7 +174,7 @@ def report_flood(message: Message, count: int, nbytes: int) -> None:
 def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
     """Add the error "buffer_reused" on a buffer that changed during a nonblocking call.
 
-    It is added once per source line of the call. The caller has compared the contents.
+    The error is added once per source line of the call. The caller has compared the contents.
 
     Args:
         scheduler: the scheduler of the simulation.
@@ -276,7 +276,7 @@ def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
     """Return a sentence with the value of each group of ranks, for calls from one source line.
 
-    It shows the first five groups, and counts the ranks of the others.
+    The sentence shows the first five groups, and counts the ranks of further groups.
 
     Args:
         shared: the state of the communicator.

@@ -460,9 +460,9 @@ def _object_arguments(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any
 def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> None:
     """Add a send to the class ``PointToPoint``, with the signature of ``prepare``.
 
-    It is nonblocking and returns a request if its name begins with I or i. It returns a persistent request if its
-    name ends with ``_init``. Else it blocks. Sends of the mode BUFFERED raise MPIError if the attached buffer is too
-    small.
+    If the name ends with ``_init``, the method returns a persistent request. If the name begins with I or i, the
+    method is nonblocking and returns a request. Otherwise it blocks. Sends of the mode BUFFERED raise MPIError if the
+    attached buffer is too small.
 
     Args:
         name: name of the method, which decides its kind.

@@ -331,8 +331,8 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     """Return a communicator of the first ranks of ``comm``, which form a grid.
 
-    Other ranks get COMM_NULL. It blocks until all ranks of ``comm`` have called. The dims of rank 0's call are used
-    for all ranks; equal dims are not checked.
+    Other ranks get COMM_NULL. The function blocks until all ranks of ``comm`` have called. The dims of rank 0's call
+    are used for all ranks; that the ranks pass equal dims is not checked.
 
     Args:
         comm: a communicator; all its ranks call the function.
