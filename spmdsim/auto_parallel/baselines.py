@@ -194,8 +194,8 @@ def _first_splittable(
 ) -> str | None:
     """Return the first factor that can be split into ``parts`` blocks, none of them empty.
 
-    Factors that the rule keeps whole are left out; without others the result is None. A factor that a dim combines with
-    another one needs equal blocks; blocks of other factors may differ by one element.
+    Factors that the rule keeps whole are left out; without others the result is None. A factor that a dim combines
+    with another one needs equal blocks; blocks of other factors may differ by one element.
 
     Args:
         operator: the operator.

@@ -302,9 +302,9 @@ def _owner_name(answer: SearchResult, move: Move) -> str:
 def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
     """Return the predicted and the counted bytes of each operator that receives any on a rank.
 
-    They are in the order of the program: forward, backward, then gradients; names in the trace that the program does
-    not have come last. Bytes of steps that depend on data are predicted as expectations; their difference is in
-    ``other_way``. Nothing is raised for a difference.
+    Rows are in the order of the program: forward, backward, then gradients. Names that only the trace has come last.
+    Bytes of steps that depend on data are predicted as expectations; their difference is in ``other_way``. Nothing is
+    raised for a difference.
 
     Args:
         answer: the result of the search.
@@ -386,8 +386,8 @@ def _remark(equal: bool, agree: bool) -> str:
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
     """Return an array for each argument of a program, by name.
 
-    An entry with a shape and type of its own is returned as it is. For a shape, or a pair of shape and type, the
-    array has 0.1 times normal numbers drawn from ``seed`` if the type is a float or complex, else zeros.
+    An array is returned as it is. For a shape, or a pair of shape and type, a new array is returned. If its type is a
+    float or complex, it has 0.1 times standard normal numbers that are drawn from ``seed``; else it has zeros.
 
     Args:
         shapes: shapes, ``(shape, type)`` pairs or arrays, by name of the argument.

@@ -54,8 +54,8 @@ def list_pareto_solutions(
 ) -> list[Solution]:
     """Return the assignments that no other one beats in both seconds and memory, fastest first.
 
-    The first assignment has no limit on memory. After each solution, the limit is lowered, until no assignment fits or
-    there are ``most`` solutions. Of equally fast assignments, one with little memory is taken.
+    The first assignment has no limit on memory. After each solution, the limit is lowered, until no assignment fits
+    or there are ``most`` solutions. Of equally fast assignments, one with little memory is taken.
 
     Args:
         problem: the assignment problem.

@@ -1,11 +1,11 @@
 """The heuristic searches: sharding propagation and the double recursion, and the local search that improves them.
 
-Propagation goes breadth first from each configured operator, to the readers of its results and then to the producers of
-its operands. A neighbour takes the candidate with the smallest tuple (communication of the shared tensors, local
-copying of them, the operator's own communication without that of its parameters, order of the candidates). An operator
-with several operands waits until all of them are decided. If two configured operators disagree, both keep their
-strategies. The tensor between them is redistributed, and a remark reports it. An operator that is not connected to a
-configured operator takes its first candidate.
+Propagation goes breadth first from each configured operator, to the readers of its results and then to the producers
+of its operands. A neighbour takes the candidate with the smallest tuple (communication of the shared tensors, local
+copying of them, the operator's own communication without that of its parameters, order of the candidates). An
+operator with several operands waits until all of them are decided. If two configured operators disagree, both keep
+their strategies. The tensor between them is redistributed, and a remark reports it. An operator that is not connected
+to a configured operator takes its first candidate.
 
 Source: ``StrategyPropagate`` and ``BFS`` of MindSpore's ``graph_costmodel.cc``.
 """
@@ -86,7 +86,7 @@ class _Spread:
             )
 
     def run(self) -> Propagation:
-        """Spread the configured strategies and return those of all operators.
+        """Spread the configured strategies and return the strategies of all operators.
 
         Configured operators keep theirs; disagreements of neighbours become remarks. The strategies spread from the
         configured operators one after the other, in the order of the graph. An operator that is not reached gets its
@@ -175,8 +175,9 @@ class _Spread:
         Links of operands come first. A result has one link per decided reader.
 
         Returns:
-            ``(slot, tensor, layout, reads)`` per link: the number of the operand or result of ``operator``, the
-            tensor, its layout at the neighbour, and True if ``operator`` reads the tensor or False if it computes it.
+            ``(slot, tensor, layout, reads)`` per link. ``slot`` is the number of the operand or result of
+            ``operator``. ``layout`` is the layout of the tensor at the neighbour. ``reads`` is True if ``operator``
+            reads the tensor, False if ``operator`` computes it.
         """
         links = []
         for slot, index in enumerate(operator.inputs):
@@ -228,8 +229,8 @@ class _Spread:
     def _price_edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
         """Return ``(communication, copying)``, the seconds of moving a tensor between two layouts.
 
-        They include the way back of its gradient if it needs one. A move without communication counts as copying; of
-        a move with communication, all seconds count as communication.
+        If the tensor needs a gradient, the seconds include the gradient's move back. A move without communication
+        counts as copying; of a move with communication, all seconds count as communication.
 
         Args:
             src: the layout before.
@@ -290,8 +291,8 @@ class _Spread:
     def _compare_configured(self) -> None:
         """Add a remark for each pair of configured neighbours that disagree on a layout.
 
-        Two operators are neighbours if one reads a result of the other. They disagree if the layout in which the
-        first returns the result is not the one in which the second reads it. A remark names both operators, the
+        Two operators are neighbours if one reads a result of the other. They disagree if the first one returns the
+        result in another layout than the one in which the second one reads it. A remark names both operators, the
         tensor and the numbers of blocks; it goes into ``remarks``.
 
         Call it while ``chosen`` has only the configured operators.
@@ -456,10 +457,10 @@ def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: M
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """Return the device matrices with the fewest axes that express all configured strategies.
 
-    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). The matrices of a number include those of fewer
-    axes. The first number is taken for which at least one matrix is usable: each of its axes can split the operator
-    with the most floating point operations. If there is no such number, the matrices of the last number are returned,
-    which may be none.
+    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). The matrices of a number include those of
+    fewer axes. The first number is taken for which at least one matrix is usable: each of its axes can split the
+    operator with the most floating point operations. If there is no such number, the matrices of the last number are
+    returned, which may be none.
 
     Args:
         graph: the program.
@@ -529,8 +530,8 @@ def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strate
     """Convert a strategy on a mesh with small axes to a similar one on a mesh of larger axes.
 
     Each axis of ``mesh``, the largest first, splits the factor that still needs the most blocks, among those whose
-    number of missing blocks the axis divides; an axis without a factor splits nothing. If the rule rejects the result,
-    the strategy without splits is returned. A configured operator gets its configured strategy
+    number of missing blocks the axis divides; an axis without a factor splits nothing. If the rule rejects the
+    result, the strategy without splits is returned. A configured operator gets its configured strategy
     (:func:`configured_strategy`), which may have a mesh of its own.
 
     Args:

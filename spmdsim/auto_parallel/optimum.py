@@ -161,8 +161,8 @@ def bound_seconds(
         choices: an earlier choice model of this mesh; used only if its settings equal those of this search.
 
     Returns:
-        The seconds. None if the tables of the elimination are too large, if the model leaves out choices, or if the
-        allowance for shared messages is not smaller than the seconds.
+        The seconds. None if the tables of the elimination are too large, or if the model leaves out choices. Also
+        None if the allowance for shared messages is not smaller than the seconds.
     """
     settings = replace(settings, tie=settings.tie or len(graph.operators) > TIE_ABOVE)
     if choices is not None and choices.settings == settings:
@@ -311,8 +311,8 @@ def _lower_peak(
     """Lower the peak of a solution by changing one variable after the other.
 
     A change is kept if it lowers the peak; the seconds do not count. If no change of one variable lowers the peak,
-    two variables are changed together, with at most :data:`FURTHER_PEAKS` (100) further peaks in total. If that lowers
-    the peak, single variables are changed again. The search stops at a peak of at most ``memory`` bytes, after
+    two variables are changed together, with at most :data:`FURTHER_PEAKS` (100) further peaks in total. If that
+    lowers the peak, single variables are changed again. The search stops at a peak of at most ``memory`` bytes, after
     ``most`` computed peaks, or if no change lowers the peak.
 
     Args:
@@ -379,9 +379,10 @@ def _is_proven_optimal(model: ChoiceModel, solution: Solution, memory: float) ->
 def _find_low_peaks(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
     """Return ``(peak, solution)`` pairs of assignments that store little, the lowest peak first.
 
-    They are the cheapest assignments that store at most 1.0, 1.1, 1.3 … times (:data:`SLACKS`) the least possible
-    bytes, because an assignment that stores least may gather most at its peak. At least the first two are computed;
-    the list ends after a peak of at most ``memory`` bytes. Peaks are bytes of a rank.
+    For each factor in :data:`SLACKS` (1.0, 1.1, 1.3 …), the cheapest assignment that stores at most so many times the
+    least possible bytes is computed. Several factors are needed, because an assignment that stores least may gather
+    most at its peak. At least the first two factors are used; the list ends after a peak of at most ``memory`` bytes.
+    Peaks are bytes of a rank.
 
     Args:
         model: the choices.

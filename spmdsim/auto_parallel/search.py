@@ -168,8 +168,8 @@ def _adapt_settings(settings: Settings, graph: Graph, has_limit: bool) -> Settin
 def _has_uneven(graph: Graph, mesh: Mesh, settings: Settings) -> bool:
     """Return True if uneven blocks are searched on a mesh.
 
-    They are searched if the mesh has at most :data:`MOST_UNEVEN_RANKS` ranks, the cost model is a machine, and an axis
-    does not divide all sizes.
+    They are searched if the mesh has at most :data:`MOST_UNEVEN_RANKS` ranks, the cost model is a machine, and an
+    axis does not divide all sizes.
     """
     small = mesh.size <= MOST_UNEVEN_RANKS and isinstance(settings.machine, Machine)
     return small and has_uneven_pieces(graph, mesh)

@@ -34,10 +34,11 @@ def report(answer: SearchResult) -> str:
 
 
 def report_parts(answer: SearchResult) -> list[str | Table]:
-    """Return the lines and tables of the report of ``answer``, in reading order.
+    """Return the texts and tables of the report of ``answer``, in reading order.
 
-    They are: the head, the operators, the redistributions, the totals, the comparison with hand-written strategies,
-    and one text with a line for each of these that is not possible, if there are any. Empty texts separate them.
+    They are: the head, the operators, the redistributions, the totals, and the comparison with hand-written
+    strategies. Empty texts separate them. If some hand-written strategies are not possible, a text with a line for
+    each of them follows.
     """
     not_possible = "\n".join(
         f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"
@@ -150,9 +151,9 @@ def _optimum_text(answer: SearchResult) -> str:
 def _distance_text(answer: SearchResult) -> str:
     """Return the note on a result that is not proven optimal: its largest distance in percent.
 
-    An example is ", at most +3.00% from the optimum on this mesh". If several meshes were searched, it ends in "on the
-    meshes searched". If the search allowed only equal blocks, but an axis of one of these meshes does not divide a dim,
-    "of equal pieces" follows "optimum". The note is "" if the distance is unknown.
+    An example is ", at most +3.00% from the optimum on this mesh". If several meshes were searched, it ends in "on
+    the meshes searched". If the search allowed only equal blocks, but an axis of one of these meshes does not divide
+    a dim, "of equal pieces" follows "optimum". The note is "" if the distance is unknown.
 
     Args:
         answer: the result; it must not be proven optimal, which is not checked.
@@ -169,9 +170,9 @@ def _distance_text(answer: SearchResult) -> str:
 def _head_text(answer: SearchResult) -> str:
     """Return the first lines of the report of ``answer``: program, machine, method, optimality.
 
-    The first line is the graph. The second one has ranks, mesh, machine and method, then a note from `_optimum_text` or
-    `_distance_text`. Then follow the certainty of a :class:`Machine`, and a line "remark: …" per remark. The lines are
-    joined by newlines, without one at the end.
+    The first line is the graph. The second one has ranks, mesh, machine and method, then a note from `_optimum_text`
+    or `_distance_text`. Then follow the certainty of a :class:`Machine`, and a line "remark: …" per remark. The lines
+    are joined by newlines, without one at the end.
     """
     note = _optimum_text(answer) if answer.optimal else _distance_text(answer)
     machine = answer.settings.machine
@@ -245,10 +246,10 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
 def _redistribution_table(answer: SearchResult) -> str | Table:
     """Return the table of redistributions of ``answer``, or a line of text if there are none.
 
-    A row has the phase ("when"), tensor, layouts before and after, collectives, number, bytes and time. Redistributions
-    that differ only in the number of a repeated layer share a row; number, bytes and time are then sums. Bytes are
-    those that the first rank receives. The collectives are "local copy" without communication, and end with "shared"
-    for a gradient in a message with others.
+    A row has the phase ("when"), tensor, layouts before and after, collectives, number, bytes and time.
+    Redistributions that differ only in the number of a repeated layer share a row; number, bytes and time are then
+    sums. Bytes are those that the first rank receives. The collectives are "local copy" without communication, and
+    end with "shared" for a gradient in a message with others.
 
     Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
     out, and the last one.
@@ -302,8 +303,8 @@ def _totals_text(answer: SearchResult) -> str:
     * Time: of the step, its sum over all operators for each of :data:`PARTS`, and the share of gradients' reductions
       that overlaps.
     * Communication: the bytes that the first rank receives, and the number of collectives by kind. A note says how
-      many gradients share messages. Without shared messages, it says how many collectives remain if those of
-      parameters are combined, if that differs.
+      many gradients share messages. If no gradients do, the note says how many collectives remain when those of
+      parameters are combined. Without a difference the note is left out.
     * Peak memory: the bytes of a rank, with their parts, and the operator at which the peak is reached.
     """
     unit, scale = _time_unit(answer)
@@ -336,9 +337,9 @@ def comparison_table(answer: SearchResult) -> Table:
     """Return the table that compares ``answer`` with hand-written strategies.
 
     The first row is "found", the row of ``answer`` itself. A row has the name, the time, its ratio to the time of
-    ``answer``, the bytes that the first rank receives, and the peak memory. If the settings forbid a strategy, its time
-    is "not allowed" and its ratio "-". If the program configures operators and there is a hand-written strategy to
-    compare with, a note says that hand-written strategies ignore the configured ones.
+    ``answer``, the bytes that the first rank receives, and the peak memory. If the settings forbid a strategy, its
+    time is "not allowed" and its ratio "-". If the program configures operators and there is a hand-written strategy
+    to compare with, a note says that hand-written strategies ignore the configured ones.
     """
     unit, scale = _time_unit(answer)
     rows = []
@@ -397,9 +398,10 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 def why_table(answer: WhyNot) -> Table:
     """Return the table of the operators of ``answer`` whose strategy or time differs.
 
-    A row has the name, both strategies ("before => after", empty if they are equal), and the differences of the times
-    of :data:`PARTS` and of their sum. A difference is the time with the given strategy minus the time before. An
-    operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's time.
+    A row has the name, both strategies ("before => after", or "" if they are equal), the differences of the times of
+    :data:`PARTS`, and the difference of their sums. A difference is the time with the given strategy minus the time
+    before. An operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's
+    time.
 
     Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
     out, and the last one.

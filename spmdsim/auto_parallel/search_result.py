@@ -112,7 +112,7 @@ class SearchResult(ShortRepr):
     def nbytes(self) -> int:
         """Bytes that the first rank of the mesh receives in one step, forward and backward.
 
-        Those of steps whose bytes depend on data are expected numbers.
+        If the bytes of a step depend on data, their expectation is counted.
         """
         rank = self.mesh.rank_at(0)
         received = sum(message.nbytes(rank) for message in self.evaluation.messages)
@@ -124,8 +124,9 @@ class SearchResult(ShortRepr):
     def collectives(self) -> dict[str, int]:
         """Number of collectives of each kind in one step, by name.
 
-        They are those of redistributions (as often as they happen), of shared messages, where all gradients of a
-        message count once, and inside operators. Local steps do not count, and kinds that do not occur are left out.
+        The collectives of redistributions count as often as these happen. The collectives of a shared message count
+        once for all of its gradients. Collectives inside operators count, too. Local steps do not count, and kinds
+        that do not occur are left out.
         """
         counts: dict[str, int] = {}
         for move in self.evaluation.alone:

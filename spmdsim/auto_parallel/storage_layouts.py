@@ -130,7 +130,8 @@ class StorageLayouts:
     def _used_layouts(self, value: Value) -> tuple[Layout, ...]:
         """Return the layouts in which a tensor (``value``) is computed or read, each once.
 
-        Pending reductions are taken off. They are the candidates if all layouts are too many.
+        Pending reductions are taken off. These layouts are the candidates if there are too many layouts to consider
+        all.
         """
         layouts: dict[Layout, None] = {}
         if value.producer is not None:

@@ -95,8 +95,9 @@ class StrategyChoice(ShortRepr):
     def operator_layouts(self) -> tuple[OperatorLayouts, ...]:
         """Layouts that follow from each operator's strategy, in the order of the operators.
 
-        They are the layouts in which the operator reads its operands, computes its results, and computes the
-        gradients of its operands, whether these are needed or not. They are not canonical: axes of size 1 stay.
+        The layouts are those in which an operator reads its operands, computes its results, and computes the
+        gradients of its operands. Gradients that are not needed have layouts, too. Layouts are not canonical: axes of
+        size 1 stay.
         """
         derived: dict[tuple[int, Strategy], OperatorLayouts] = {}
         rows = []
@@ -181,9 +182,13 @@ def _splitting_axes(strategy: Strategy) -> set[str]:
 def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
     """Return the strategy that the user fixed for an operator.
 
-    The user may give a Strategy, a mapping of factors to axes or its items, layouts of the operands, or cuts (numbers
-    of blocks per dim of each operand). A mapping needs axes of ``mesh``. Cuts get a device matrix of their own unless
-    some strategy on ``mesh`` splits the operator identically.
+    The user may have given:
+
+    - a Strategy, which is returned;
+    - a mapping of factors to axes of ``mesh``, or its items, which becomes a strategy on ``mesh``;
+    - layouts of the operands, from which the strategy is inferred;
+    - cuts, the numbers of blocks per dim of each operand. They become the identical strategy on ``mesh``. If there is
+      none, the strategy is on a device matrix of its own.
 
     Args:
         operator: an operator whose ``configured`` is not None; not checked.
@@ -227,9 +232,9 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
 def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Strategy | None:
     """Convert a strategy on a device matrix to an identical one on ``mesh``, or return None.
 
-    Each axis of the device matrix must be the product of the next axes of ``mesh``, in order; axes of size 1 do not
-    count. None if the axes are no such products, if the meshes have different lists of ranks, or if the rule does
-    not allow the strategy on ``mesh``.
+    The size of each axis of the device matrix must be the product of the sizes of the next axes of ``mesh``, in
+    order; axes of size 1 do not count. The result is None if the sizes are no such products or if the meshes have
+    different lists of ranks. It is also None if the rule does not allow the strategy on ``mesh``.
 
     Args:
         bound: the operator's rule.
@@ -292,7 +297,8 @@ def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
 def searched_axes(graph: Graph, ranks: int) -> int:
     """Return the number of axes of the searched device matrices: three if that is quick, else two.
 
-    Three axes are quick with at most :data:`THREE_AXES_RANKS` ranks and :data:`FEW_STRATEGIES` strategies per operator.
+    Three axes are quick with at most :data:`THREE_AXES_RANKS` ranks and :data:`FEW_STRATEGIES` strategies per
+    operator.
     """
     # On n axes, an operator has at most about (factors + 1) ** n strategies.
     factors = {bound: len(bound.splittable) for bound in {o.bound for o in graph.operators}}

@@ -120,8 +120,8 @@ class ChoiceModel:
 
         - A configured operator has its configured strategy only.
         - Otherwise, if the model has a function ``allowed``, they are the strategies that it returns.
-        - Otherwise they are those of :func:`candidates`. If the settings name a batch axis and the mesh has several
-          axes longer than 1, only the strategies remain that split the batch by this axis, or all if none does.
+        - Otherwise they are those of :func:`candidates`. The settings may name a batch axis. On a mesh with several
+          axes longer than 1, only the strategies that split the batch by this axis remain, or all if none does.
 
         Raises:
             RuleError: If there is no candidate, or the configured strategy does not fit.
@@ -243,7 +243,7 @@ class ChoiceModel:
         return readers > 1 or (readers == 1 and stored)
 
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
-        """Add the variable of a tensor, and the prices of its moves and those of its gradients.
+        """Add the variable of a tensor, and the prices of moving the tensor and its gradients.
 
         The variable has a state per layout in which the tensor may be stored, and the bytes of its shard there. Moves
         to each reader, from the producer, and of gradients are priced in pairs. The variable is stored in
@@ -373,11 +373,13 @@ class ChoiceModel:
     def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
         """Add the price of reducing a parameter's gradients, alone or in a message with other gradients.
 
-        All prices are seconds times ``count * (1 - overlap)``. A state of the variable pays for the shared layouts
-        that it names, unless it shares a message: then the message is priced in ``messages``. If the storage is
-        joint, readers pay together by one table. Otherwise each reader pays for its own layout, if the state does not
-        name it. A state that shares a message is :data:`IMPOSSIBLE` with readers whose gradient arrives in another
-        layout.
+        All prices are seconds times ``count * (1 - overlap)``. The cases for a state of the variable are:
+
+        - The state shares a message: the message is priced in ``messages``. Pairs with readers whose gradient arrives
+          in another layout are :data:`IMPOSSIBLE`.
+        - The storage is joint: the readers pay together by one table.
+        - Otherwise the state pays for the moves from the layouts that it names in ``sums``. A reader whose gradient
+          arrives in another layout pays for its own move.
 
         Args:
             value: the parameter, the first of ``count`` tied ones.
@@ -537,9 +539,9 @@ class ChoiceModel:
     def _stored_bytes(self, value: Value, storage: StorageStates) -> np.ndarray:
         """Return the bytes that a rank stores of a tensor, for each of its states.
 
-        Of a parameter they include the optimiser's state in training. Another tensor counts if a reader or its
-        producer stores it for the backward pass or, with recomputation, if it enters a layer; else the bytes are 0.
-        They are those of the largest shard.
+        The bytes are those of the largest shard. For a parameter, they include the optimiser's state in training.
+        For another tensor, they count only if a reader or the producer stores it for the backward pass, or if it
+        enters a layer in training with recomputation; otherwise the bytes are 0.
 
         Args:
             value: the tensor.
@@ -584,8 +586,8 @@ class ChoiceModel:
     def surely_kept(self) -> ChoiceProblem:
         """Return the problem with memory that is a lower bound on the peak of every assignment.
 
-        Results with a variable count no bytes, because a tensor with several readers need not be stored if each reader
-        stores a copy in another layout.
+        Results with a variable count no bytes, because a tensor with several readers need not be stored if each
+        reader stores a copy in another layout.
         """
         results = {v for k, v in self.value_variable.items() if self.graph.values[k].kind != "parameter"}
         memory = [0.0 * row if v in results else row for v, row in enumerate(self.problem.memory)]
@@ -622,8 +624,9 @@ class ChoiceModel:
     def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
         """Return an assignment with these strategies and cheap layouts for them.
 
-        An operator whose strategy is no candidate gets its first candidate; of tied operators the last one counts.
-        Layouts are chosen one after the other, each the cheapest one beside those chosen before; hubs at the end.
+        An operator whose strategy is no candidate gets its first candidate. Of tied operators the last one counts.
+        The layouts of tensors are decided one after the other, each as the cheapest one beside the earlier decisions.
+        Hubs are decided at the end.
 
         Args:
             strategies: one per operator.
@@ -645,8 +648,11 @@ class ChoiceModel:
     def _stored_layout(self, value: Value, states: Sequence[int]) -> Layout:
         """Return the layout in which a tensor is stored in an assignment.
 
-        A tensor without a variable is stored as computed; an input or parameter as the user fixed it, else as its
-        reader needs it, else, without a reader, replicated.
+        A tensor with a variable is stored in the layout of the variable's state. For other tensors:
+
+        - A result is stored as its producer computes it.
+        - An input or parameter is stored as the user fixed it, or else as its first reader needs it.
+        - An input or parameter that is neither fixed nor read is replicated.
 
         Args:
             value: the tensor.

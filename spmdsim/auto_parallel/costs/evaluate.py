@@ -47,11 +47,11 @@ def work_seconds(
 ) -> float:
     """Return the modelled seconds of an operator's work on the busiest rank, without communication.
 
-    With the times F of :func:`~spmdsim.cost.roofline.forward_work` and B of
-    :func:`~spmdsim.cost.roofline.gradient_work` on the machine, they are F without gradients, else F (twice with
-    ``recompute``) plus n B. For a contraction, n is the number of operands with a gradient, because each gradient
-    costs as much as the contraction. For other operators n is 1, because the rule states the cost of all gradients
-    together.
+    F is the time of :func:`~spmdsim.cost.roofline.forward_work` on the machine, and B that of
+    :func:`~spmdsim.cost.roofline.gradient_work`. Without gradients the result is F; with gradients it is F + n B, or
+    2 F + n B with ``recompute``. For a contraction, n is the number of operands with a gradient, because each
+    gradient costs as much as the contraction. For other operators n is 1, because the rule states the cost of all
+    gradients together.
 
     Args:
         operator: the operator.
@@ -92,10 +92,10 @@ class InnerStep(NamedTuple):
 def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
     """Return the collectives inside an operator's local function, or inside its gradients; cached.
 
-    The collectives of a gradient function are recorded by running it on tensors without data, with a gradient for each
-    result whose type is a float or complex. The tuple is empty if the operator has no inner collectives. With
-    ``backward``, it is also empty if the operator has no gradient function or no result of such a type. Names of
-    operators are set only with ``backward``.
+    With ``backward``, the gradient function runs on tensors without data, and its collectives are recorded. It gets a
+    gradient for each result whose type is a float or complex. The tuple is empty if the operator has no inner
+    collectives. With ``backward``, it is also empty if the operator has no gradient function or no result of such a
+    type. Names of operators are set only with ``backward``.
 
     Args:
         bound: the operator's rule, bound to its shapes.
@@ -139,7 +139,7 @@ def inner_steps(
         recompute: True if the forward collectives run twice in training.
     """
     forward = _inner_steps(operator.bound, strategy)
-    backward = _inner_steps(operator.bound, strategy, True) if any(gradients) else ()
+    backward = _inner_steps(operator.bound, strategy, backward=True) if any(gradients) else ()
     forward_steps = [step._replace(operator=operator.name) for step in forward]
     return [*forward_steps * (1 + (recompute and any(gradients))), *backward]
 
@@ -222,7 +222,7 @@ def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]
     """Yield the redistributions of operands and results in the forward pass.
 
     Operators are in program order; of each, operands come before results. Moves between equal layouts are left out.
-    With recomputation in training, moves count twice, except those of inputs.
+    With recomputation in training, moves count twice, except moves of inputs.
 
     Args:
         choice: the strategies and layouts.
@@ -244,7 +244,7 @@ def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]
 
 
 def _backward_moves(choice: StrategyChoice) -> Iterator[Move]:
-    """Yield the redistributions of gradients in backward order, those of parameters last.
+    """Yield the redistributions of gradients in backward order; gradients of parameters come last.
 
     The gradient of a result moves at the operator that computes the result ("backward"), to the dual of the layout in
     which it is computed. The gradient of a parameter moves after all operators ("gradient"), to the dual of the
@@ -408,9 +408,9 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     """Return the modelled seconds of every operator and redistribution of a choice.
 
     The seconds of an operator are its work, the collectives inside it, and its redistributions. A redistribution
-    belongs to the operator during which it happens; that of a parameter's gradient to the parameter's first reader.
-    Gradients that share a message pay its seconds by their numbers of elements. Of a gradient's reduction, only the
-    share ``1 - settings.overlap`` counts.
+    belongs to the operator during which it happens, and the reduction of a parameter's gradient to the parameter's
+    first reader. The seconds of a shared message are divided among its gradients in proportion to their elements. Of
+    the reduction of a parameter's gradient, only the share ``1 - settings.overlap`` counts.
 
     Args:
         choice: the strategies and layouts.

@@ -1,9 +1,10 @@
 """Price redistributions of evenly split tensors, with one plan for all that differ only in names, order or size.
 
-If all shards are equal in size, a plan's bytes are shares of the tensor's bytes. The price then depends on the tensor's
-bytes, on the splits of each dimension, and on the sizes and links of the axes. It does not depend on the order of
-dimensions, on names of axes, or on dimensions and axes that take no part. A redistribution is therefore planned in a
-standard form, on a tensor in which everything divides. Searches need millions of prices, and a few hundred plans.
+If all shards are equal in size, a plan's bytes are shares of the tensor's bytes. The price then depends on the
+tensor's bytes, on the splits of each dimension, and on the sizes and links of the axes. It does not depend on the
+order of dimensions, on names of axes, or on dimensions and axes that take no part. A redistribution is therefore
+planned in a standard form, on a tensor in which everything divides. Searches need millions of prices, and a few
+hundred plans.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ def standardise_move(
             splits no uneven dimension further.
 
     Returns:
-        The form. None for a scalar, if the form would have more than :data:`MOST_ELEMENTS` elements, or if ``sizes``
-        is given and there is no machine, no divisible dimension or an uneven split.
+        The form. None for a scalar, and if the form would have more than :data:`MOST_ELEMENTS` elements. If ``sizes``
+        is given, also None without a machine, without a divisible dimension, and for an uneven split.
     """
     src, dst, free, divisors = _required_divisors(src, dst)
     if sizes is not None and machine is None:

@@ -6,10 +6,11 @@ once for all similar tensors, else from the plan itself. So the sum that a searc
 Reductions of gradients that share a message (:mod:`spmdsim.redistribution.plans.merge`) pay latency once per message.
 The time of one collective as a function of its bytes is, for real machines, the minimum of a few straight lines, such
 as those of the latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of
-message. Its states are "every gradient alone" and one per line. Each gradient that uses the line adds the line's slope
-times its bytes; the line's start is paid once. Prices of calibrated machines jump; for them, lines are added until none
-is above the price at any size that a message may have. Ranks that are replicas of all gradients in a message share the
-work of the reduction. These messages have lines of their own, which only gradients with these replicas may use.
+message. Its states are "every gradient alone" and one per line. Each gradient that uses the line adds the line's
+slope times its bytes; the line's start is paid once. Prices of calibrated machines jump; for them, lines are added
+until none is above the price at any size that a message may have. Ranks that are replicas of all gradients in a
+message share the work of the reduction. These messages have lines of their own, which only gradients with these
+replicas may use.
 """
 
 from __future__ import annotations
@@ -177,9 +178,9 @@ def equal_lines(first: Line, second: Line) -> bool:
 def list_limits(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
     """Yield the factors by which a message grows until a step reaches a limit of prices.
 
-    Limits are the ends of a calibrated machine's ranges of sizes, and the sizes of its measured times of the step's
-    collective, between which prices are interpolated. Other cost models have no limits. A step that receives nothing
-    has no factors. Factors are not sorted, may repeat, and may be below 1.
+    A calibrated machine has two kinds of limits: the ends of its ranges of sizes, and the sizes at which the step's
+    collective was measured, between which prices are interpolated. Other cost models have no limits. A step that
+    receives nothing has no factors. Factors are not sorted, may repeat, and may be below 1.
 
     Args:
         machine: the cost model.
@@ -236,8 +237,8 @@ class MovePrices:
     ) -> float:
         """Return the modelled seconds of a redistribution; 0 between equal layouts. Cached.
 
-        They are :data:`IMPOSSIBLE` if values had to become partial, or the settings leave no plan. 16-bit and shorter
-        pending sums count with four bytes per element.
+        The price is :data:`IMPOSSIBLE` if values had to become partial, or if the settings leave no plan. 16-bit and
+        shorter pending sums count with four bytes per element.
 
         Args:
             src: the layout before.
@@ -364,10 +365,10 @@ class MessageLine(NamedTuple):
 def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge | None:
     """Return the kind of message that the reduction of a gradient may share, or None if it goes alone.
 
-    It goes alone
+    A gradient goes alone
 
     * if the settings do not merge messages;
-    * if it is no reduction of equal shards on one mesh (:func:`merge_of`);
+    * if it is not reduced between equal shards on one mesh (:func:`merge_of`);
     * if it scatters, and the settings forbid reduce_scatter;
     * if it scatters along some axes and only reduces along others, in a cost model that is no :class:`Machine`.
 
@@ -483,8 +484,8 @@ class SharedMessages:
         """Return the hub of a kind of message and the lines of its prices.
 
         A hub is a variable that all gradients of this kind pair with. It is added to the problem on the first call.
-        Its state 0 is "every gradient alone"; each further state is a line, whose start is its price. If the gradients
-        fill more than one bucket, ``seconds`` grows by as much as the starts may be counted too high.
+        Its state 0 is "every gradient alone"; each further state is a line, whose start is its price. If the
+        gradients fill more than one bucket, ``seconds`` grows by as much as the starts may be counted too high.
 
         Args:
             merge: the reduction of the message.
@@ -537,8 +538,8 @@ class SharedMessages:
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
         """Return the sets of axes along which all gradients of a message can be replicas.
 
-        They are the intersections of the gradients' replica axes, without the axes of the reduction and those of size
-        1. The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a
+        The sets are the intersections of the gradients' replica axes. Axes of the reduction and axes of size 1 are
+        left out. The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a
         machine; other cost models have the empty set only.
 
         Args:
@@ -606,8 +607,8 @@ class MessageLines(NamedTuple):
 
         - If all gradients fit into one bucket, a line that cannot be used is :data:`IMPOSSIBLE`.
         - If they fill several buckets, the gradient may be in a bucket of another kind. So no line costs more than the
-          gradient alone, and a line that cannot be used costs as much as the cheapest other line, or as the gradient
-          alone if that is less.
+          gradient alone. A line that cannot be used costs as much as the cheapest of the other lines and the gradient
+          alone.
 
         Args:
             nbytes: bytes of the gradient on a rank.

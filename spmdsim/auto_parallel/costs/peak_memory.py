@@ -243,8 +243,8 @@ class StepMemory:
     def _keep(self, operator: Operator, recompute: bool) -> None:
         """Move the arrays that an operator's gradients need from ``living`` to ``stored``.
 
-        They are in the operator's own layouts. An array that several operators store counts once, until the last of
-        them is done. The peak is not updated.
+        The arrays are in the operator's own layouts. An array that several operators store counts once, until the
+        last of these operators frees it. The peak is not updated.
 
         Args:
             operator: the operator.
@@ -345,7 +345,7 @@ class StepMemory:
             if recomputed.layer != operator.layer or recomputed.index in self._recomputed:
                 break
             self._recomputed.add(recomputed.index)
-            self._keep(recomputed, False)
+            self._keep(recomputed, recompute=False)
 
     def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
         """Add up the gradients of a tensor that have arrived, and update the peak.
@@ -387,8 +387,8 @@ class StepMemory:
     def _complete_gradient(self, value: Value, where: str) -> None:
         """Reduce a parameter's complete gradient, or let it wait for a shared message.
 
-        It is reduced alone if its gradients arrived in several layouts or :func:`message_kind` is None. The message
-        is sent when its gradients reach :data:`BUCKET_BYTES`.
+        The gradient is reduced alone if addends arrived in several layouts, or if :func:`message_kind` returns None.
+        Otherwise it waits. A message is sent when its gradients reach :data:`BUCKET_BYTES`.
 
         Args:
             value: the parameter; at least one gradient must have arrived.

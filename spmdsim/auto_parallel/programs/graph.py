@@ -189,8 +189,9 @@ class Graph(ShortRepr):
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
         """Flags per operator and operand: True if the backward pass reads the operand's values.
 
-        It reads them if the rule needs them for a gradient of :attr:`operand_gradients`, unless the operator lists
-        them as ``unseen``. The tuples are in the order of operators and of their operands.
+        The backward pass reads an operand if the rule needs its values for a gradient of :attr:`operand_gradients`,
+        unless the operator lists the operand as ``unseen``. The tuples are in the order of operators and of their
+        operands.
         """
         read_operands: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
@@ -271,8 +272,8 @@ class Graph(ShortRepr):
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
         """Batch factors of each operator: the factors of dims that come from dim 0 of an input.
 
-        A dim comes from dim 0 of an input directly or through other operators. If a dim combines several factors, only
-        the first one counts. An operator without batch factors has ().
+        A dim comes from dim 0 of an input directly or through other operators. If a dim combines several factors,
+        only the first one counts. An operator without batch factors has ().
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors
@@ -460,8 +461,8 @@ class GraphBuilder:
     ) -> tuple[int, ...]:
         """Add an operator whose rule is bound to shapes; return the indices of its results.
 
-        A single result has the operator's name; several have numbers, such as "split[0]". They need a gradient if the
-        operator is differentiable and an operand needs one.
+        A single result has the operator's name; several have numbers, such as "split[0]". Results need a gradient
+        if the operator is differentiable and an operand needs one.
 
         Args:
             bound: the rule, bound to the operands' shapes.

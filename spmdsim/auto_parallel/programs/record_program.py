@@ -66,8 +66,8 @@ class _OperatorRecorder(Unconfigured):
     def value(self, tensor: Tensor) -> int:
         """Return the index of a tensor's value in the graph.
 
-        A tensor that was not recorded before is added. It becomes a parameter if it requires gradients, else a
-        constant of the program that keeps its layout; a constant of one element has no fixed layout.
+        A tensor that was not recorded before is added: as a parameter if it requires gradients, else as a constant of
+        the program. A constant keeps its layout, unless it has only one element.
         """
         value = self._values.get(id(tensor.stored_shards))
         if value is None:
@@ -413,8 +413,9 @@ def mark_layers(graph: Graph, name: str = "layer") -> Graph:
 def _fingerprints(graph: Graph) -> list[int]:
     """Return a number for each operator of a graph; equal operators have equal numbers.
 
-    Operators are equal if their kinds, rules, sizes and strategies are, and if their operands come from producers at
-    equal distances, or are inputs or parameters in equal places. Numbers count from 0 in order of appearance.
+    Operators are equal if their kinds, rules, sizes and strategies are equal, and if their operands are equal one by
+    one: results of producers at equal distances, or both inputs, or both parameters. Numbers count from 0 in order of
+    appearance.
     """
     numbers: dict[object, int] = {}
     marks = []

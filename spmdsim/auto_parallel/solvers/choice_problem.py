@@ -1,8 +1,9 @@
 """The choice problem that every exact search solves: choose one state per variable at the least price.
 
 Prices are seconds and, beside them, bytes of memory. They depend on the state of one variable, or on the states of a
-pair. A variable is an operator's strategy or a tensor's layout; a pair is a tensor between them. Some prices depend on
-several variables at once, such as the move of gradients that are added first. This module knows nothing about tensors.
+pair. A variable is an operator's strategy or a tensor's layout; a pair is a tensor between them. Some prices depend
+on several variables at once, such as the move of gradients that are added first. This module knows nothing about
+tensors.
 """
 
 from __future__ import annotations
@@ -191,8 +192,8 @@ class ChoiceProblem:
     def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
         """Return the part of an assignment's seconds that depends on ``variables``.
 
-        It has their own prices, those of pairs with at least one of them, and those of shared prices in which one
-        takes part.
+        It is the sum of the variables' own prices, of the pairs with at least one of the variables, and of the shared
+        prices in which at least one takes part.
 
         Args:
             states: the state of each variable of the problem.

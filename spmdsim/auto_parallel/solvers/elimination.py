@@ -5,9 +5,9 @@ combinations. On a chain or tree the tables have one dimension, and this is the 
 connection costs one dimension more. MindSpore's reductions (operator, edge, merge, contract, triangle and star
 elimination) are special cases.
 
-Hubs pair with nearly all variables, so removing one would join all others in one table. They are decided by branch and
-bound instead. While a hub is undecided, each of its neighbours takes the least price over the hub's states, which is a
-lower bound.
+Hubs pair with nearly all variables, so removing one would join all others in one table. They are decided by branch
+and bound instead. While a hub is undecided, each of its neighbours takes the least price over the hub's states, which
+is a lower bound.
 
 Before that, states that cannot be part of an optimum are removed (Goldstein's criterion, 1994: another state of the
 variable is at least as good whatever the neighbours choose).
@@ -90,15 +90,16 @@ def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceP
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
     """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
-    A state is left out if another state of its variable is at least as good whatever the other variables choose. Prices
-    within a relative 1e-12 count as equal. Of equally good states the first one stays, so at least one state always
-    stays. In the first round all variables are checked, in each further one those whose neighbours lost a state.
-    Neighbours share a pair price or a shared price.
+    A state is left out if another state of its variable is at least as good whatever the other variables choose.
+    Prices within a relative 1e-12 count as equal. Of equally good states the first one stays, so at least one state
+    always stays. In the first round all variables are checked, in each further one those whose neighbours lost a
+    state. Neighbours share a pair price or a shared price.
 
     Args:
         problem: the problem.
         rounds: the largest number of rounds; fewer if no state is left out any more.
-        memory: also keep states that are better in bytes, so the remaining states contain the optimum for every limit.
+        memory: True to also keep states that are better in bytes. The remaining states then contain the optimum for
+            every limit.
     """
     remaining = [np.arange(n) for n in problem.sizes]
     measures = [(problem.seconds, problem.neighbours())]
@@ -131,8 +132,8 @@ def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
     """Return a shared price as an array ``[state of i, combination of the other variables]``.
 
     If it would have more than :data:`LARGEST_COMPARED` entries, return a square array with one column per state of
-    ``i`` instead. In column s, state s costs 0 and each other state the most that the shared price can be. So no state
-    looks better than another by too much, and no state that may be part of an optimum is removed.
+    ``i`` instead. In column s, state s costs 0 and each other state the most that the shared price can be. So no
+    state looks better than another by too much, and no state that may be part of an optimum is removed.
 
     Args:
         shared: the price that several variables pay together.
@@ -155,12 +156,12 @@ def _unbeaten_states(
     """Return the remaining states of variable ``i`` that no other one beats, as an ascending array.
 
     A state beats another if it is at least as good in each measure, and better in one, whatever remaining states the
-    neighbours take. Of states that are equal in all measures, the earlier one beats the later. Differences up to 1e-12
-    of the largest price are rounding. At least one state remains.
+    neighbours take. Of states that are equal in all measures, the earlier one beats the later. Differences up to
+    1e-12 of the largest price are rounding. At least one state remains.
 
     Args:
-        measures: seconds, and bytes if they count. Each is ``(prices, neighbours)``: the price of each state of ``i``,
-            and for each neighbour its number and the pair's prices ``[state of i, neighbour's state]``.
+        measures: seconds, and bytes if they count. Each is ``(prices, neighbours)``: the price of each state of
+            ``i``, and for each neighbour its number and the pair's prices ``[state of i, neighbour's state]``.
         remaining: for each variable, the ascending states that remain.
         i: the variable.
         shared: its shared prices (see :func:`_list_rows`), which count as seconds.
@@ -424,8 +425,9 @@ class _Branches:
     def run(self) -> list[int]:
         """Return the states of all variables in the optimum.
 
-        A branch ends if its lower bound is not below the best price, or if no hub is above its own bound (up to a
-        relative 1e-12). Else the hub farthest above its bound is decided; its cheapest state is tried first.
+        A branch ends if its lower bound is not below the best price, or if no hub is above its own lower bound (see
+        :meth:`_decide_hubs`), up to a relative 1e-12. Otherwise the hub farthest above its bound is decided: one
+        branch per state of the hub, its cheapest state first.
 
         Raises:
             TooWideError: If the elimination of a branch needs too large a table.
@@ -482,8 +484,8 @@ class _Branches:
     def _decide_hubs(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
         """Set each hub in ``states``, in place, to its decided state or else to its cheapest state.
 
-        The price of a hub's state is its seconds plus the prices of its pairs with other variables, in the states that
-        these have. The lower bound of a hub is the sum of the least values of these terms over all its states.
+        The price of a hub's state is its seconds plus the prices of its pairs with other variables, in the states
+        that these have. The lower bound of a hub is the sum of the least values of these terms over all its states.
 
         Args:
             states: the state of each variable; those of hubs are overwritten.
@@ -542,9 +544,9 @@ def improve(
 def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
     """Decide all windows again, round by round, until a round does not lower the price.
 
-    A window is a centre and its nearest variables, up to :data:`WINDOW` (64); all hubs are decided with it. Every 32nd
-    variable is a centre unless it is a hub, so windows overlap. There are at most :data:`ROUNDS` (3) rounds. If all
-    variables that are no hubs fit into one window, there is one round.
+    A window is a centre and its nearest variables, up to :data:`WINDOW` (64); all hubs are decided with it. Every
+    32nd variable is a centre unless it is a hub, so windows overlap. There are at most :data:`ROUNDS` (3) rounds. If
+    all variables that are no hubs fit into one window, there is one round.
 
     Args:
         problem: the problem.
@@ -598,9 +600,10 @@ def _decide_window(
 ) -> list[int]:
     """Decide some variables and all hubs again while the others stay; return the better states.
 
-    The window's problem has its own prices, the pairs inside it, the pairs with outside variables in their current
-    states, and the shared prices in which it takes part. It is solved by elimination. If the tables are too large, the
-    two halves of ``chosen`` are decided one after the other. ``current`` is returned if the new states are not cheaper.
+    The window is ``chosen`` and all hubs. Its problem has the prices of its variables and of the pairs inside it.
+    Pairs with outside variables add their prices in the current states of these, and so do shared prices. The problem
+    is solved by elimination. If the tables are too large, the two halves of ``chosen`` are decided one after the
+    other. ``current`` is returned if the new states are not cheaper.
 
     Args:
         problem: the problem.

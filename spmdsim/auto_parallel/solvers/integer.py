@@ -1,7 +1,8 @@
 """The exact optimum as an integer program, solved by HiGHS (scipy), which supports limits on memory.
 
-It has one binary variable per state of each variable, and one continuous variable per combination of a pair, whose sums
-over rows and columns equal the states' binaries (Alpa's linearisation, 2022). The relaxation is nearly always integral.
+It has one binary variable per state of each variable, and one continuous variable per combination of a pair, whose
+sums over rows and columns equal the states' binaries (Alpa's linearisation, 2022). The relaxation is nearly always
+integral.
 """
 
 from __future__ import annotations
