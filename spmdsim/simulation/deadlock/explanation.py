@@ -168,6 +168,7 @@ def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
     ]
     if not sends and not early:
         return False
+    # Groups 1 and 2: all cycles are resolved together, each with a record of its own.
     on_cycle = graph.find_components()
     chosen = _group_by_cycle(sends, on_cycle) or _group_by_cycle(early, on_cycle)
     if chosen:
@@ -176,6 +177,7 @@ def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
             cycle = graph.find_cycle_through(group[0].task.rank)
             _release(scheduler, group, Relief(cycle, group, ranks_of_site))
         return True
+    # Groups 3 and 4.
     remaining = sends or early
     _release(scheduler, remaining, Relief((), remaining, _group_ranks_by_site(remaining)))
     return True

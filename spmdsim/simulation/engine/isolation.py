@@ -65,7 +65,8 @@ class Process:
         ]
         self._environment: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
         self.environments = [dict(self._environment) for _ in range(size)]
-        self._folders = [""] * size  # working folder of each rank, once a rank has changed it
+        # The working folder of each rank. When a rank first changes its folder, all others get the start folder.
+        self._folders = [""] * size
         self.has_moved = False  # True if a rank has changed its working folder
         self._exit_functions: list[list[_ExitFunction]] = [[] for _ in range(size)]
         self.rank = 0

@@ -332,6 +332,7 @@ class Mailbox:
             if later is None:
                 del self.arrived[message.source]
             else:
+                # The next message becomes the first one. It needs no ``tail`` if it is also the last one.
                 later.tail = None if message.tail is later else message.tail
                 self.arrived[message.source] = later
         else:

@@ -441,6 +441,7 @@ class Variables:
         rank_cells = self._own_values(task, dict(enumerate(contents)), cell_names)
         self._values_of_rank[task.rank] = rank_variables, rank_cells
         self.differ |= bool(rank_variables or rank_cells)
+        # Default values belong to a function object, so each rank calls a copy that shares the other parts.
         body = types.FunctionType(
             program.__code__,
             program.__globals__,

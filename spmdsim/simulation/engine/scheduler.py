@@ -302,6 +302,7 @@ class Scheduler:
         elif polls_per_rank >= RANK_POLLS_BEFORE_LIVELOCK and self.polls >= POLLS_BEFORE_LIVELOCK:
             self.attention = "livelock"
         if self.attention:
+            # Only the hub can call ``on_stall``.
             self.uses_hub = True
         task.waiting = waiting
         self.switch_to_next(task)

@@ -58,6 +58,7 @@ def start_send(
     message = Message(shared, task, payload, endpoint.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
+    # Messages of the other modes do not pile up, because they wait for their receives.
     if mode is STANDARD or mode is BUFFERED:
         task.count_ahead(box, nbytes, message)
     if box.posted or box.wild or box.blocked is not None:

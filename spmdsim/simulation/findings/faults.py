@@ -257,6 +257,7 @@ def _difference_problem(shared: Any, meeting: Meeting, fact: str, values: dict[i
         if len(others) > 3:
             phrases.append(f"{many(sum(map(len, others[3:])), 'rank')} in other ways")
         text = f"{' and '.join(phrases)}, where {_describe_group(shared, meeting, fact, largest)}"
+    # The first rank of each group stands for its place in the program.
     first_ranks = [group[0] for group in [*others, largest]]
     behind = describe_lag(shared, meeting)
     ranks = tuple(sorted(shared.ranks[rank] for group in others for rank in group))

@@ -386,6 +386,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
     if isinstance(operation, Message):
         if operation.end > task.clock:
             task.clock = operation.end
+        # The program may change the buffer of a buffered send, because the data was copied.
         if operation.data is not None and operation.mode != "buffered":
             _check_unchanged(operation, operation.payload.read(), operation.data)
         if status is not None:
