@@ -144,6 +144,7 @@ def _megatron_strategy(
         splits[factor] = model
     strategy = Strategy.of(mesh, splits)
     if not operator.bound.allows(strategy):
+        # Keep the split of the batch if the rule allows that one alone.
         strategy = _allowed(operator, mesh, {f: a for f, a in splits.items() if a != model})
         factor = None
     result_dims = []

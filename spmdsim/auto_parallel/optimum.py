@@ -232,8 +232,10 @@ def _solve_within(model: ChoiceModel, memory: float) -> Solution:
         if above <= 0:
             lighter = find_lightest(model.problem, solution)
             solution = lighter if _peak(model, lighter) <= memory else solution
+            # A lowered limit may have cut off cheaper assignments with low peaks.
             is_optimal = k == 0 and _is_proven_optimal(model, solution, memory)
             return solution if is_optimal else replace(solution, optimal=False)
+        # Lower the limit by as much as the peak was too high, at least by one byte.
         limit = min(limit, solution.memory) - max(above, 1.0)
     return replace(least, optimal=False)
 
@@ -342,6 +344,7 @@ def _lower_peak(
                 candidate_peak = _peak(model, candidate)
                 if candidate_peak < peak:
                     peak, solution = candidate_peak, candidate
+        # Go on with single variables after a success, with pairs after a failure.
         changed_variables = 1 if peak < peak_before and len(visited) < most else changed_variables + 1
         if changed_variables == 2:
             most = min(most, len(visited) + FURTHER_PEAKS)

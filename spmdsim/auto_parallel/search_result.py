@@ -150,6 +150,7 @@ class SearchResult(ShortRepr):
         combined_keys: set[tuple[object, ...]] = set()
         for move, _ in self.evaluation.moves:
             partial, parameter = move.src.partial_axes, move.value.kind == "parameter"
+            # The axes along which the move reduces, or which it gathers, and the dims that they split.
             moving = frozenset(partial or set(move.src.split_axes) - set(move.dst.split_axes))
             dims = (move.dst if partial else move.src).dims
             where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))

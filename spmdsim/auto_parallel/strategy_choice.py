@@ -247,6 +247,7 @@ def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Stra
     factor_of = {axis: factor for factor, axes in strategy_on_matrix.splits for axis in axes}
     splits: dict[str, tuple[str, ...]] = {}
     for axis, size in zip(strategy_on_matrix.mesh.axes, strategy_on_matrix.mesh.shape):
+        # Take axes of the mesh until the product of their sizes is the size of this axis.
         taken: list[str] = []
         while size > 1 and mesh_axes and size % mesh_axes[0][1] == 0:
             name, axis_size = mesh_axes.pop(0)

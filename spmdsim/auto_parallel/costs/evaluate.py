@@ -105,6 +105,7 @@ def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -
     if not isinstance(bound, SteppedRule) or not backward:
         return tuple(InnerStep(*step_and_dtype) for step_and_dtype in bound.steps(strategy) or ())
     op, params = bound.op, dict(bound.params)
+    # The world has all ranks of the mesh, whose numbers need not start at 0.
     world = ShapeOnly(1 + max(strategy.mesh.rank_list))
     dtypes = op.result_dtype(bound.dtypes, params)
     layouts, shapes = bound.output_layouts(strategy), bound.output_shapes

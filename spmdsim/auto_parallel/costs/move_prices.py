@@ -437,6 +437,7 @@ class SharedMessages:
             if kind is not None:
                 nbytes_by_kind.setdefault(kind, []).append(kind[1] * shard_elements(source, value.shape))
                 self._copies.setdefault(kind, set()).add(frozenset(source.canonical.replicated_axes))
+        # The bytes of a gradient depend on the state, so take the largest for the range of sizes of a message.
         for kind, nbytes in nbytes_by_kind.items():
             self._nbytes.setdefault(kind, []).extend([max(nbytes)] * count)
             self._least[kind] = min(*nbytes, self._least.get(kind, nbytes[0]))

@@ -120,6 +120,7 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
                 [(rows[i], neighbours[i]) for rows, neighbours in measures], remaining, i, shared_rows
             )
             if len(remaining[i]) < count_before:
+                # With fewer states of this variable, states of its neighbours may be beaten in the next round.
                 changed.update(j for _, neighbours in measures for j, _ in neighbours[i])
                 changed.update(j for shared in shared_of.get(i, ()) for j in shared.around if j != i)
         variables_to_check = changed
@@ -314,6 +315,7 @@ class _Elimination:
             if removed[v]:
                 continue
             current_width = self._count_entries(v)
+            # A neighbour was removed since the entry was pushed, so sort the variable in again.
             if current_width > width:
                 heapq.heappush(waiting, (current_width, v))
                 continue

@@ -300,28 +300,31 @@ class _Model:
             The upper bounds are 0.
         """
         n, m = shared.prices.shape
-        paid = count + np.arange(n * m).reshape(n, m)
+        paid_cells = count + np.arange(n * m).reshape(n, m)
         prices, count = [shared.prices.ravel()], count + n * m
-        target, target_labels = self.spans[shared.variables[0]], shared.labels[0]
-        least: list[np.ndarray] = []
-        for v, label in zip(shared.variables[1:], shared.labels[1:]):
+        selector_span, selector_labels = self.spans[shared.variables[0]], shared.labels[0]
+        lower_bounds: list[np.ndarray] = []
+        for v, payer_labels in zip(shared.variables[1:], shared.labels[1:]):
             payer_cells = count + np.arange(n * m).reshape(n, m)
             count += n * m
             prices.append(np.zeros(n * m))
+            # The payer's cells add up to the states with these labels: along rows the payer's, along columns the
+            # selector's.
             for grid, span, labels in (
-                (payer_cells, self.spans[v], label),
-                (payer_cells.T, target, target_labels),
+                (payer_cells, self.spans[v], payer_labels),
+                (payer_cells.T, selector_span, selector_labels),
             ):
                 sums = row + np.arange(len(grid))
                 self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
                 self._put(row + labels, np.arange(*span), -1.0)
                 row += len(grid)
+            # Each of the payer's cells minus the paid cell is at most 0.
             rows_below = row + np.arange(n * m)
             self._put(rows_below, payer_cells.ravel(), 1.0)
-            self._put(rows_below, paid.ravel(), -1.0)
+            self._put(rows_below, paid_cells.ravel(), -1.0)
             row += n * m
-            least.append(np.concatenate([np.zeros(n + m), np.full(n * m, -np.inf)]))
-        return np.concatenate(prices), row, count, np.concatenate(least)
+            lower_bounds.append(np.concatenate([np.zeros(n + m), np.full(n * m, -np.inf)]))
+        return np.concatenate(prices), row, count, np.concatenate(lower_bounds)
 
     def _put(self, rows: np.ndarray, columns: np.ndarray, factor: float) -> None:
         """Add entries of the constraint matrix at these rows and columns, all equal to ``factor``."""
