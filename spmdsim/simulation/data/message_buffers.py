@@ -357,7 +357,7 @@ def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, list[int], list[int],
 
     Args:
         spec: ``[data, datatypes]``, ``[data, (counts, displs), datatypes]`` or ``[data, counts, displs, datatypes]``,
-            as mpi4py accepts them. Without counts and displacements, they are 1 and 0 for all ranks.
+            as mpi4py accepts them. If they are omitted, counts are 1 and displacements are 0 for all ranks.
         rank_count: number of ranks.
 
     Raises:

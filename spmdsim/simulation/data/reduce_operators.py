@@ -72,8 +72,8 @@ class Op(Handle):
     def combine(self, left: Any, right: Any) -> Any:
         """Return the reduction of two 1-D arrays as an array; both operands stay unchanged.
 
-        A function of the program gets raw bytes of copies and the datatype. Call :meth:`check` before: types are not
-        checked.
+        For an operation of the program (:meth:`Create`), its function is called with the raw bytes of copies of both
+        operands and with the datatype. Types are not checked here, so call :meth:`check` before.
 
         Args:
             left: the operand of the lower ranks, 1-D.

@@ -413,7 +413,7 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
 
 
 def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Return the finding on a receive whose message has another tag or communicator, or None.
+    """Return the finding on a receive that may mean a message with another tag or communicator, or None.
 
     Blocked ranks are searched in order; the first such receive is reported.
 

@@ -231,7 +231,7 @@ class Mailbox:
     def find_receive(self, source: int, tag: int) -> Receive | None:
         """Return the first posted receive that accepts a source and tag, or None; do not remove it.
 
-        The receive in which the rank is blocked is the last one.
+        The receive in which the rank is blocked comes last, because it was posted after all others.
         """
         exact = self.posted.get((source, tag)) if self.posted else None
         for receive in self.wild:

@@ -120,10 +120,9 @@ class Request(Handle):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Cancel a receive that has not matched a message; do nothing for other operations.
+        """Cancel a receive that has not matched a message; do nothing for other operations and null requests.
 
-        A cancelled receive is complete; the status of its wait says that it is cancelled. A null request and a
-        collective are not changed.
+        A cancelled receive is complete. The status of its wait says that it is cancelled.
         """
         operation = self.operation
         if isinstance(operation, Receive) and not operation.done:

@@ -334,7 +334,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     # ------------------------------------------------------------------ other methods
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        """Stop all ranks at once with a finding of kind "abort"; raise its error.
+        """Stop all ranks at once with a finding of kind "abort"; never return.
 
         Args:
             errorcode: becomes the exit code of this rank; 0 becomes 1.

@@ -56,10 +56,10 @@ def _task() -> Task:
 
 
 def _find_users(mpi: Any) -> dict[str, Any]:
-    """Return the loaded modules of mpi4py, and all modules that use it, as {name: module}.
+    """Return the loaded modules of mpi4py, and all modules that use mpi4py, as {name: module}.
 
-    A module uses it if one of its attributes is ``mpi``, as after ``from mpi4py import MPI``. The module ``__main__``
-    is left out.
+    A module uses mpi4py if one of its attributes is ``mpi``, as after ``from mpi4py import MPI``. The module
+    ``__main__`` is left out.
 
     Args:
         mpi: the module mpi4py.MPI; None: return modules of mpi4py only.
