@@ -337,10 +337,10 @@ def baselines(
 ) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
     """Return the hand-written choices by name, and the reasons why others are not possible.
 
-    The names are "data parallel", "fully sharded", and "Megatron DxM" for each possible grid of D data-parallel times
-    M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL` (64); "Megatron M" for one axis. All layouts
-    beside the strategies are the cheapest ones. If no grid is possible, the reason for the smallest M is returned
-    under "Megatron".
+    The names are "data parallel", "fully sharded", and one for each possible Megatron grid. A grid of D data-parallel
+    times M tensor-parallel ranks is called "Megatron DxM", or "Megatron M" if it has one axis. M is at most
+    :data:`MOST_TENSOR_PARALLEL` (64). All layouts beside the strategies are the cheapest ones. If no grid is possible,
+    the reason for the smallest M is returned under "Megatron".
 
     Args:
         graph: the program; strategies that it configures are ignored.

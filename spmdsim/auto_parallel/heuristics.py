@@ -257,8 +257,8 @@ class _Spread:
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
         """Return the seconds of reducing an operator's partial results and operands' gradients.
 
-        Only the reductions themselves are priced, to the layout without pending axes. Gradients count for operands
-        that are results of other operators and need a gradient, not for inputs and parameters. The sum is cached.
+        Only the moves that take off the pending reductions of a layout are priced. Gradients count for operands that
+        are results of other operators and need a gradient, not for inputs and parameters. The sum is cached.
 
         Args:
             operator: the operator.

@@ -176,8 +176,9 @@ def bound_seconds(
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
     """Return the cheapest assignment of a model, by elimination or by the solver HiGHS.
 
-    With a limit, the elimination's result is returned if its peak fits; otherwise an integer program is solved. Of
-    equally fast results of HiGHS, the one with the least memory is returned.
+    Without a limit, the result is that of the elimination, or of HiGHS if the tables of the elimination are too large.
+    With a limit, the elimination's result is returned if its peak fits; otherwise integer programs are solved
+    (:func:`_solve_within`). Of equally fast results of HiGHS, the one with the least memory is returned.
 
     Args:
         model: the choices on a mesh.

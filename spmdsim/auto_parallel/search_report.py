@@ -224,7 +224,8 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
     seven digits). Each other operator is shown alone.
 
     Returns:
-        ``(shown, counts)``: the first operator of each kind, in order, and by its index the number of operators.
+        ``(shown, counts)``. ``shown`` has the operators to show, in program order. ``counts`` maps the index of each
+        to the number of operators that it stands for, itself included.
     """
     shown: list[Operator] = []
     counts: dict[int, int] = {}

@@ -562,7 +562,7 @@ class ChoiceModel:
     ) -> np.ndarray | None:
         """Return the bytes of the redistributed copy that an operator stores.
 
-        A state in which the operator reads the tensor as it is stored has 0 bytes.
+        Where the operator reads the tensor in its stored layout, there is no copy, and the bytes are 0.
 
         Args:
             value: the tensor.

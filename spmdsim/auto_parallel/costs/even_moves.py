@@ -109,8 +109,8 @@ def standardise_move(
         dst: the layout after, on the same mesh.
         machine: the cost model; None to count bytes.
         sizes: for each dimension, the greatest common divisor of its size and the number of blocks that it may have
-            between steps. None if all dimensions are divisible. One divisible dimension is enough, because a plan
-            splits no uneven dimension further.
+            between steps. None if all dimensions are divisible. With one divisible dimension there is a form, because
+            a plan splits no uneven dimension further.
 
     Returns:
         The form. None for a scalar, and if the form would have more than :data:`MOST_ELEMENTS` elements. If ``sizes``

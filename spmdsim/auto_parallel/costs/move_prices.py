@@ -176,7 +176,7 @@ def equal_lines(first: Line, second: Line) -> bool:
 
 
 def list_limits(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
-    """Yield the factors by which a message grows until a step reaches a limit of prices.
+    """Yield the factors by which a message must be scaled so that a step reaches a limit of prices.
 
     A calibrated machine has two kinds of limits: the ends of its ranges of sizes, and the sizes at which the step's
     collective was measured, between which prices are interpolated. Other cost models have no limits. A step that
@@ -280,8 +280,8 @@ class MovePrices:
     ) -> float:
         """Return the seconds of one message of gradients that are reduced together.
 
-        With ``copies``, or if the reduction does not scatter along all of its axes, the message takes the steps that
-        :meth:`Merge.steps` plans. Otherwise it is one collective.
+        With ``copies``, or if a reduce_scatter also reduces along axes without scattering, the message takes the steps
+        that :meth:`Merge.steps` plans. Otherwise it is one collective.
 
         Args:
             merge: the kind of the reduction.
@@ -571,8 +571,8 @@ class SharedMessages:
             copies: the axes along which ranks own replicas of all gradients.
             itemsize: the bytes of an element.
             sizes: sizes in bytes from which limits are searched, ascending.
-            unit: the bytes whose multiples the yielded sizes are. They are strictly between the first and the last of
-                ``sizes``.
+            unit: yielded sizes are multiples of this number of bytes, between the first and the last of ``sizes``
+                without both.
         """
         for size in sizes if has_limits(self.moves.machine) else ():
             steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)

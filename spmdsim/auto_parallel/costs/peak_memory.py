@@ -293,11 +293,14 @@ class StepMemory:
     def backward(self, operator: Operator) -> None:
         """Account for an operator's backward pass, and update the peak.
 
-        Nothing happens if no gradient reaches the operator. Otherwise, in this order: with recomputation, the arrays
-        of the operator's layer are stored; the gradients of its results are moved and added; the gradients of its
-        operands are computed; arrays that the tape stored for it are freed; gradients of parameters that are complete
-        are reduced, or wait for a shared message. A parameter's gradient is complete at the first operator that reads
-        the parameter.
+        Nothing happens if no gradient reaches the operator. Otherwise, in this order:
+
+        1. With recomputation, the arrays of the operator's layer are stored.
+        2. The gradients of the operator's results are moved and added.
+        3. The gradients of its operands are computed.
+        4. The arrays that the tape stored for it are freed.
+        5. Complete gradients of parameters are reduced, or wait for a shared message. A parameter's gradient is
+           complete at the first operator that reads the parameter.
 
         Args:
             operator: an operator; call the method for all operators, the last one of the graph first.

@@ -186,8 +186,8 @@ def record_program(
     """Record the graph of a function of global tensors.
 
     The function is called once, by keyword, with a tensor per input and parameter that has a shape and no data. Its
-    return value, a tensor or a tuple of tensors, is the result. Tensors that it makes itself are parameters if they
-    require gradients, else constants.
+    return value, a tensor or a tuple of tensors, is the result. Tensors that the function makes itself are parameters
+    if they require gradients, else constants.
 
     Args:
         program: the function.

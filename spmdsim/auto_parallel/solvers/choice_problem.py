@@ -215,7 +215,7 @@ class ChoiceProblem:
     def with_best_hubs(self, states: Sequence[int]) -> list[int]:
         """Return the assignment with every hub in its cheapest state, given the others.
 
-        Of equally cheap states, the first is taken. The given list stays.
+        Of equally cheap states, the first is taken. The given list is not changed.
 
         Args:
             states: the state of each variable; those of hubs are not used.
