@@ -336,6 +336,8 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """Stop all ranks at once with a finding of kind "abort"; never return.
 
+        When the run closes, the exit exception is raised in this rank, so that its ``finally`` blocks run.
+
         Args:
             errorcode: becomes the exit code of this rank; 0 becomes 1.
         """
