@@ -362,7 +362,7 @@ def _reduce_call(
         rule: name of the rule in RULES, such as "all_reduce".
         sendbuf: the vector of this rank. If it is MPI.IN_PLACE or None, the vector is ``buffer``.
         receive: the buffers to fill; empty on a rank that gets no result.
-        op: the operation. A function of two Python objects is refused, because it has no dtype.
+        op: the operation. A function of two Python objects is refused, because it is not defined for arrays.
         buffer: the vector of this rank if ``sendbuf`` is MPI.IN_PLACE or None; otherwise not used.
         facts: further arguments that must be equal on all ranks, such as the root.
 
