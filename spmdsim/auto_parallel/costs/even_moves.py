@@ -211,8 +211,8 @@ def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozen
         dst: the layout after, on the same mesh.
 
     Returns:
-        ``(src, dst, free, divisors)``. A divisor is the least common multiple of two numbers of blocks: those before
-        and those after, if the free axes split the dimension, too.
+        ``(src, dst, free, divisors)``. For a dimension, the blocks before and the blocks after are counted as if all
+        free axes split it, too. The divisor is the least common multiple of both counts.
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of
