@@ -67,23 +67,25 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a case; equal on all ranks except for ``slices``.
+    """Outcome of a case; equal on all ranks, except for the bytes and times of ``collectives``.
 
     Attributes:
         case: the case.
         inputs: layouts of the operands.
         output: layout of the result.
         local_shapes: shapes of rank 0's shards, operands first.
-        collectives: collectives of rank 0.
+        collectives: the collectives in their order, as this process traced them; without slices and fills, which do not
+            communicate.
         counted: bytes that each rank received.
         sent: bytes that each rank sent.
         predicted: bytes that each rank should receive, from the layouts alone.
-        as_due: True if every step moved its algorithm's bytes, and they add up to the prediction.
+        as_due: True if every collective moved exactly the bytes of its algorithm, and the planned bytes of every rank
+            add up to the prediction.
         seconds: time of the slowest rank.
         on_data: verdict on the data.
         on_whole_numbers: verdict on integers, for which rounding hides no error.
         injection: the injected fault, or None.
-        slices: per rank the bounds of its shards; empty unless verbose.
+        slices: per rank the bounds of its shards, operands first; empty unless verbose.
     """
 
     case: Case
@@ -114,7 +116,13 @@ class Outcome:
 
     @property
     def word(self) -> str:
-        """The verdict's word, or ``"BYTES DIFFER"``; for an injected fault ``"no effect"`` or ``"MISSED"``."""
+        """The verdict in one or two words.
+
+        * For an injected fault that no comparison notices: ``"no effect"`` if no place changes the result, else
+          ``"MISSED"``.
+        * For a right result with bytes that differ from the prediction: ``"BYTES DIFFER"``.
+        * Otherwise the word of :attr:`verdict`.
+        """
         if self.injection is not None and not self.failed_checks:
             return "no effect" if self.injection.injection_place is None else "MISSED"
         return self.verdict.word if self.as_due or not self.verdict.ok else "BYTES DIFFER"
@@ -131,7 +139,7 @@ class Outcome:
         ``local_shapes``, ``collectives`` (a dict per collective, with the bytes of this process's first rank),
         ``bytes_counted``, ``bytes_sent`` and ``bytes_predicted`` (a number per rank), ``seconds``, ``max_error`` (None
         if it is not finite), ``tolerance``, ``verdict``, ``why``, ``whole_numbers`` and ``ok``. An injected fault adds
-        those of :meth:`_injection_entries`.
+        the keys of :meth:`_injection_entries`.
         """
         return {
             "op": self.case.op,
@@ -189,13 +197,14 @@ class Outcome:
 def run_case(case: Case, world: World, verbose: bool = False, inject: str | None = None) -> Outcome:
     """Run a case and judge it; all ranks must call it, and all return equal outcomes.
 
-    The case runs twice: on the data, traced and timed, and on small integers, for which any difference from the
-    reference is an error. An operand whose shards are misplaced makes the verdict wrong, too. A fault hits both runs.
+    The case runs twice. The first run, on the data, is traced and timed. The second run is on small integers, for which
+    any difference from the reference is an error. An operand whose shards are misplaced makes the verdict wrong, too. A
+    fault hits both runs.
 
     Args:
         case: the case.
         world: the world.
-        verbose: True to list the bounds of all shards, too.
+        verbose: True to list the bounds of all ranks' shards in ``slices``.
         inject: kind of fault to inject; None for no fault.
 
     Raises:
@@ -211,10 +220,8 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
         verdict = check(runner.result(result), program.reference, depth=program.depth)
     verdict = next(filter(None, (_check_coverage(operand) for operand in program.operands)), verdict)
     exact_verdict = _judge_whole_numbers(case, Runner(world, injection))
-    predicted, as_due = (
-        predict(case, world.size),
-        all(event.nbytes == event.due for event in trace.collectives),
-    )
+    predicted = predict(case, world.size)
+    as_due = all(event.nbytes == event.due for event in trace.collectives)
     own_counts = [
         (trace.nbytes(rank), trace.sent(rank), as_due and trace.planned(rank) == predicted[rank], elapsed)
         for rank in world.ranks

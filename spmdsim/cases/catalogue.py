@@ -52,7 +52,7 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
     Args:
         mesh: the mesh.
         words: per axis the factor that it splits, ``m``, ``k`` or ``n``, or ``-`` for repeated work.
-        scatter: scatter the sum over m.
+        scatter: True to scatter the sum over k along the rows (m); False to give all ranks the sum.
         inputs: the data.
     """
     axes = {f: tuple(a for a, w in zip(mesh.axes, words) if w == f) for f in FACTORS}
@@ -401,8 +401,8 @@ AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}
 def meshes(size: int) -> list[Mesh]:
     """Return meshes of a number of ranks with one, two and three axes.
 
-    All meshes of two axes are returned, and the most cubic one of three. The axes are called as in :data:`AXES`; those
-    of two and three axes have at least 2 ranks. Numbers of ranks without enough factors have fewer meshes.
+    All meshes of two axes are returned, and the most cubic mesh of three axes. In these meshes every axis has at least
+    2 ranks, so a number of ranks with few factors has fewer meshes. The axes are called as in :data:`AXES`.
 
     Args:
         size: the number of ranks.
@@ -431,7 +431,8 @@ def catalogue(
         meshes: meshes to run on, of one to three axes.
         inputs: the data.
         only: names of operators, of :data:`OPERATORS`; empty for all. An unknown name raises KeyError.
-        every: for matmul, every assignment of axes to factors, and not only one of each kind.
+        every: True to yield a case of matmul for every assignment of axes to factors; False for the kinds of
+            :data:`KINDS` only.
     """
     makers = {
         "matmul": all_matmul_cases if every else matmul_cases,

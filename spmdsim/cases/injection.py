@@ -108,7 +108,7 @@ class Fault:
     Attributes:
         name: its name.
         about: its description.
-        sites: places where it can be injected, the most telling first.
+        sites: sites (see :class:`InjectionPlace`) where it can be injected, in the order in which they are tried.
         edit: function of a rank's own array, another rank's array and the element type, which returns the wrong
             array.
         phrase: format of the message, with fields rank, other and place.
@@ -129,7 +129,7 @@ class InjectionPlace:
 
     Attributes:
         site: ``"before"`` or ``"after"`` a collective, ``"operand"``, or ``"result"``.
-        number: number of the place among those of this site.
+        number: number of the place among the places of this site, from 0 in the order of the run.
         text: description.
     """
 
@@ -145,7 +145,7 @@ class Injection:
     Attributes:
         fault: the kind of fault.
         injection_place: the place; None if the fault has no effect in this case.
-        ranks: the rank that is hit, and the rank whose array it may get instead.
+        ranks: the rank that is hit, and the rank whose array it may get instead; None if there is no place.
     """
 
     fault: Fault
@@ -192,6 +192,7 @@ def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.nd
     return array.astype(own_array.dtype)
 
 
+# Before a collective, an array is one rank's contribution to it. After a collective, its position matters most.
 _CONTRIBUTION = ("before", "operand", "result", "after")
 _POSITION = ("after", "before", "operand", "result")
 
@@ -349,8 +350,9 @@ class Runner:
 def find(case: Case, world: World, name: str) -> Injection:
     """Return a fault at the first place where it changes the result of a case.
 
-    All ranks must call it; all return equal values. The places are tried in the order of the fault's ``sites``, then of
-    the run, each in a run on integers. If no place changes the result, the injection has neither place nor ranks.
+    The fault is injected at one place after the other, each in a run of the case on integers. Places come in the order
+    of the fault's ``sites``, and places of one site in the order of the run. If no place changes the result, the
+    injection has neither place nor ranks. All ranks must call it, and all return equal values.
 
     Args:
         case: the case.
@@ -376,12 +378,12 @@ def find(case: Case, world: World, name: str) -> Injection:
 def _choose_ranks(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
     """Return the rank that a fault hits, and the rank after it.
 
-    The first is the first rank, from the middle on and then from rank 0, whose array the fault changes; the middle rank
-    if it changes none. The rank after the last one is rank 0.
+    Ranks are tried in order from the middle rank on; rank 0 comes after the last rank. The fault hits the first rank
+    whose array it changes, or the middle rank if it changes no array.
 
     Args:
         kind: the kind of fault.
-        everybody: the arrays of all ranks.
+        everybody: the arrays of all ranks, by rank.
         dtype: the element type.
     """
     size = len(everybody)

@@ -57,7 +57,7 @@ class Source:
 
 
 def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
-    """Return the array in a file as a matrix; further dims of images are joined to one row each.
+    """Return the array in a file as a matrix; dims after the first one are joined, as for images.
 
     Blocks are read from the file when they are used.
 
@@ -154,8 +154,9 @@ class Inputs:
     """Data of one run, opened on first use.
 
     Args:
-        x: file of the left operand; None for digits, or for random numbers if only ``shape`` is given.
-        w: file of the right operand; None for the first rows of x, as columns.
+        x: file of the left operand. None for digits, or for random numbers if ``shape`` is given without ``w``.
+        w: file of the right operand. None for the first rows of x as columns, or for random numbers if ``shape`` is
+            given without ``x``.
         text: file whose bytes are the token ids; None for the package's text.
         shape: ``(m, k, n)`` to which the operands are cropped.
         dtype: element type; by default that of the files, float32 for integers.
@@ -203,9 +204,9 @@ class Inputs:
     def w(self) -> Source:
         """The right operand ``[k, n]``: the file, random numbers, or rows of x as columns.
 
-        Random numbers are taken if there is a shape, and neither operand has a file. Without a file and a shape, the
-        first :data:`DEFAULT_COLUMNS` rows of x are the columns, or all rows if they are fewer. Raises InputError if the
-        inner sizes of x and w differ, or a file is smaller than the shape.
+        Random numbers are taken if there is a shape, and neither operand has a file. Otherwise, without a file of its
+        own, its columns are the first :data:`DEFAULT_COLUMNS` (40) rows of x, or all rows if x has fewer. A shape crops
+        it. Raises InputError if the inner sizes of x and w differ, or if it is smaller than the shape.
         """
         if self._w is not None:
             operand = from_file(self._w, "--w", self._dtype)
@@ -237,8 +238,8 @@ class Inputs:
     def ids(self) -> Source:
         """The token ids: the bytes of a text, as int32.
 
-        They are the first :data:`DEFAULT_TOKENS` bytes of the package's text, or the first :data:`MOST_TOKENS` of a
-        user's file, or all if it has fewer.
+        They are the first :data:`DEFAULT_TOKENS` (512) bytes of the package's text, or the first :data:`MOST_TOKENS`
+        bytes of a user's file. A file with fewer bytes gives all of them.
         """
         path = self._text or str(project_text())
         tokens: FileArray = open_tokens(path)

@@ -241,11 +241,10 @@ STRATEGIES: dict[str, Callable[[int], list[Any]]] = {
 
 
 def _describe_adaptation(strategies: str, ranks: int, batch: int) -> str:
-    """Return a text on how the strategies differ from the tutorial's; "" if they do not.
+    """Return a text on how the strategies differ from the tutorial's, and which sizes split unevenly.
 
-    It also names the sizes that split unevenly. Sizes are the batch and the widths of the layers except the last; they
-    split unevenly if ``ranks`` does not divide them. The text is empty on the tutorial's 8 ranks if they divide the
-    batch.
+    The strategies differ if there are not 8 ranks. Sizes are the batch and the widths of the layers except the last
+    one; a size splits unevenly if ``ranks`` does not divide it. The text is empty if there is nothing to say.
 
     Args:
         strategies: "simple", "advanced" or "data", a key of :data:`STRATEGIES`. "data" is not compared with the
@@ -255,8 +254,8 @@ def _describe_adaptation(strategies: str, ranks: int, batch: int) -> str:
     """
     words = []
     if strategies != "data" and ranks != 8:
-        matrices = {"simple": (2,), "advanced": (3, 1)}[strategies]
-        shapes = " and ".join("x".join(map(str, factor_ranks(ranks, count))) for count in matrices)
+        axis_counts = {"simple": (2,), "advanced": (3, 1)}[strategies]  # of its device matrices
+        shapes = " and ".join("x".join(map(str, factor_ranks(ranks, count))) for count in axis_counts)
         words.append(f"the tutorial has 8 ranks, so on {ranks} its strategies become {shapes}")
     uneven = [str(size) for size in (batch, *dict.fromkeys(WIDTHS[:-1])) if size % ranks]
     if uneven:
