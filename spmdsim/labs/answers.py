@@ -61,7 +61,9 @@ class Answer:
             raise NoAnswer(NO_ANSWER) from None
 
     def _split_reply(self, data: Any) -> tuple[Any, Any, Any]:
-        """Return the items of a reply: is the function implemented, its recorded steps, its result.
+        """Return the three items of a reply.
+
+        They are True if the function is implemented, its recorded steps, and its encoded result.
 
         Raises:
             NoAnswer: If the reply is not a list of three items.

@@ -305,6 +305,6 @@ class Grader:
         _print_lines(hints(self.lab.task(task), level))
 
     def total(self) -> None:
-        """Print the report of all functions that were graded so far."""
+        """Print the report of all tasks of the lab; a task that was not graded yet has 0 points."""
         ungraded = {task.name: Score(task.name, 0, task.points, "not graded yet") for task in self.lab.tasks}
         _print_lines(report(self.lab, (ungraded | self.scores).values()))

@@ -46,8 +46,8 @@ def per_rank(checker: Checker) -> Checker:
 def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
     """Run a checker; return its number of yields, which are points, and its first mistake.
 
-    The mistake is a sentence; None if the checker comes to its end. Exceptions of the checker and SystemExit become
-    sentences; KeyboardInterrupt does not.
+    The mistake is a sentence, or None if the checker comes to its end. Any exception ends the checker and becomes a
+    sentence, SystemExit included; KeyboardInterrupt is not caught.
 
     Args:
         checks: the iterator of a checker, which is used up.
@@ -66,7 +66,10 @@ def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
 
 
 def algorithm_of(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the generator function of an answer, which can run in this process or in another one."""
+    """Return the generator function of rank and size of an answer.
+
+    An answer of another process has it as its attribute ``rounds``. A function of this process is itself one.
+    """
     return getattr(answer, "rounds", answer)
 
 

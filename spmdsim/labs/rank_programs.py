@@ -67,7 +67,8 @@ class RankAnswer:
     def __call__(self, comm: Any, *arguments: Any) -> Any:
         """Call the function on this rank; return its result, read as plain data.
 
-        An error of the function is raised again at its line in the user's file.
+        An error of the function is raised again at its line in the user's file. NoAnswer is raised if the process
+        writes invalid data.
         """
         ask, objects = self._processes[comm.rank], _JudgeObjects()
         reply = ask("start", [encode(each, special=objects.encode) for each in (comm, *arguments)])
@@ -119,7 +120,7 @@ class _JudgeObjects:
         self._sent: dict[int, bytes] = {}
 
     def encode(self, value: Any) -> Any:
-        """Return a handle or a function as ``["handle", [number]]``; None for other values."""
+        """Store a handle or a function and return ``["handle", [number]]``; return None for other values."""
         if isinstance(value, (HANDLES, types.FunctionType)):
             self._objects.append(value)
             return ["handle", [len(self._objects) - 1]]

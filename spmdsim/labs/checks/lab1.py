@@ -89,8 +89,8 @@ def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
 def owners(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``owners(layout, shape, place)``: the ranks that own an element.
 
-    They may be a list, tuple, set or array in any order. Five layouts are checked on each mesh, for all elements but in
-    one layout. Yield None once per mesh, which earns a point.
+    The ranks may be a list, tuple, set or array in any order. Five layouts are checked on each mesh: the one of shape
+    (4, 6) for two elements, the others for all elements. Yield None once per mesh, which earns a point.
 
     Args:
         answer: the student's function; its ``place`` is the index of the element.

@@ -82,8 +82,9 @@ def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
 def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's algorithm of an all_reduce: its results for any data, then its bytes.
 
-    The bytes that follow one another may not exceed the lower bound. Yield None once after the results on 2 to 8 ranks,
-    and twice after the bytes, which earn two points.
+    The bytes of the critical path may not exceed the lower bound. They are the sum over the rounds of the most bytes
+    that one rank sends or receives. Yield None once after the results on 2 to 8 ranks, and twice after the bytes, which
+    earn two points.
 
     Args:
         answer: the student's generator function of rank and size.

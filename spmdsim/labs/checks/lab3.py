@@ -127,9 +127,10 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
 def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``best_grid(m, k, n, ranks)``: the grid with the fewest words.
 
-    The words are those that a rank receives (:func:`grid_words`). A grid is ``(pm, pk, pn)``; any grid that moves the
-    fewest words is right. Yield None once per point, after each of the three cases of the lower bound: one large size,
-    two large sizes, three equal sizes.
+    Words are the elements that a rank receives (:func:`grid_words`). A grid is ``(pm, pk, pn)``, three integers with
+    the product ``ranks``; any grid that moves the fewest words is right. Yield None once per point, after each of the
+    three cases of the lower bound: one large size (two calls), two large sizes (two calls), three equal sizes (one
+    call).
 
     Args:
         answer: the student's function.

@@ -58,9 +58,9 @@ def product(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``product(x, w)`` for all 16 pairs of operand states.
 
     A state is "S(0)", "S(1)", "B" (equal on all ranks) or "P" (pending sum). The right answer is the state of the
-    product on a line of ranks, or None if the operands must be redistributed first. Yield None once per point, after
-    each group of pairs: accepted pairs without pending sums, accepted pairs with them, refused pairs with them, and all
-    refused pairs.
+    product on a line of ranks, or None if the operands must be redistributed first: the product refuses such a pair.
+    Yield None once per point, after each group of pairs: accepted pairs without a pending sum, accepted pairs with one,
+    refused pairs with one, and all refused pairs.
 
     Args:
         answer: the student's function.

@@ -79,7 +79,7 @@ def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
     """Raise Mistake unless every rank's result is the wanted one.
 
     Args:
-        values: the results of all ranks in order, or on real ranks a list with that of this process.
+        values: the results of all ranks in order; on real ranks a list with this rank's result only.
         wanted: the right result of each rank. An array or number is compared by its values, None by identity.
         call: the name of the student's function, for the sentence.
     """
