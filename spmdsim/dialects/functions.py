@@ -362,9 +362,11 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
 def _unique(
     input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
-    """Return the sorted distinct elements; in a tuple with inverse indices and counts if asked for.
+    """Return the sorted distinct elements, or a tuple with inverse indices and counts.
 
-    ``sorted`` is ignored: the elements are always sorted.
+    The result is a tuple if ``return_inverse`` or ``return_counts`` is True. It has the elements, then the index of
+    each element of ``input`` among them (in the shape of ``input``), then the number of occurrences of each one; what
+    is not asked for is left out. ``sorted`` is ignored: the elements are always sorted.
     """
     values = core.unique_values(input)
     more = [core.reshape(core.unique_inverse(input)[1], tuple(input.shape))] if return_inverse else []

@@ -140,9 +140,10 @@ _counts: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
     """Return ``data`` as an array after a check that all ranks of the job have equal arrays.
 
-    The check compares type, shape and a checksum of every k-th element, with k = size // ``SAMPLE`` or 1. It runs for
-    the first ``FIRST`` arrays of a world, then for every ``EVERY``-th. Lock step (one process plays all ranks) and
-    single numbers need no check. All ranks of the world must call it, in equal order, because the check communicates.
+    The check compares type, shape and a checksum of every k-th element, with k = max(1, size // ``SAMPLE``). It runs
+    for the first ``FIRST`` arrays of a world, then for every ``EVERY``-th array. Lock step (one process plays all
+    ranks) and single numbers need no check. All ranks of the world must call it, in equal order, because the ranks
+    exchange the checksums.
 
     Args:
         data: a number, nested lists or an array.

@@ -32,7 +32,7 @@ def not_covered(
 
     Args:
         module: full name of the module.
-        name: the missing name. A name with an underscore gets a plain AttributeError.
+        name: the missing name. For a name that starts with an underscore, the error is a plain AttributeError.
         available: names that the module has.
         nearest: unsupported name -> suggestion, which comes before a similar name.
 
@@ -64,7 +64,7 @@ def expand_words(words: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> None:
-    """Raise an error with the first text whose condition is true.
+    """Raise an error of class ``kind`` with the first text whose condition is true; else do nothing.
 
     >>> refuse({"a rate is a number": False, "parts are at least 1, not 0": True})
     Traceback (most recent call last):
@@ -96,6 +96,7 @@ class DialectObject:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        # A user's subclass has attributes of its own: a missing name that resembles no public name may be one of them.
         public, own_attribute = public_names(type(self)), resembling(name, getattr(self, "__dict__", ()))
         users = not type(self).__module__.startswith(PREFIX) and not resembling(name, public)
         if own_attribute or users:
@@ -114,9 +115,11 @@ class ModuleWords:
 
     Args:
         homes: several names -> the file of the dialect that defines them; ``theirs=ours`` is called ``ours`` there.
-        nearest: several names that are not supported -> what to use instead. tables: dictionaries with further names,
-        such as ``functions.FOURIER``, or functions that return a maker per name. submodules: modules inside that have
-        files. hidden: do not list the module in ``dir()``.
+        nearest: several names that are not supported -> what to use instead.
+        tables: paths of dictionaries with further names, such as ``functions.FOURIER``, or of functions that return a
+            maker per name; see `makers`.
+        submodules: names of the modules inside that have files.
+        hidden: True to leave the module out of ``dir()``.
     """
 
     def __init__(
@@ -131,8 +134,9 @@ class ModuleWords:
     def makers(self, dialect: str) -> dict[str, Callable[[], Any]]:
         """Return, for each name of the tables, a function without arguments that returns its value.
 
-        Imports the files of the tables. A table is a dictionary of values by name, or a function that returns such
-        functions by name. Of a name in two tables, the later table counts. Without tables the result is empty.
+        The files of the tables are imported. A table is a dictionary of values by name, or a function that returns
+        functions without arguments by name. If two tables have a name, the later table counts. Without tables the
+        result is empty.
 
         Args:
             dialect: full name of the package to which the paths of the tables are relative.
@@ -236,10 +240,14 @@ def _dialect_of(module: str) -> str:
 def _find_value(module: str, name: str) -> Any:
     """Return the value of a name of a declared module; import its file if necessary.
 
-    Searched are, in this order: the file that defines the name, the modules inside, ``__version__`` (this package's)
-    and ``__all__``, the dialect's tables of functions. A name that is a file's own name, and that the file does not
-    define, is the file's module. Names with an underscore are in no table. ``__all__`` of a dialect's package leaves
-    tables out.
+    The name is searched in this order, and the first match counts:
+
+    1. the file that defines the name. If the file has the name itself and does not define it, the value is the file's
+       module;
+    2. the modules inside this module;
+    3. ``__version__``, which is this package's, and ``__all__``. In the ``__all__`` of a dialect's package, the names
+       of the tables are left out;
+    4. the module's tables of functions, unless the name starts with an underscore.
 
     Raises:
         AttributeError: If the module lacks the name; see `not_covered`.
@@ -254,7 +262,9 @@ def _find_value(module: str, name: str) -> Any:
         return import_module(f"{module}.{name}")
     if name == "__version__":
         return import_module("spmdsim").__version__
-    if name == "__all__":  # All functions of a system would hide Python's own.
+    if (
+        name == "__all__"
+    ):  # `from spmdsim.dialects.X import *` with the tables would hide Python's own functions.
         return [*words.homes, *words.submodules] if module == dialect else _list_names(module)
     if name.startswith("_"):
         raise not_covered(module, name, [])

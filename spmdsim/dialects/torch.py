@@ -40,13 +40,13 @@ def _to_dtensor_name(reduction: str) -> str:
 class _Words(DialectObject):
     """DTensor's methods of placements.
 
-    The classes below equal our placements and replace them.
+    The classes below add them to our placements. Their objects equal our placements, which they can replace everywhere.
     """
 
     ORIGINAL = "torch.distributed.tensor.Placement"
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Return True for a shard, of dim ``dim`` unless that is None."""
+        """Return True if the axis splits a tensor dim; with ``dim``, only if it splits this dim."""
         return isinstance(self, core.Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
@@ -56,7 +56,7 @@ class _Words(DialectObject):
     is_replicated = is_replicate  # Paddle's word
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Return True if a reduction is pending: ``reduce_op`` unless that is None."""
+        """Return True if a reduction is pending; with ``reduce_op``, only if it is this reduction."""
         return isinstance(self, core.Partial) and reduce_op in (None, self.op, _to_dtensor_name(self.op))
 
     def __eq__(self, other: object) -> bool:
@@ -192,8 +192,8 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
 def text(layout: Layout) -> str:
     """Return DTensor's text of a layout: one placement per mesh axis, in brackets.
 
-    An axis that splits a dim inside later axes of the mesh becomes ``_StridedShard``; ``sf`` is the product of their
-    sizes. If it is 1, the axis is a plain ``Shard``.
+    If an axis splits a dim inside axes that come later in the mesh, its placement is ``_StridedShard``. Its ``sf`` is
+    the product of the sizes of these later axes. If the product is 1, the placement is a plain ``Shard``.
 
     >>> text(Mesh((2, 4), ("dp", "tp"))(("tp", "dp"), None))
     '(_StridedShard(dim=0, sf=4), Shard(dim=0))'
@@ -256,7 +256,7 @@ def _order_axes(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> 
     Args:
         mesh: gives the sizes of the axes.
         entry: the axes that split the dim, in the order of the mesh.
-        factors: split factors by axis; 1 for an axis that is absent, which comes first.
+        factors: split factors by axis. An axis without an entry has factor 1, so it is inserted at the front.
 
     Raises:
         LayoutError: If no position has the split factor.

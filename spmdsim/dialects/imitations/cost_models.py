@@ -186,9 +186,9 @@ class MindSporeModel(PublishedModel):
     def forward_bytes(self, collective: str, group_size: int, nbytes: float) -> float:
         """Return the bytes that MindSpore counts for a collective of the forward pass.
 
-        They have no weights. They are half of the message of an all_gather or reduce_scatter, twice that of an
-        all_to_all, and the message of others. The message is the whole vector of the group: the gathered result, or
-        what is reduced or exchanged. It is 0 for one rank.
+        The bytes are not weighted. They are half of the message for an all_gather or reduce_scatter, twice the message
+        for an all_to_all, and the message for all other collectives. The message is the whole vector of the group: the
+        gathered result, or the data that is reduced or exchanged. It is 0 for one rank.
 
         Args:
             collective: name of the collective.
@@ -248,10 +248,10 @@ def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
 
     Args:
         machine: the cost model; its ``axes`` are those of the mesh.
-        options: fields of `Settings` that override these. Alpa's own options correspond to ``allow_all_gather``:
-            ``gather``, ``allow_recompute_heavy_op``: ``full=False``, ``prefer_reduce_scatter``: ``scatter=True``,
-            ``allow_mixed_mesh_shape`` (one dim over both axes): ``nested=True``, ``force_batch_dim_to_mesh_dim``:
-            ``batch_axis``.
+        options: fields of `Settings` that override these restrictions. Alpa's own options are here ``gather`` (Alpa's
+            ``allow_all_gather``), ``full=False`` (``allow_recompute_heavy_op``), ``scatter=True``
+            (``prefer_reduce_scatter``), ``nested=True`` (``allow_mixed_mesh_shape``: one dim over both axes) and
+            ``batch_axis`` (``force_batch_dim_to_mesh_dim``).
 
     Raises:
         TypeError: If `Settings` has no field of an option's name.

@@ -1,9 +1,10 @@
 """Reproduce the redistribution plans of DTensor's two planners, for two layouts of one mesh.
 
 The greedy planner (default of PyTorch 2.13, ``_redistribute.py``) runs one collective per mesh axis. If the source is
-split at all, each axis, from the innermost to the outermost, takes the target's placement at once. An exception is a
-dim that other outer axes split now than in the target: its axis becomes Replicate first. A second pass, from the
-outermost axis inwards, completes the rest. The planner does not count bytes.
+split at all, each axis, from the innermost to the outermost, takes the target's placement at once. There is one
+exception: if the outer axes that split the axis's new dim now are not those that split it in the target, the axis
+becomes Replicate first. A second pass, from the outermost axis inwards, completes the rest. The planner does not count
+bytes.
 
 The graph planner (``DTensorRedistributePlanner``) handles layouts whose axes split a dim in another order than the
 mesh's. It takes a cheapest path, with the prices of ``_collective_utils.py`` (latency and bandwidth inside one host).
@@ -156,10 +157,11 @@ def format_dtensor_layout(layout: Layout) -> str:
 def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
     """Return the steps of the greedy planner, in order, between two layouts of one mesh.
 
-    The first pass goes from the innermost to the outermost axis: each takes the target's placement, or Replicate if
-    other outer axes split its new dim now than in the target. The second pass goes back and completes the rest. If the
+    The first pass goes from the innermost to the outermost axis. Each axis takes the target's placement. But if the
+    outer axes that split its new dim now are not those that split it in the target, the axis becomes Replicate. The
+    second pass goes from the outermost axis inwards and gives the target's placement to all axes that lack it. If the
     source splits no dim, the first pass is left out. The list is empty for equal placements. The order of axes inside a
-    dim is not looked at: it must be the mesh's.
+    dim is not looked at: it must be the order of the mesh.
 
     Raises:
         PlanError: If ``dst`` has a pending reduction that ``src`` lacks.

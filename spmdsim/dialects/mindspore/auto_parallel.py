@@ -35,8 +35,9 @@ class AutoParallel(DialectObject):
 
     - ``"semi_auto"``: configured operators use their strategies, all others are data parallel.
     - ``"sharding_propagation"``: the strategies of configured operators spread to their neighbours.
-    - ``"recursive_programming"``: double recursion finds all strategies. In the last two modes, the first call runs
-      replicated and is recorded; later calls use the strategies.
+    - ``"recursive_programming"``: double recursion finds all strategies.
+
+    In the last two modes, the first call runs replicated and is recorded; later calls use the strategies.
 
     With MindSpore's defaults, a training step on n ranks is n times the single process's step, if all ranks read
     equal rows and the loss is a mean over a rank's rows (``CrossEntropyLoss``): the n gradients are summed. To repeat
@@ -57,8 +58,8 @@ class AutoParallel(DialectObject):
         """State which part of the global input each rank passes.
 
         Args:
-            config: ``"data_parallel"`` (default): each rank passes its rows of a batch that is as many times as long as
-                there are ranks. ``"full_batch"``: every rank passes the whole batch. A tuple with cuts or a Layout per
+            config: ``"data_parallel"`` (default): each rank passes rows of its own, and the global batch has the rows
+                of all ranks. ``"full_batch"``: every rank passes the whole batch. A tuple with cuts or a Layout per
                 input: each rank passes its slice.
 
         Raises:
@@ -78,8 +79,8 @@ class AutoParallel(DialectObject):
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Split parameters and the optimiser's state further, over the ranks that need equal slices.
 
-        It holds for parameters that are filled later. Parameters are gathered where they are used. A parameter stays
-        whole if dim 0 would be split unevenly.
+        The setting counts for parameters that get their values later, not for those that have values already. A
+        parameter is gathered for each operator that uses it. It stays whole if dim 0 would be split unevenly.
 
         Args:
             shard_size: number of ranks that share a slice; -1 for all that need it.
@@ -150,7 +151,10 @@ class AutoParallel(DialectObject):
 
 
 def numbers(value: Any) -> Any:
-    """Convert tensors of one element to numbers, equal on every rank; tuples element by element."""
+    """Convert tensors of one element to numbers, equal on every rank; all ranks must call it.
+
+    Elements of tuples are converted, too; all other values stay.
+    """
     if isinstance(value, Tensor) and value.size == 1:
         return host(value.full().reshape(()))
     return tuple(map(numbers, value)) if isinstance(value, tuple) else value

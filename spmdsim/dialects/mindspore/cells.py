@@ -280,7 +280,7 @@ class LayerNorm(Cell):
 class Dropout(Cell):
     """Zero a random share ``p`` of the elements in training (``set_train()``).
 
-    Each layout zeroes equal elements. ``keep_prob`` is 1 - p; without both, p is 0.5.
+    The layout has no influence on which elements are zeroed. ``keep_prob`` is 1 - p; without both, p is 0.5.
 
     Raises InputError if p is not in [0, 1).
     """
@@ -390,6 +390,8 @@ class CrossEntropyLoss(_Loss):
 
     def _place_weight(self, rows: Tensor) -> Tensor | None:
         """Return the classes' weights, replicated on the logits' mesh; None without weights.
+
+        The weights get the element type of the logits.
 
         Args:
             rows: the logits with the classes in the last dim.

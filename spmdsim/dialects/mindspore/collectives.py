@@ -258,7 +258,7 @@ def all_reduce(group: CallGroup) -> Tensor:
         if op == "sum":
             return total
         own_arrays = Tensor(group.world, reduced.meta, group.arrays)
-        if op == "prod":
+        if op == "prod":  # the derivative of a product by one factor is the product, divided by the factor
             return ops.divide(total, own_arrays)
         return ops.multiply(total, ops.cast(ops.equal(own_arrays, reduced), total.dtype))
 

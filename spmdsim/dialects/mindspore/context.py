@@ -46,13 +46,13 @@ class Sharing:
 
     Attributes:
         size: number of ranks that share a slice; -1 for all that need it.
-        threshold: size in KB below which parameters stay whole.
+        threshold: size in KB (1024 bytes) of the whole parameter below which it stays whole.
         level: 1: gradients stay whole until the optimiser takes its shard. 2: they are reduced by reduce_scatter.
             3: also, gathered parameters are gathered again for the backward pass.
     """
 
-    size: int = -1  # number of ranks that share a slice; -1 for all that need it
-    threshold: int = 64  # smaller parameters, in KB, stay whole
+    size: int = -1
+    threshold: int = 64
     level: int = 1
 
     def storage_layout(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
@@ -62,9 +62,9 @@ class Sharing:
         the number of ranks with equal slices, neighbouring ranks share; a mesh axis of which they are a part is cut in
         two for this.
 
-        It is ``layout`` itself if the whole parameter has fewer bytes than the threshold, if it has no dims, if no
-        ranks have equal slices, if the mesh's axes cannot be cut for this number of ranks, or if dim 0 would be split
-        unevenly.
+        The result is ``layout`` itself if the whole parameter has fewer bytes than the threshold, if it has no dims, or
+        if only one rank would share a slice. It is also ``layout`` if the mesh's axes cannot be cut for this number of
+        ranks, or if dim 0 would be split unevenly.
 
         Args:
             layout: layout that the operator needs.
@@ -111,8 +111,9 @@ class Parallel:
     Attributes:
         dataset_strategy: ``"data_parallel"``: a rank passes its rows of the batch. ``"full_batch"``: every rank
             passes the whole batch. Cuts or a layout per input: a rank passes its slice.
-        gradients_mean: average a parameter's gradient over the ranks with equal slices, instead of a sum.
-        loss_repeated_mean: count a loss that all ranks compute once, not once per rank.
+        gradients_mean: True to average a parameter's gradient over the ranks with equal slices; False to sum it.
+        loss_repeated_mean: True if a loss that several ranks compute from equal rows counts once; False if it counts
+            once per rank.
         sharing: settings of ``hsdp``, or None.
     """
 
@@ -124,8 +125,9 @@ class Parallel:
     def loss_factor(self, loss: Tensor) -> int:
         """Return how often the global loss counts in the differentiated sum of all ranks' losses.
 
-        A mean over each rank's own rows counts once per rank, a sum over them once. Any other loss counts once; without
-        ``loss_repeated_mean``, once per rank that has it.
+        * A mean over each rank's own rows counts once per rank.
+        * A sum over each rank's own rows counts once.
+        * Any other loss counts once, or, without ``loss_repeated_mean``, once per rank that has a copy of it.
 
         Args:
             loss: the loss, whose ``name`` is `LOCAL_MEAN` or `LOCAL_SUM` if each rank computes it from its own rows.
@@ -383,7 +385,7 @@ def reset_auto_parallel_context() -> None:
 
 
 def _get_setting(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
-    """Return a setting. InputError, with the text ``refusal``: the name is unknown."""
+    """Return a setting by name. Raise InputError if there is none; its text is ``refusal`` with the name."""
     if name not in settings:
         raise InputError(f"{refusal.format(name)}; there are {', '.join(settings)}")
     return settings[name]

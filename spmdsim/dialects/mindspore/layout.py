@@ -119,9 +119,9 @@ class MindSporeLayout(CoreLayout):
     def of(self, ndim: int) -> MindSporeLayout:
         """Return the layout of a tensor with ``ndim`` dims.
 
-        A map written as a single tuple is one dim split by several axes, or the map of all dims if the tensor has as
-        many. The layout tutorial's template uses the second form (``tensor_map = ("a", "b")``, then
-        ``layout(tensor_map)``).
+        A map written as a single tuple has two meanings. If the tensor has as many dims as the tuple has entries, each
+        entry is the axis of one dim. Otherwise the tuple has the axes that split one dim together. The layout
+        tutorial's template uses the first form (``tensor_map = ("a", "b")``, then ``layout(tensor_map)``).
 
         >>> layout = Layout((2, 4), ("axis_0", "axis_1"))(("axis_0", "axis_1"))
         >>> layout.bounds((16,), rank=5), layout.bounds((2, 4), rank=5)
@@ -175,7 +175,7 @@ class Layout(DialectObject):
         rank_list: the device at each position, row-major, in any order; by default ``0 .. n-1``.
         tuple_order: ``"mesh"`` nests the axes of every tuple in the order of the device matrix, like the slice table
             printed in the operator-level parallel tutorial; ``"tuple"`` (default) in the order of the tuple.
-        name: ``alias_name`` under the name that the text of this tutorial uses.
+        name: another name of ``alias_name``, which the text of this tutorial uses; ``alias_name`` has precedence.
 
     Raises:
         UsageTypeError: If an argument is no tuple, list, int or text as required.
@@ -349,9 +349,9 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
 
 
 def check_even(layout: CoreLayout, shape: Sequence[int], what: str = "the tensor") -> None:
-    """Raise LayoutError, with the first such dim, if the layout does not split a shape evenly.
+    """Raise LayoutError if a layout splits a dim of a shape unevenly, as MindSpore does.
 
-    ``what`` names the tensor in the message. MindSpore refuses uneven shapes too.
+    The message has the first of these dims; ``what`` names the tensor in it.
     """
     uneven = first_uneven(layout, shape)
     if uneven:

@@ -185,12 +185,12 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
 
 
 def _run_derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
-    """Return the ``run`` of a row whose calls, in part, need the layouts that ``shard`` derives.
+    """Return the ``run`` of a row of which some calls need the layouts that MindSpore's rules derive.
 
     Args:
-        name: MindSpore's operator.
-        meant: function of a primitive and attributes that returns True for these calls. All other calls run by the rule
-            of our operator.
+        name: MindSpore's name of the operator.
+        meant: function of a primitive and attributes that returns True for the calls that need them; see
+            `Primitive.run_derived`. All other calls run by the rule of our operator; see `Primitive.run_rule`.
     """
     return lambda p, operands, attrs: (
         p.run_derived(name, operands, attrs) if meant(p, attrs) else p.run_rule(operands, attrs)
@@ -206,8 +206,8 @@ def _run_mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Return the first operand in another shape; the ``run`` of Reshape, ExpandDims and Squeeze.
 
-    A tensor keeps its layout as far as possible, see `ops.reshape`, unless the primitive has a strategy, as in
-    MindSpore. Arrays, and operands of a primitive with a strategy, are laid out by the strategy first.
+    If the primitive has no strategy, a tensor keeps its layout as far as possible; see `ops.reshape`. If it has one, or
+    if the operand is an array or a parameter, the operand is laid out first; see `Primitive.apply`.
 
     Args:
         primitive: the primitive.

@@ -30,6 +30,7 @@ from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn.module import Initialiser, Values
 from spmdsim.wrong_calls import explained
 
+#: The seed of `set_seed`, and the number of seeds that `next_seed` has drawn since.
 _seed = [0, 0]
 #: The seed of shuffled rows.
 rows_seed = [0]

@@ -54,10 +54,10 @@ def place(operand: Any, layout: Layout) -> Tensor:
 
 
 def to_tensor(operand: Any) -> Tensor:
-    """Return an array as a tensor, with dim 0 over all ranks if they divide it.
+    """Return an array as a tensor, with dim 0 over all ranks if their number divides it.
 
     Otherwise the array is replicated. Data enters a network in this form. All ranks must call it. A tensor is returned
-    unchanged, a parameter without a layout is replicated.
+    unchanged. A parameter without values is filled, replicated; a parameter with values keeps its layout.
 
     Args:
         operand: a tensor, a parameter, an array that is equal on all ranks, or a number.
@@ -201,7 +201,8 @@ class Primitive(DialectObject):
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """Lay out operands as ``shard`` configured them, run our operator, and return its result.
 
-        Without a strategy it is data parallel; while a search records the program, tensors keep their own layouts.
+        The operands are first converted to one element type, see `_match_types`. Without a strategy the operator is
+        data parallel. But while a search records the program, such an operator takes the layouts that its tensors have.
 
         Args:
             operands: tensors, parameters, arrays or numbers.
@@ -217,7 +218,9 @@ class Primitive(DialectObject):
         bound, sharding, strategy = self._bind(typed, params)
         rules.check_result(self.row, bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
-        if sharding is None and watchers:  # a search must not read data parallelism as a configured strategy
+        if (
+            sharding is None and watchers
+        ):  # a search must not record data parallelism as a configured strategy
             return finish_call(tensors, self.op(*tensors, **params))
         if sharding is None or self.row.of_result:
             sharding = self.op.shard(strategy)
@@ -227,9 +230,10 @@ class Primitive(DialectObject):
             raise ShardError(error.message, **error.facts) from None
 
     def run_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Run our operator with the layouts that `shard` derives for MindSpore's operator.
+        """Run our operator in the layouts that MindSpore's rules derive from this primitive's strategy.
 
-        It returns the operator's result, whose layout the derivation decides, too. Without a strategy it is data
+        The operands are first converted to one element type. The operator moves them to the derived layouts, and its
+        result, which is returned, has the derived layout of the first result. Without a strategy the operator is data
         parallel.
 
         Args:
@@ -317,9 +321,10 @@ def function(
 ) -> Callable[..., Any]:
     """Return a function of ``ops`` that applies the row's first primitive.
 
-    Equal arguments return one function. The function takes the primitive's call arguments first, then those of its
-    constructor. Its attribute ``sharded`` is a function of ``in_strategy`` and ``out_strategy`` that returns this
-    function with these strategies.
+    If ``written`` has parameters, the first of the function's arguments go to the primitive's call, and the others to
+    the primitive's constructor. If ``written`` is a name only, all arguments go to the call, and the constructor gets
+    none. The function's attribute ``sharded`` is a function of ``in_strategy`` and ``out_strategy`` that returns this
+    function with these strategies. Equal arguments of :func:`function` return one function.
 
     Args:
         row: the operator's row of the table: names, arguments and restrictions.
@@ -329,16 +334,15 @@ def function(
     """
     name, bracket, parameters = written.partition("(")
     takes = arguments(bracket + parameters or row.called)
-    called = len(
-        arguments(row.called).signature.parameters
-    )  # The other values go to the primitive's constructor.
+    # The number of values that go to the call; the others go to the primitive's constructor.
+    call_count = len(arguments(row.called).signature.parameters)
     make = primitive(row.primitives[0])
 
     def call(*args: Any, **named: Any) -> Any:
         if not bracket:
             return make().shard(*strategies)(*args, **named)
         values = list(takes.bind(name, args, named).values())
-        return make(*values[called:]).shard(*strategies)(*values[:called])
+        return make(*values[call_count:]).shard(*strategies)(*values[:call_count])
 
     call.sharded = lambda *chosen: function(row, written, chosen)  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = name

@@ -51,8 +51,8 @@ def _check_count(number: Any, what: str, least: int) -> int:
 class Dataset(DialectObject):
     """Columns of rows, transformed and joined to batches.
 
-    Every rank draws the order of ``mindspore.set_seed`` and of the epoch. With ``num_shards``, each rank reads rows
-    of its own, and a batch is the global tensor of all ranks' rows.
+    The order of the rows follows from the seed of ``mindspore.set_seed`` and the epoch, so it is equal on every rank.
+    With ``num_shards``, each rank reads rows of its own, and a batch is the global tensor of all ranks' rows.
 
     Args:
         columns: name -> array of all rows.
@@ -211,7 +211,7 @@ class Dataset(DialectObject):
     # -- rows and sizes ---------------------------------------------------------------------------------
 
     def get_dataset_size(self) -> int:
-        """Return the number of batches."""
+        """Return the number of batches of an epoch, or of rows if they are not in batches."""
         return len(self._order(self._shards[0])((0,)))
 
     def get_batch_size(self) -> int:
@@ -308,7 +308,10 @@ def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[
 
 
 def _join_ranks(pieces: list[np.ndarray]) -> Tensor:
-    """Return the global tensor whose rows each rank has read."""
+    """Return the global tensor of the rows of all ranks, in rank order.
+
+    ``pieces`` has the rows of each rank of this process.
+    """
     world = current_world()
     shape = (world.size * pieces[0].shape[0], *pieces[0].shape[1:])
     return Tensor.from_local(pieces, over_ranks(len(shape), split=True), world, shape=shape)

@@ -36,12 +36,12 @@ OPERANDS = ("condition", "input", "x", "other", "y", "exponent")
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a call, as text: operands come before ``/``, or alone; ``([x])`` is a list.
+    """Arguments that calls of an operator accept.
 
     Attributes:
-        text: the text.
-        signature: the same as a signature.
-        operands: number of operands.
+        text: the arguments in parentheses; see `arguments` for the notation.
+        signature: the arguments as a signature.
+        operands: number of the first arguments that are operands; all others are attributes.
 
     >>> arguments("(x, /, axis=(), keep=False)").split_call("f", (1, 2), {})
     ([1], {'axis': 2, 'keep': False})
@@ -59,9 +59,9 @@ class Arguments:
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """Parameter names and defaults, in order; required ones have ``Parameter.empty``.
+        """Parameter names and defaults, in order; a required parameter has ``Parameter.empty``.
 
-        Without ``*operands``.
+        A parameter ``*operands`` is left out.
         """
         parameters = self.signature.parameters.values()
         return {p.name: p.default for p in parameters if p.kind != p.VAR_POSITIONAL}
@@ -89,8 +89,8 @@ class Arguments:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Split the arguments of a call into operands and attributes; see `bind` for the arguments.
 
-        If the call takes any number of operands, those with a name of `OPERANDS` follow the positional ones, in its
-        order.
+        If the call takes any number of operands, operands may also be passed by a name of `OPERANDS`. They follow the
+        positional operands, in the order of `OPERANDS`.
 
         Args:
             caller: name of the function in the error.

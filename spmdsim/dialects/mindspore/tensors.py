@@ -26,7 +26,7 @@ float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
 int8, int16, int32, int64 = map(np.dtype, ("i1", "i2", "i4", "i8"))
 bool_ = np.dtype("?")
 
-#: Arrays with more elements are summarised; elements at each end that remain.
+#: Arrays with more than THRESHOLD elements are summarised: EDGEITEMS elements remain at each end of a long dim.
 THRESHOLD, EDGEITEMS = 1000, 3
 #: Width and digits behind the point, per floating type.
 _FLOATS = {"f2": (11, 4), "f4": (15, 8), "f8": (15, 8)}
@@ -41,8 +41,9 @@ def type_name(dtype: np.dtype) -> str:
 def format_tensor(x: Any) -> str:
     """Return the text of a tensor or a whole array in MindSpore's form.
 
-    Of a split tensor, it is the shard of this process's rank with its index range. Of an array with more than THRESHOLD
-    elements, dims longer than 2 * EDGEITEMS show EDGEITEMS elements at each end. Nothing is communicated.
+    For a split tensor, the text has the shard of this process's rank and its index range. If there are more than
+    THRESHOLD (1000) elements, dims longer than 2 * EDGEITEMS (6) show EDGEITEMS (3) elements at each end. Nothing is
+    communicated.
 
     Args:
         x: a tensor, or an array.
@@ -89,7 +90,7 @@ def _transpose(x: Any, *axes: Any) -> Any:
 
 
 def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Flatten from dim 0 by default, unlike the function."""
+    """Flatten dims into one, from dim 0 by default; the function ``ops.flatten`` starts at dim 1."""
     return _ops().flatten(x, order, start_dim=start_dim, end_dim=end_dim)
 
 

@@ -150,9 +150,8 @@ def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
     if not has_gradient(source.dtype):
         return None
     world, shape = current_world(), source.shape
-    layout = (
-        over_ranks(len(shape)) if leaf is None else leaf.layout.dual()
-    )  # a parameter stays without a place
+    # Without a leaf, the source is a parameter that no operator has used; it stays without values.
+    layout = over_ranks(len(shape)) if leaf is None else leaf.layout.dual()
     make = np.zeros if world.has_data else world.empty
     shards = [make(layout.local_shape(shape, rank), source.dtype) for rank in world.ranks]
     return with_methods(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
@@ -419,14 +418,15 @@ class Model(DialectObject):
     ) -> None:
         """Train the network: one step per batch, for each epoch; all ranks must call it.
 
-        Callbacks hear of the begin and end of the training, of each epoch and of each step. If one of them requests a
-        stop, the training ends after this step, with the events of an end.
+        The methods of callbacks are called at the begin and the end of the training, of each epoch and of each step. If
+        a callback requests a stop, the training ends after this step; the methods for the end of the epoch and of the
+        training are still called.
 
         Args:
             epoch: number of epochs.
             train_dataset: dataset, or a sized iterable of batches; a batch is a tuple of the network's inputs.
             callbacks: a callback, or a list of them.
-            dataset_sink_mode: not used, as further options.
+            dataset_sink_mode: not used; further options are not used, either.
 
         Raises:
             InputError: If the model has no optimiser.
@@ -440,24 +440,24 @@ class Model(DialectObject):
         )  # fmt: skip
         state = context.original_args()
 
-        def tell(event: str) -> None:
+        def notify(event: str) -> None:
             for callback in state.list_callback:
                 getattr(callback, f"on_train_{event}")(context)
 
-        tell("begin")
+        notify("begin")
         for state.cur_epoch_num in range(1, epoch + 1):
-            tell("epoch_begin")
+            notify("epoch_begin")
             for batch in train_dataset:
-                tell("step_begin")
+                notify("step_begin")
                 state.cur_step_num += 1
                 state.net_outputs = numbers(self._step(*batch))
-                tell("step_end")
+                notify("step_end")
                 if context.get_stop_requested():
                     break
-            tell("epoch_end")
+            notify("epoch_end")
             if context.get_stop_requested():
                 break
-        tell("end")
+        notify("end")
 
     def predict(self, *inputs: Any) -> Any:
         """Return the network's result."""

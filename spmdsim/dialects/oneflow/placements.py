@@ -327,7 +327,9 @@ def broadcast_groups(placement: placement, sbp: SbpLike) -> tuple[tuple[int, ...
 
 
 def can_merge(size: int, parts: int) -> bool:
-    """Return True if splits of ``size`` by ``a`` and then by ``b`` equal one by ``a * b == parts``.
+    """Return True if a split of ``size`` in two steps gives the blocks of one split into ``parts``.
+
+    The first step splits it into ``a`` blocks, the second step each of these into ``b`` blocks, with ``a * b == parts``.
 
     >>> [can_merge(size, 4) for size in (4, 5, 6, 7, 8)]
     [True, True, False, True, True]

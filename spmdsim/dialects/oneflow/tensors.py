@@ -150,7 +150,7 @@ class LocalTensor(TensorSymbols):
         return LocalTensor([*map(function, *columns)], self.world, self.kind)
 
     def become(self, source: LocalTensor) -> LocalTensor:
-        """Set source values of equal shape; the element type stays. Return the tensor."""
+        """Take the values of a tensor of equal shape, and return this tensor; its element type stays."""
         check_same_shape(self.shape, source.shape)
         self.shards = [new.astype(old.dtype) for new, old in zip(source.shards, self.shards)]
         return self
@@ -249,7 +249,10 @@ class LocalTensor(TensorSymbols):
 
 
 def check_agreement(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
-    """Raise OneFlowError if placement ranks are not running, or ranks pass different arguments."""
+    """Raise OneFlowError if placement ranks are not running, or ranks pass different arguments.
+
+    All ranks must call it, because they compare their arguments; see `facts_of` for ``data``.
+    """
     placements.check_kind(placement)
     check_placement(placement, world)
     check_same(world, [facts_of(placement, sbp, data)] * len(world.ranks))
@@ -273,8 +276,9 @@ def check_one_placement(*placements: Placement | None, about: str = "") -> None:
 def _broadcast_from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return, per rank of this process, the array of the first rank along the broadcast axes.
 
-    All ranks must call it. The broadcast runs as a sum (of bools: any) in which all other ranks contribute zeros.
-    Without broadcast axes, arrays stay, and nothing is communicated.
+    The broadcast axes are the replicated axes of ``layout`` with more than one rank. All ranks must call it. The
+    broadcast runs as an all_reduce to which all ranks but the first one contribute zeros. Its operation is the sum, or
+    "any" for bools. Without broadcast axes, the arrays are returned as they are, and nothing is communicated.
 
     Args:
         tensor: the local tensor.
@@ -311,9 +315,10 @@ class GlobalTensor(TensorSymbols):
         return lift_function(getattr(core, function.__name__))(*operands)
 
     def become(self, source: GlobalTensor) -> GlobalTensor:
-        """Set source values, in the current layout; return the tensor.
+        """Take the values of a tensor of equal shape, in the present layout; return this tensor.
 
-        Results that were computed from the previous values keep them in their history.
+        All ranks must call it; see `update_value`. Results that were computed from the previous values keep them in
+        their history.
         """
         self.value = update_value(self.value, source.value)
         return self
@@ -409,7 +414,7 @@ class GlobalTensor(TensorSymbols):
         return cast(GlobalTensor, self.cast(np.dtype(where)))
 
     def to_local(self, *, copy: bool = False) -> LocalTensor:
-        """Return each rank's shard as a local tensor."""
+        """Return each rank's shard as a local tensor; ``copy`` copies the shards."""
         return LocalTensor([x.copy() if copy else x for x in self.value.read_shards()], self.value.world)
 
     def numpy(self) -> np.ndarray:

@@ -234,7 +234,7 @@ def split(
             global tensor.
         weight_attr: the weight's ``ParamAttr``, an initializer, or an array; None for the default. If the default
             program has a parameter of this name, it is used again.
-        bias_attr: the same for the bias; False for no bias.
+        bias_attr: like ``weight_attr``, for the bias; False for no bias.
         name: prefix of the parameters' names (``name.w_0``, ``name.b_0``), on which their first values depend; None
             numbers them.
         padding_row: keep a zero row at the end of every shard of an embedding's table, as in Paddle's 2.0

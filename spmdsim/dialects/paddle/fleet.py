@@ -24,7 +24,8 @@ class DistributedStrategy:
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
     """Join the job; later layers are split over ``mp_degree`` ranks, by default over all ranks.
 
-    A degree that is missing, 0 or negative follows from the other one and the number of ranks.
+    A degree that is missing, 0 or negative follows from the other one and the number of ranks. If both are, ``dp`` is 1
+    and ``mp`` the number of ranks.
 
     Args:
         role_maker: not used: the interface has it.
@@ -60,7 +61,11 @@ def is_initialised() -> bool:
 
 
 def model_parts() -> int:
-    """Return the number of ranks over which layers are split."""
+    """Return the number of ranks over which layers are split.
+
+    It is the ``mp_degree`` of :func:`init`. Without one, or if it does not divide the number of ranks, it is this
+    number.
+    """
     size = current_world().size
     degree = _degrees["mp_degree"]
     return degree if degree and size % degree == 0 else size

@@ -183,7 +183,7 @@ def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., 
 def _unique(
     x: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
-    """Return the sorted distinct elements; as a tuple with further results if any is asked for.
+    """Return the sorted distinct elements, or a tuple of them and of the results that are asked for.
 
     Args:
         x: the tensor, which is flattened.
@@ -233,9 +233,9 @@ def _cross_entropy(
         weight: weight per class, or None.
         ignore_index: class number of rows that do not count; not used with ``soft_label``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        soft_label: labels are probabilities.
+        soft_label: True if labels are probabilities.
         axis: dim of the classes.
-        use_softmax: apply softmax first.
+        use_softmax: True to apply softmax first.
         label_smoothing: share of every label that is spread evenly over all classes.
 
     Raises:
@@ -278,7 +278,7 @@ def _soft_losses(x: Any, target: Any, weight: Any, smoothing: float, use_softmax
         target: probabilities, in the shape of ``x``.
         weight: weight per class, or None.
         smoothing: share of each label that is spread evenly over all classes.
-        use_softmax: apply softmax to ``x`` first.
+        use_softmax: True to apply softmax to ``x`` first.
 
     Returns:
         The losses; the weight of each row (the sum of label times weight over the classes), or None without ``weight``.

@@ -144,7 +144,7 @@ def _embedding(
 ) -> dict[str, Any]:  # fmt: skip
     """Layer that returns rows of a table ``[num_embeddings, embedding_dim]``, whole on every rank.
 
-    ``padding_idx`` returns zeros.
+    The index ``padding_idx`` gives a row of zeros; None for no such index.
     """
     shape, names = (int(num_embeddings), int(embedding_dim)), layer_names("embedding", name)
     zeros = None if padding_idx is None or in_static_mode() else padding_idx % shape[0]
@@ -200,18 +200,18 @@ LAYERS = layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Layer, lift_function)
 class Split(Layer):
     """Product with a split weight; arrays are whole on every rank.
 
-    The weight is filled by the constructor. Sums of a row-parallel layer or a table are complete unless they stay
-    partial; columns have a bias. First values depend on the name, or on the kind and a number: layers without a name
-    get different values, equal on every rank.
+    The weight is filled by the constructor. The result of a row-parallel layer or a table is summed over the shards,
+    unless ``where.stays_partial``. First values depend on the name, or, without a name, on the kind and a number: such
+    layers get different values, which are equal on every rank.
 
     Args:
         where: sizes and layouts.
         name: prefix of the parameters' names, or None.
         weight_attr: attribute of the weight; see `create`.
-        bias: add a bias, if the layout has one.
+        bias: True to add a bias; a table has none.
         bias_attr: attribute of the bias.
         kind: kind for the names; by default the class.
-        keep: let the default program own the parameters.
+        keep: True if the default program owns the parameters; see `create`.
 
     Raises:
         LayoutError: (a ValueError) If a size is not split evenly.
@@ -237,8 +237,8 @@ class Split(Layer):
     def products(self, x: Any) -> Any:
         """Return the layer's result with pending sums.
 
-        A row-parallel layer first splits the last dim of its input over "mp", the axis of the shards; other dims keep
-        other axes. A bias is added to columns; before it, pending sums are reduced.
+        A row-parallel layer first splits the last dim of its input over "mp", the axis of the shards; the other dims
+        keep their other axes. If the layer has a bias, pending sums are reduced before it is added.
 
         Args:
             x: ids, or the input; a tensor.
@@ -301,7 +301,7 @@ def _weight_layout(
         axis: the split dim of a linear; None for a table.
         parts: number of shards; None for fleet's number.
         group: must be None.
-        gather: return the whole result on every rank.
+        gather: True to return the whole result on every rank.
     """
     _check_no_group(group)
     operation, parts = "embedding" if axis is None else "linear", parts or fleet.model_parts()

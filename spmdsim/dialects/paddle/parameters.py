@@ -248,8 +248,9 @@ def create(
 ) -> Parameter:  # fmt: skip
     """Create a parameter from its attribute, or return the parameter that has the attribute's name.
 
-    A name is looked up only in static mode, or if no mode was set; then the parameter also becomes one of the default
-    programs. The parameter has its first values, which depend on the seed and the name.
+    In dynamic mode, a new parameter is created in every call. In static mode, or if no mode was set, the attribute's
+    name is looked up first, and a new parameter is added to the default main program and the default startup program.
+    The parameter has its first values, which depend on the seed and the name.
 
     Args:
         shape: global shape.

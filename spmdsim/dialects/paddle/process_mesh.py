@@ -155,9 +155,9 @@ def ceil_split(total: int, parts: int) -> list[int]:
 
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the tensor") -> None:
-    """Raise LayoutError if the layout does not split a shape evenly, with the sizes that Paddle cuts.
+    """Raise LayoutError if the layout splits a dim of a shape unevenly.
 
-    ``what`` names the tensor in the message.
+    The message has the sizes that Paddle would cut; ``what`` names the tensor in it.
     """
     if uneven := first_uneven(layout, shape):
         text, cut = f"{what} of shape {tuple(shape)} cannot be split", ceil_split(uneven.size, uneven.parts)

@@ -155,8 +155,8 @@ def missing_feed_error(name: str) -> InputError:
 def compute_shapes_only(world: World, names: str) -> Iterator[None]:
     """Run the ``with`` block in a world without data, where operators compute shapes only.
 
-    Nothing is counted or recorded. It yields None. Errors of this package leave the block with -1 instead of a size
-    that a feed decides, and without the places of operands.
+    Nothing is counted or recorded. It yields None. An error of this package leaves the block with another text, which
+    has -1 instead of a size that a feed decides. Its facts have ``names`` instead of the operands.
 
     Args:
         world: the world without data.
@@ -315,7 +315,7 @@ class Program(DialectObject):
                     )
         args, options = map_nested((args, options), self._to_recorded)
         outputs: list[int] = []
-        others = iter(find_instances(results[1:], CoreTensor))
+        others = iter(find_instances(results[1:], CoreTensor))  # with the second stand-in
         result = map_nested(
             next(iter(results), None), lambda x: self._record_output(x, function, others, outputs)
         )

@@ -109,7 +109,7 @@ class Tensor(ours.Tensor):
 
     @property
     def shape(self) -> Shape:
-        """Global shape; of a rank's shard the local shape."""
+        """Global shape; the shape of the first rank's shard if :attr:`is_rank_shard`."""
         meta = self.meta
         return Shape(
             meta.layout.local_shape(meta.shape, self.world.ranks[0]) if self.is_rank_shard else meta.shape
@@ -118,9 +118,9 @@ class Tensor(ours.Tensor):
     size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
 
     def numpy(self) -> np.ndarray:
-        """Return a copy of the whole tensor as an array; all ranks must call.
+        """Return a copy of the whole tensor as an array; all ranks must call it.
 
-        Of a rank's shard, return the shard.
+        If :attr:`is_rank_shard`, return a copy of the first rank's shard, without communication.
         """
         return np.array(self.shards[0]) if self.is_rank_shard else self.full()
 
@@ -227,7 +227,8 @@ def check_has_gradient(dtype: np.dtype, stopped: bool) -> None:
 def with_methods(x: Any, *, fresh: bool = False) -> Tensor:
     """Return our tensor as Paddle's class, with its history; no copy of the data.
 
-    A tensor of this class is returned itself unless ``fresh``; gradients of another leaf pass back to it.
+    A tensor of this class is returned itself unless ``fresh``. Otherwise the result is a new object. If ``x`` is a leaf
+    that requires a gradient, gradients of the new object pass back to it, unless ``fresh``.
 
     Args:
         x: the tensor; it is not changed.
@@ -264,7 +265,8 @@ def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = Fal
     """Return an array, a parameter or a tensor as Paddle's tensor.
 
     An array, which must be equal on all ranks, becomes replicated; all ranks must call it, see `equal_on_all_ranks`. A
-    tensor that every rank has in full moves to ``mesh``, without communication. Other tensors keep their layouts.
+    tensor that every rank has in full moves to ``mesh``, without communication. If it belongs to another world and needs
+    no gradient, its values move to the current world. Other tensors keep their layouts.
 
     Args:
         x: array, number, list, parameter or tensor.
@@ -304,7 +306,7 @@ def to_one_mesh(values: list[Any]) -> list[Any]:
     first tensor. Values that are no tensors or arrays stay.
     """
     tensors = [x for x in values if isinstance(x, ours.Tensor)]
-    meshes = [x.layout.mesh for x in sorted(tensors, key=_is_whole)]
+    meshes = [x.layout.mesh for x in sorted(tensors, key=_is_whole)]  # split tensors come first
     mesh = meshes[0] if meshes else None
     return [as_replicated(x, mesh) if isinstance(x, (ours.Tensor, np.ndarray)) else x for x in values]
 

@@ -154,11 +154,13 @@ class CutCosts:
         self.whole = {number[f] for f in bound.rule.whole if f in number}
         dims = [dim for term in self.terms for dim in term if len(dim) > 1]
         every = range(len(self.factors))
+        # A dim may be a product of factors: per factor, the factors that are major to it in its dims.
         self.majors = [{m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in every]
         self.rows = {k for k in every if self._is_row(k)}
         # Of equal costs, prefer rows, then columns, then reduced factors.
         results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
         self.preference = tuple(dict.fromkeys([*results, *every]))
+        # Columns and reduced factors, of which version 2.x never cuts both; see `_can_cut`.
         self.exclusive = {k for k in every if k not in self.members[0] or self._is_reduced(k)}
         self._memory: dict[tuple[Cuts, int], list[float | None]] = {}
         self._sizes: dict[Cuts, list[float]] = {}
@@ -332,8 +334,9 @@ class _Search:
     def _read_configured(self) -> dict[int, list[int | None]]:
         """Return the factor that each step cuts, by operator, for operators with a configured strategy.
 
-        A factor is a number; None stands for a step that cuts nothing. Each step takes the first factor whose number of
-        blocks, so far as earlier steps have not cut it, is a multiple of the step's size.
+        A factor is a number; None stands for a step that cuts nothing. The strategy gives each factor a number of
+        blocks, which is divided by the size of each step that takes the factor. A step takes the first factor whose
+        remaining number of blocks is a multiple of the step's size.
         """
         factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:

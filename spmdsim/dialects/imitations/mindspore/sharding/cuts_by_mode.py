@@ -67,7 +67,8 @@ def batch_parallel(
     Args:
         name: MindSpore's name of the operator.
         shapes: global shapes of the operands.
-        in_strategy: cuts or layouts per operand; they must be these cuts. None asks for them.
+        in_strategy: cuts or layouts per operand, which must split dim 0 over all devices and nothing else; None does
+            the same.
         devices: number or list of devices; None for the product of the first operand's cuts, or 1 without a strategy.
             Layouts have their own.
         attrs: attributes; ``output_shapes`` states the results' shapes, else the result has the shape of operand 0 (of
@@ -251,9 +252,9 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
         manual: True if ``manual_split`` is set.
 
     Raises:
-        ShardError: If the axis is split, and the table has more than two dims; or the indices are split, too, and the
-            axis is not 0, another dim of the table is split, the indices are split beyond dim 1, or the cuts do not use
-            all devices.
+        ShardError: If the lookup axis is split and the table has more than two dims. Also if both the lookup axis and
+            the indices are split, and one of the following holds: the lookup axis is not 0, another dim of the table is
+            split, the indices are split beyond dim 1, or the cuts do not use all devices.
     """
     if manual:
         return MANUAL

@@ -464,15 +464,15 @@ def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSpo
 
 
 def forward_collectives(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
-    """Return the list of the collective after the local operator, which may be empty.
+    """Return a list with the collective after the local operator; [] if no reduction is pending.
 
-    Without a pending reduction there is none. It is a ReduceScatter if ``wanted`` splits a dim along one of the axes of
-    the pending reduction, else an AllReduce. Reductions along a virtual axis are local to the device.
+    The collective is a ReduceScatter if ``wanted`` splits a dim along one of the axes of the pending reduction, else an
+    AllReduce. Reductions along a virtual axis are local to the device and do not count.
 
     Args:
         computed: layout of the result before the collective.
         wanted: layout after it.
-        mean: divide the sum by the number of addends.
+        mean: True to divide the sum by the number of addends.
     """
     axes = real_partial_axes(computed)
     if not axes:
