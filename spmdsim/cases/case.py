@@ -135,11 +135,12 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain values for JSON.
 
-        The keys are ``op``, ``mesh`` (size by axis), ``strategy``, ``inputs`` and ``output`` (layouts as texts),
-        ``local_shapes``, ``collectives`` (a dict per collective, with the bytes of this process's first rank),
-        ``bytes_counted``, ``bytes_sent`` and ``bytes_predicted`` (a number per rank), ``seconds``, ``max_error`` (None
-        if it is not finite), ``tolerance``, ``verdict``, ``why``, ``whole_numbers`` and ``ok``. An injected fault adds
-        the keys of :meth:`_injection_entries`.
+        The keys about the case are ``op``, ``mesh`` (size by axis), ``strategy``, ``inputs`` and ``output`` (layouts as
+        texts) and ``local_shapes``. The keys about communication are ``collectives`` (a dict per collective, with the
+        bytes of this process's first rank), ``bytes_counted``, ``bytes_sent`` and ``bytes_predicted`` (a number per
+        rank) and ``seconds``. The keys about the result are ``max_error`` (None if it is not finite), ``tolerance``,
+        ``verdict``, ``why``, ``whole_numbers`` and ``ok``. An injected fault adds the keys of
+        :meth:`_injection_entries`.
         """
         return {
             "op": self.case.op,

@@ -248,6 +248,7 @@ def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: I
         def padded(index: tuple[slice, ...]) -> np.ndarray:
             """Return a block of the table with the zero rows."""
             padded_rows = np.arange(index[0].start, index[0].stop)
+            # Each shard has `rows` rows of the table and a zero row, so the zero rows before a row are subtracted.
             table_rows = padded_rows - padded_rows // (rows + 1)
             block = np.zeros((len(padded_rows), len(range(*index[1].indices(width)))), inputs.dtype)
             is_in_table = (padded_rows % (rows + 1) != rows) & (table_rows < inputs.table.shape[0])

@@ -181,11 +181,12 @@ def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.nd
         return own_array
     array = np.array(own_array.astype(dtype), order="C")
     flat = array.reshape(-1)
+    # Slices and views share their memory with `array`, so changes of `parts` change it.
     middle = flat[len(flat) // 2 :][:1]
     parts = middle.view(middle.real.dtype) if dtype.kind == "c" else middle
     if not is_rounded(dtype):
         parts += parts.dtype.type(ULPS)
-    elif parts.itemsize <= 8:
+    elif parts.itemsize <= 8:  # a float's bits, read as an integer, count units in the last place
         parts[:1].view(f"i{parts.itemsize}")[...] += ULPS
     else:
         parts[:1] += ULPS * np.spacing(parts[:1])

@@ -231,7 +231,7 @@ class Inputs:
 
     @cached_property
     def w2(self) -> Source:
-        """The second weight of a chain, whose columns are as many as those of x."""
+        """The second weight of a chain, ``[n, k]``: it has as many columns as x."""
         return _make_random_source("random numbers", (self.w.shape[1], self.x.shape[1]), self.dtype, 4)
 
     @cached_property
@@ -363,7 +363,7 @@ class ExactInputs(Inputs):
                 block = block + 1j * _to_small_integers(
                     normal_block(index, shape, np.float64, seed + 100), most
                 )
-            if stride > 1:
+            if stride > 1:  # keep every stride-th row of a column, and other rows in the next column
                 rows, columns = (np.arange(s.start, s.stop) for s in index)
                 block = np.where((rows[:, None] + columns) % stride == 0, block, 0)
             return block.astype(np.int64).astype(dtype) if dtype.kind in "iu" else block.astype(dtype)

@@ -84,8 +84,8 @@ def mnist(folder: Path) -> Images:
         folder: the folder of the files; they may also be in its ``train/``.
 
     Raises:
-        InputError: If a file is missing or damaged, images are not of 28 x 28 pixels, or their number is not that of
-            labels.
+        InputError: If a file is missing or damaged, images are not of 28 x 28 pixels, or there is not one label per
+            image.
     """
     images = open_array(find(folder, "train-images", "idx3-ubyte"))
     labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
@@ -156,8 +156,8 @@ def small_digits() -> tuple[Rows, Rows, int]:
     Each 8 x 8 pixel is enlarged to 3 x 3, in a border of two pixels.
 
     Returns:
-        A function from a slice of rows to digits, bytes ``[rows, 28, 28, 1]``; a function from a slice of rows to
-        labels, int64 ``[rows]``; and the number of digits.
+        A function that returns the digits of a slice of rows, as bytes ``[rows, 28, 28, 1]``. A function that returns
+        the labels of a slice of rows, as int64 ``[rows]``. The number of digits.
     """
     small = digits()
 
