@@ -26,9 +26,14 @@ GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``layouts(mesh)``, which returns three layouts, on two meshes.
 
-    They are the layouts of an 8 x 8 tensor: rows split by "tp"; rows by "tp" and columns by "dp"; columns by "dp" and
-    "tp". Compare the bounds of all shards, and the elements of tensors in these layouts. Yield None once per layout,
-    which earns a point.
+    They are the layouts of an 8 x 8 tensor:
+
+    1. "tp" splits the rows;
+    2. "tp" splits the rows, and "dp" the columns;
+    3. "dp" and "tp" split the columns.
+
+    Compare the bounds of all shards, and the elements of tensors in these layouts. Yield None once per layout, which
+    earns a point.
 
     Args:
         answer: the student's function.

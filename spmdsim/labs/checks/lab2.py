@@ -61,8 +61,11 @@ def _expect_rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
 def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's algorithm of a broadcast: its results for any data, then its rounds.
 
-    The number of rounds may not exceed the lower bound. Yield None once per point: after the results on 2 to 9 ranks,
-    after the rounds on powers of two, and after the rounds on other numbers of ranks.
+    Yield None once per point, after each of these checks:
+
+    * the results on 2 to 9 ranks are right;
+    * the rounds on 2, 4 and 8 ranks do not exceed the lower bound;
+    * the rounds on the other numbers of ranks do not exceed the lower bound.
 
     Args:
         answer: the student's generator function of rank and size.

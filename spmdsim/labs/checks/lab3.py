@@ -49,9 +49,11 @@ def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``no_communication(mesh)``: the layouts of X and W of a product Z.
 
-    Yield None once per point: after the check that the product does not communicate and leaves no sum pending, after
-    the check that no rank repeats another rank's work, and after the check that the shards of X and W together are as
-    small as possible.
+    Yield None once per point, after each of these checks:
+
+    * the product does not communicate and leaves no sum pending;
+    * no rank repeats another rank's work;
+    * the shards of X and W together are as small as possible.
 
     Args:
         answer: the student's function.

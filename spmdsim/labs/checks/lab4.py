@@ -58,8 +58,11 @@ def _expect_eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
 def column(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``column(mesh)``, which returns three layouts.
 
-    They are the layouts of x, W and b of a column-parallel layer. Yield None once per point: after a run of the layer,
-    whose values must be right without communication, and after the check that rank 0 owns an eighth of W and b.
+    They are the layouts of x, W and b of a column-parallel layer. Yield None once per point, after each of these
+    checks:
+
+    * a run of the layer has the right values without communication;
+    * rank 0 owns an eighth of W and an eighth of b.
 
     Args:
         answer: the student's function.
@@ -83,8 +86,10 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
 def row(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``row(mesh)``, which returns two layouts.
 
-    They are the layouts of x and W of a row-parallel product. Yield None once per point: after a run of the product,
-    which must be partial over tp without communication, and after the check that rank 0 owns an eighth of x and W.
+    They are the layouts of x and W of a row-parallel product. Yield None once per point, after each of these checks:
+
+    * a run of the product is partial over "tp", without communication; its values are not compared;
+    * rank 0 owns an eighth of x and an eighth of W.
 
     Args:
         answer: the student's function.
@@ -108,9 +113,12 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``mlp(x, w1, b1, w2)``: a column-parallel, then a row-parallel layer.
 
-    The function gets ``x`` as a replicated tensor and the weights as arrays. Yield None once per point: after values
-    and layout, which must be replicated, after the check that each rank multiplies by an eighth of each weight, and
-    after the collectives, which must be one all_reduce.
+    The function gets ``x`` as a replicated tensor, and weights and bias as arrays. Yield None once per point, after
+    each of these checks:
+
+    * the result has the right values and is replicated;
+    * each rank multiplies by an eighth of each weight;
+    * the only collective is one all_reduce.
 
     Args:
         answer: the student's function.
@@ -137,8 +145,8 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``loss(h, table, labels)``, a mean cross entropy.
 
-    The table is split by rows. Yield None once per point: once if the mean loss is right, then twice if the busiest
-    rank receives at most the bytes of three all_reduces with one number per token.
+    The table is split by rows. Yield None once after the check of the mean loss. Then yield None twice, for two points,
+    if the busiest rank receives at most the bytes of three all_reduces with one number per token.
 
     Args:
         answer: the student's function.

@@ -60,8 +60,10 @@ def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
 def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``data_parallel(mesh)``, which returns the layouts of x and W.
 
-    Yield None once per point: after the layout of ``x``, which must be split by rows; and after the layout of ``W``,
-    which must be replicated, and at least one all_reduce in a training step.
+    Yield None once per point, after each of these checks:
+
+    * ``x`` is split by rows;
+    * ``W`` is replicated, and a training step has at least one all_reduce.
 
     Args:
         answer: the student's function.
@@ -80,8 +82,10 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``fully_sharded(mesh)``, which returns the layouts of x and W.
 
-    Yield None once per point: after the layouts, both split by rows; and after the layout of the gradient of W, and the
-    collectives of a training step, which must have an all_gather and a reduce_scatter.
+    Yield None once per point, after each of these checks:
+
+    * ``x`` and ``W`` are split by rows;
+    * the gradient of ``W`` is split by rows, and a training step has an all_gather and a reduce_scatter.
 
     Args:
         answer: the student's function.
@@ -134,9 +138,11 @@ def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]
 def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``optimiser(parameters, rate)``, an Adam whose state is split.
 
-    Yield None once per point: after the check that two updates change the weights as a plain Adam does (up to 0.1 %
-    plus 1e-5), after the check that rank 0 has an eighth of the state, and after the collectives of an update: one
-    reduce_scatter and one all_gather.
+    Yield None once per point, after each of these checks:
+
+    * two updates change the weights as a plain Adam does, with errors of up to 0.1 % plus 1e-5;
+    * rank 0 has an eighth of the state;
+    * the collectives of an update are one reduce_scatter and one all_gather.
 
     Args:
         answer: the student's function.

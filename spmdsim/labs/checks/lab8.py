@@ -92,9 +92,10 @@ def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], li
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``cheapest(costs, moves)``: the least seconds, and the strategies.
 
-    The strategies are one per operator of a chain, by their numbers. The seconds must be those of the strategies, and
-    the least ones. Any strategies with the least seconds are right. Yield None once per point: after chains of two or
-    three operators, of four, of one, and after one of :data:`LONG_CHAIN` (300), which enumeration cannot solve.
+    The strategies are a list with the number of a strategy for each operator of a chain. The seconds must be the sum
+    for these strategies, and the least possible sum. Any strategies with this sum are right. Yield None once per point:
+    after chains of two or three operators, after chains of four, after a chain of one, and after a chain of
+    :data:`LONG_CHAIN` (300) operators, which enumeration cannot solve.
 
     Args:
         answer: the student's function.
@@ -154,7 +155,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
     The answer has the layouts of x, W1 and W2 of the network ``relu(x W1) W2``. There are two cases: a large batch and
     a large width. Yield None once per point: after the check that rank 0 does at most an eighth of the work in both,
-    and once per case after its bytes. They may not exceed those of data or tensor parallelism, whichever are fewer.
+    and once per case after its bytes. They may not exceed the bytes of data parallelism and of tensor parallelism.
 
     Args:
         answer: the student's function.

@@ -101,9 +101,12 @@ def _value_text(value: Any) -> str:
 def ring(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``ring(comm, mine)``: the sum of all ranks' numbers by messages.
 
-    Yield None once per point: after the sums on 1 to 3 ranks, after the sums on up to 8 ranks, and after the check that
-    no rank sends more than ``size - 1`` messages, and some rank sends one. In a launched job, real ranks must give the
-    right sum, too.
+    Yield None once per point, after each of these checks:
+
+    * the sums on 1 to 3 ranks are right;
+    * the sums on 4 to 8 ranks are right;
+    * no rank sends more than ``size - 1`` messages, and, with several ranks, some rank sends one. In a launched job,
+      real ranks must give the right sum, too.
 
     Args:
         answer: the student's function.
@@ -207,9 +210,12 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``farm(comm, tasks, work)``, which distributes tasks to workers.
 
     Rank 0 has the tasks, a list of numbers, and returns the list of ``work(task)`` in their order; it must not work
-    itself. The other ranks get None and return None. Yield None once per point: after the results in three legal orders
-    of 4 ranks, after fewer tasks than workers, and after the check that no worker idles while another one is at a long
-    task. Real ranks of a launched job are checked before the last point.
+    itself. The other ranks get None and return None. Yield None once per point, after each of these checks:
+
+    * the results of 4 ranks are right in three legal orders of the ranks;
+    * the results are right for fewer tasks than workers;
+    * no worker idles while another one is at a long task. In a launched job, real ranks must give the right results,
+      too.
 
     Args:
         answer: the student's function.
