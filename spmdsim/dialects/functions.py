@@ -114,7 +114,7 @@ def extreme_row(name: str, *, tied: bool = False) -> Row:
         index = find_index(input, dim, True)
         indexed_only = input.requires_grad and not tied
         values = reduce_extreme(input.detach() if indexed_only else input, dim, keepdims=keepdim)
-        if indexed_only:
+        if indexed_only:  # only the element whose index is returned gets the gradient
             shape = [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
             is_indexed = core.equal(index, np.arange(input.shape[dim]).reshape(shape))
             values = with_mask_gradient(values, input, is_indexed, dim, keepdim)
@@ -206,7 +206,7 @@ def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> A
 
 
 def _squeeze(input: Any, dim: Any = None) -> Any:
-    """Remove dims of size 1: those that ``dim`` names, or all.
+    """Remove the dims of size 1 that ``dim`` names, or all dims of size 1 if it is None.
 
     Named dims of another size stay.
     """
@@ -364,9 +364,12 @@ def _unique(
 ) -> Any:
     """Return the sorted distinct elements, or a tuple with inverse indices and counts.
 
-    The result is a tuple if ``return_inverse`` or ``return_counts`` is True. It has the elements, then the index of
-    each element of ``input`` among them (in the shape of ``input``), then the number of occurrences of each one; what
-    is not asked for is left out. ``sorted`` is ignored: the elements are always sorted.
+    The result is a tuple if ``return_inverse`` or ``return_counts`` is True; it then has only the parts that are asked
+    for. ``sorted`` is ignored: the elements are always sorted.
+
+    Returns:
+        The distinct elements, a vector; the index of each element of ``input`` in this vector, in the shape of
+        ``input``; and how often each distinct element occurs.
     """
     values = core.unique_values(input)
     more = [core.reshape(core.unique_inverse(input)[1], tuple(input.shape))] if return_inverse else []

@@ -106,8 +106,8 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
 
     Args:
         mesh: the mesh.
-        spec: a spec; its text, see `parse`; or a tuple or list of its entries, each an axis name, a tuple of names or
-            None.
+        spec: a spec, its text (see `parse`), or a tuple or list of its entries. An entry is an axis name, a tuple of
+            names or None.
         ndim: number of dims of the tensor.
 
     Raises:

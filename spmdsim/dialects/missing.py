@@ -98,8 +98,8 @@ class DialectObject:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         # A user's subclass has attributes of its own: a missing name that resembles no public name may be one of them.
         public, own_attribute = public_names(type(self)), resembling(name, getattr(self, "__dict__", ()))
-        users = not type(self).__module__.startswith(PREFIX) and not resembling(name, public)
-        if own_attribute or users:
+        is_users_name = not type(self).__module__.startswith(PREFIX) and not resembling(name, public)
+        if own_attribute or is_users_name:
             near = f"; nearest: {own_attribute}" if own_attribute else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
         raise NotCovered(describe_missing(self.ORIGINAL, name, public))
@@ -184,8 +184,8 @@ def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callabl
 def _explain_arguments(value: Any, name: str) -> Any:
     """Return a dialect's function or class with errors that explain wrong arguments.
 
-    Other values are returned unchanged: those of other packages, and functions and classes that have such errors
-    already (their function has ``__wrapped__``).
+    All other values are returned unchanged: values of other packages, values that are neither function nor class, and
+    functions and classes that have such errors already (their function or ``__init__`` has ``__wrapped__``).
 
     Args:
         value: any value of a module. A class is changed in place; of a function, a wrapper is returned.

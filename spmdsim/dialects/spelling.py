@@ -38,8 +38,8 @@ def parse_mindspore(
     Args:
         device_matrix: sizes of the mesh axes, such as ``"2,4"``.
         alias: names of the axes, such as ``"dp,mp"``; None if the tensor map has numbers.
-        tensor_map: per dim an alias name, ``None`` for a dim that is not split, a tuple of names, or a number that
-            counts the axes from the right (0 is the last axis, -1 splits nothing).
+        tensor_map: per dim an alias name, a tuple of names, or ``None`` for a dim that is not split. Or per dim a number
+            or a tuple of numbers, which count the axes from the right: 0 is the last axis, -1 splits nothing.
         ranks_order: the ranks in mesh order, such as ``"3,1,0,2"`` or ``"[[3,1],[0,2]]"``; None is 0, 1, 2, ….
         tuple_order: ``"tuple"``: the first name of a tuple splits first; ``"mesh"``: the names of a tuple split in the
             order of ``device_matrix``. Not used for a map of numbers.
@@ -96,10 +96,13 @@ def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
     """Parse a layout in the notation of JAX, MindSpore, DTensor or OneFlow.
 
-    The notations are tried in this order: a call of ``P`` or ``PartitionSpec`` whose first argument is a name or None
-    (or that has none) is JAX's; entries that are all integers are MindSpore's tensor map; a word of DTensor that
-    OneFlow lacks, such as ``R`` or ``Shard``, or two letters without a comma between them (``SR``), is DTensor's;
-    everything else is an sbp.
+    The notations are tried in this order:
+
+    1. JAX's: a call of ``P`` or ``PartitionSpec`` whose first argument is a name or None, or that has no arguments;
+    2. MindSpore's: a tensor map, whose entries are all integers;
+    3. DTensor's: a text with a word that OneFlow lacks, such as ``R`` or ``Shard``, or with two letters and no comma
+       between them, such as ``SR``;
+    4. OneFlow's: everything else is an sbp.
 
     Args:
         body: a partition spec, a tensor map of numbers, placements, or an sbp.
@@ -118,9 +121,9 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
         return Layout(mesh, from_tensor_map(mesh.shape, entries, mesh.rank_list, mesh.axes).dims)
     try:
         if re.search(r"(?i)\bR\b|R$|\)R|SR|RS|RP|PR|RR|replicate|shard|P\(\w|Partial\b", body):
-            placements, strided = torch.parse_placements(body)[0], body
+            placements, dtensor_text = torch.parse_placements(body)[0], body
         else:
-            placements, strided = tuple(e.placement for e in sbp_module.parse(body)), ""
+            placements, dtensor_text = tuple(e.placement for e in sbp_module.parse(body)), ""
     except SpmdError:
         raise LayoutError(
             f"{body!r} names no axes of the mesh {mesh} ({_suggest_name(body, mesh)}), and is neither a tensor map, "
@@ -130,15 +133,18 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
         raise InputError(
             f"the tensor's shape must be given, because {body!r} has one entry per mesh axis, not per dim"
         )
-    return torch.layout(mesh, strided or placements, ndim)
+    # Only DTensor's text has the split factors of strided shards.
+    return torch.layout(mesh, dtensor_text or placements, ndim)
 
 
 def _suggest_name(body: str, mesh: Mesh) -> str:
     """Return a hint for a misspelled reduction or axis of ``body``, else an axis as an example.
 
-    Reductions are searched first, then axes, each from left to right; see `nearest` for what is similar. The text is
-    ``did you mean 'P(max)' by 'P(mex)'?``, ``did you mean 'data' by 'dta'?``, ``such as dp, or None``, or
-    ``which has none`` for a mesh without axes.
+    Reductions are searched first, then axes, each from left to right; see `nearest` for what is similar. The texts are:
+
+    * ``did you mean 'P(max)' by 'P(mex)'?`` for a reduction;
+    * ``did you mean 'data' by 'dta'?`` for an axis;
+    * ``such as dp, or None`` if nothing is similar, or ``which has none`` for a mesh without axes.
 
     Args:
         body: the text of a layout that fits no notation.

@@ -65,9 +65,13 @@ class PublishedModel(ABC):
 class AlpaModel(PublishedModel):
     """Alpa's alpha-beta terms per mesh axis (``alpa/shard_parallel``), in its own unit.
 
-    With b the bytes of the whole tensor in the group of n: all_gather ``a + B*b*(n-1)/n + 0.1``, all_reduce
-    ``a + 2*B*b*(n-1)/n + 0.01``, reduce_scatter ``a + B*b*(n-1)/n + 0.001``, all_to_all
-    ``a + B*b*(n-1)/n**2*(n/2) + 0.001``. Other collectives cost ``a + B * received bytes``.
+    With b the bytes of the whole tensor in a group of n ranks, the costs are:
+
+    * all_gather: ``a + B*b*(n-1)/n + 0.1``
+    * all_reduce: ``a + 2*B*b*(n-1)/n + 0.01``
+    * reduce_scatter: ``a + B*b*(n-1)/n + 0.001``
+    * all_to_all: ``a + B*b*(n-1)/n**2*(n/2) + 0.001``
+    * other collectives: ``a + B * received bytes``
 
     Attributes:
         axes: names of the mesh axes; axes not listed use the first term of alpha and beta.
@@ -148,9 +152,9 @@ class DTensorModel(PublishedModel):
 class MindSporeModel(PublishedModel):
     """MindSpore's cost objects (``costmodel.cc``, ``tensor_redistribution.cc``): weighted bytes.
 
-    Forward communication, in bytes: all_gather ``0.5 * slice * n``, all_to_all ``2 * slice``, all_reduce the
-    vector, reduce_scatter ``0.5`` of the vector; the objective is
-    ``alpha * computation + beta * communication``.
+    The objective is ``alpha * computation + beta * communication``. Forward communication counts in bytes:
+    ``0.5 * slice * n`` for an all_gather over n ranks, ``2 * slice`` for an all_to_all, the vector for an all_reduce,
+    and half of the vector for a reduce_scatter.
 
     Attributes:
         alpha: weight of computation.
@@ -243,8 +247,8 @@ class OneFlowModel(PublishedModel):
 def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
     """Return search settings with Alpa's restrictions.
 
-    Costs are those of ``machine``, every product runs on all ranks, a dim is split by one axis at most, and pending
-    sums are reduced by all_reduce only. On a mesh of several axes, the first one splits the batch.
+    Costs are taken from ``machine``. Every product runs on all ranks, and one axis at most splits a dim. Pending sums
+    are reduced by all_reduce only. On a mesh of several axes, the first one splits the batch.
 
     Args:
         machine: the cost model; its ``axes`` are those of the mesh.

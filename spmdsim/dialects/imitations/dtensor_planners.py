@@ -106,15 +106,15 @@ def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransi
     partial = dict(layout.partial)
     for number, axis in enumerate(mesh.axes):
         n = mesh.axis_size(axis)
-        once = _LATENCY + _HOP * (n - 1) + _STEP
+        base_price = _LATENCY + _HOP * (n - 1) + _STEP
         if axis in partial:
             other_reductions = {a: op for a, op in layout.partial if a != axis}
             moved = local * (n - 1) / n * _BYTE
-            twice = once + _HOP * (n - 1) + 2 * moved
-            yield twice, AxisTransition(number, "all_reduce", layout.with_partial(other_reductions))
+            reduce_price = base_price + _HOP * (n - 1) + 2 * moved
+            yield reduce_price, AxisTransition(number, "all_reduce", layout.with_partial(other_reductions))
             for dims in _appended(layout, axis):
                 yield (
-                    once + moved,
+                    base_price + moved,
                     AxisTransition(number, "reduce_scatter", Layout(mesh, dims, other_reductions)),
                 )
         elif axis not in layout.split_axes:
@@ -123,10 +123,10 @@ def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransi
         elif any(entry[-1:] == (axis,) for entry in layout.dims):
             gathered_dims = [entry[:-1] if entry[-1:] == (axis,) else entry for entry in layout.dims]
             gathered = Layout(mesh, gathered_dims, layout.partial)
-            yield once + local * (n - 1) * _BYTE, AxisTransition(number, "all_gather", gathered)
-            exchanged = once + local * (n - 1) / n * _BYTE + _EXCHANGE
+            yield base_price + local * (n - 1) * _BYTE, AxisTransition(number, "all_gather", gathered)
+            exchange_price = base_price + local * (n - 1) / n * _BYTE + _EXCHANGE
             for dims in _appended(gathered, axis):
-                yield exchanged, AxisTransition(number, "all_to_all", Layout(mesh, dims, layout.partial))
+                yield exchange_price, AxisTransition(number, "all_to_all", Layout(mesh, dims, layout.partial))
 
 
 def _appended(layout: Layout, axis: str) -> Iterator[list[tuple[str, ...]]]:
@@ -195,8 +195,9 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
 def _collective(before: Placement, after: Placement) -> str:
     """Return the name of the collective that changes an axis between two different placements.
 
-    From Replicate it is ``"slice"``; from Partial "reduce_scatter" or "all_reduce"; from Shard "all_to_all" (to another
-    Shard) or "all_gather".
+    * From Replicate: ``"slice"``.
+    * From Partial: ``"reduce_scatter"`` to a Shard, ``"all_reduce"`` to Replicate.
+    * From Shard: ``"all_to_all"`` to another Shard, ``"all_gather"`` to Replicate.
 
     Args:
         before: placement of the axis before.
@@ -253,8 +254,13 @@ class DTensorPlan:
     def received_elements(self) -> float:
         """Number of elements a rank receives, by the textbook volumes for evenly split sizes.
 
-        Per step, with local elements before it and n ranks: all_gather local * (n-1), all_reduce 2 * local * (n-1) / n,
-        slice 0, all others local * (n-1) / n.
+        It is the sum over the steps. With ``local`` elements of the shard before a step, and n ranks along its axis, a
+        step receives:
+
+        * all_gather: ``local * (n - 1)``
+        * all_reduce: ``2 * local * (n - 1) / n``
+        * slice: 0
+        * all others: ``local * (n - 1) / n``
         """
         total, local = 0.0, math.prod(self.shape) / self.src.shard_count
         for step in self.steps:

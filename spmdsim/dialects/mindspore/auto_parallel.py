@@ -39,10 +39,10 @@ class AutoParallel(DialectObject):
 
     In the last two modes, the first call runs replicated and is recorded; later calls use the strategies.
 
-    With MindSpore's defaults, a training step on n ranks is n times the single process's step, if all ranks read
-    equal rows and the loss is a mean over a rank's rows (``CrossEntropyLoss``): the n gradients are summed. To repeat
-    it in one process, multiply the learning rate by n. ``docs/losses.md`` derives the factor;
-    :meth:`enable_gradients_mean` changes it.
+    If all ranks read equal rows and the loss is a mean over a rank's rows (``CrossEntropyLoss``), MindSpore's defaults
+    sum the n gradients of n ranks. So a training step is n times the step of a single process. To repeat it in one
+    process, multiply the learning rate by n. ``docs/losses.md`` derives the factor; :meth:`enable_gradients_mean`
+    changes it.
     """
 
     ORIGINAL = "mindspore.AutoParallel"

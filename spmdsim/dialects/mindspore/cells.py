@@ -191,7 +191,18 @@ class Identity(Cell):
 class Dense(Cell):
     """Cell that computes ``x @ weight.T + bias``; the weight has shape ``[out, in]`` as in MindSpore.
 
-    By default, initial values are uniform within ``1 / sqrt(in)``, as in MindSpore since 2.0.
+    Args:
+        in_channels: size of the last dim of the input.
+        out_channels: size of the last dim of the result.
+        weight_init: initial values of the weight, see `initializer`. None for uniform numbers within ``1 / sqrt(in)``,
+            as in MindSpore since 2.0.
+        bias_init: initial values of the bias; None as for the weight.
+        has_bias: False for no bias.
+        activation: name of an activation in lower case, such as ``"relu"``, or a function; None for none.
+        dtype: element type of the parameters.
+
+    Raises:
+        InputError: If the name of the activation is unknown.
     """
 
     extend_repr = format_options(
@@ -232,7 +243,19 @@ def _make_activation(activation: str) -> Callable[[Any], Any]:
 
 
 class Embedding(Cell):
-    """Rows of a table by index: ``[...] -> [..., embedding_size]``."""
+    """Rows of a table by index: ``[...] -> [..., embedding_size]``.
+
+    Args:
+        vocab_size: number of rows.
+        embedding_size: length of a row.
+        use_one_hot: must be False.
+        embedding_table: initial values of the table; see `initializer`.
+        dtype: element type of the table.
+        padding_idx: must be None.
+
+    Raises:
+        InputError: If ``use_one_hot`` or ``padding_idx`` is set.
+    """
 
     extend_repr = format_options(
         "vocab_size={0.embedding_table.shape[0]}, embedding_size={0.embedding_table.shape[1]}, use_one_hot=False, "
@@ -256,7 +279,17 @@ class Embedding(Cell):
 
 
 class LayerNorm(Cell):
-    """Normalisation over the last dims, with a scale and a shift."""
+    """Normalisation over the last dims, with a scale and a shift.
+
+    Args:
+        normalized_shape: shape of the scale and of the shift.
+        begin_norm_axis: the first dim that is normalised.
+        begin_params_axis: accepted and not used: the scale and the shift apply to the last dims.
+        gamma_init: initial values of the scale; see `initializer`.
+        beta_init: initial values of the shift.
+        epsilon: number added to the variance.
+        dtype: element type of the parameters.
+    """
 
     extend_repr = format_options(  # as MindSpore writes them
         "normalized_shape={0.gamma.shape}, begin_norm_axis={0.begin_norm_axis}, "
@@ -373,10 +406,10 @@ class CrossEntropyLoss(_Loss):
         x = to_tensor(logits)
         x = x.to(x.layout.reduced)
         rows, numbered = losses.classes_last(x, min(1, x.ndim - 1)), np.ndim(labels) < x.ndim
-        ignores = self.ignore_index != -100  # no process has all labels of a tensor
-        if numbered and not isinstance(
-            labels, Tensor
-        ):  # check whole labels, so that all ranks raise equal errors
+        # No process has all labels of a tensor, so a tensor may have ignored labels if there is an `ignore_index`.
+        ignores = self.ignore_index != -100
+        # An array has all labels on every rank. They are checked before they are split, so all ranks raise equal errors.
+        if numbered and not isinstance(labels, Tensor):
             ignored = np.asarray(labels) == self.ignore_index
             check_ids(np.where(ignored, 0, labels), rows.shape[-1], description="classes")
             ignores = bool(ignored.any())

@@ -59,8 +59,8 @@ class Sharing:
         """Return a layout that stores a parameter in smaller shards along dim 0.
 
         Ranks with equal slices split dim 0. The split that the operator needs is the major one. If ``size`` is below
-        the number of ranks with equal slices, neighbouring ranks share; a mesh axis of which they are a part is cut in
-        two for this.
+        the number of ranks with equal slices, only neighbouring ranks share a slice. A mesh axis that has more ranks
+        than those that share is cut in two for this.
 
         The result is ``layout`` itself if the whole parameter has fewer bytes than the threshold, if it has no dims, or
         if only one rank would share a slice. It is also ``layout`` if the mesh's axes cannot be cut for this number of

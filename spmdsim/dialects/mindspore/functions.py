@@ -58,8 +58,8 @@ def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]
 def _move_to_mesh(x: Any, mesh: Any) -> Any:
     """Return a tensor, parameter or array as a tensor on a mesh; other values unchanged.
 
-    A tensor on ``mesh`` keeps its layout. A tensor of another mesh and an array are replicated on ``mesh``, and so is a
-    parameter that has no layout yet; a parameter that has one keeps it.
+    A tensor on ``mesh`` keeps its layout, and so does a parameter that has values. Tensors of another mesh, arrays and
+    parameters without values are replicated on ``mesh``.
 
     Args:
         x: the value; arrays are equal on all ranks.
@@ -107,7 +107,10 @@ def _extreme(name: str) -> Row:
 
 
 def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> Any:
-    """Compute the SVD as ``(values, left, right)``; right vectors are columns, unlike numpy's."""
+    """Compute the SVD as ``(values, left, right)``; right vectors are columns, unlike numpy's.
+
+    Without ``compute_uv``, return the values only.
+    """
     if not compute_uv:
         return linalg.svdvals(input)
     left, values, right = linalg.svd(input, full_matrices)

@@ -173,8 +173,9 @@ class Layout(DialectObject):
         alias_name: one name per axis (a tuple). A last axis named ``interleaved_parallel`` is virtual: the
             devices are those of the axes before it, and its size is the number of micro-shards per device.
         rank_list: the device at each position, row-major, in any order; by default ``0 .. n-1``.
-        tuple_order: ``"mesh"`` nests the axes of every tuple in the order of the device matrix, like the slice table
-            printed in the operator-level parallel tutorial; ``"tuple"`` (default) in the order of the tuple.
+        tuple_order: ``"tuple"`` (default): the axes of a tuple split a dim in the order of the tuple. ``"mesh"``: they
+            split it in the order of the device matrix, like the slice table printed in the operator-level parallel
+            tutorial.
         name: another name of ``alias_name``, which the text of this tutorial uses; ``alias_name`` has precedence.
 
     Raises:
@@ -380,8 +381,8 @@ def _check_axes(matrix: Any, names: Any) -> None:
 
     Args:
         matrix: the device matrix, a tuple of positive ints.
-        names: the alias names, a tuple of different texts, one per axis; none is empty or ``"None"``, and only the last
-            may be that of the virtual axis.
+        names: the alias names, a tuple of different texts, one per axis. No name is empty or ``"None"``, and only the
+            last name may be ``"interleaved_parallel"``, which names the virtual axis.
 
     Raises:
         UsageTypeError: If one is no tuple, or an element has another type; bools are no integers.

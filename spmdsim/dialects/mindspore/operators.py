@@ -114,7 +114,10 @@ def _adjust_prelu_cuts(cuts: Any, shapes: Shapes) -> Any:
 
 
 def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
-    """Return the parameters of a OneHot. Raises ShardError if ``depth`` is missing."""
+    """Return ``depth``, ``dtype`` (float32) and ``dim`` of a OneHot, by name.
+
+    ``dim`` is the new dim of the result, from 0. Raises ShardError if the attribute ``depth`` is missing.
+    """
     if "depth" not in attrs:
         raise ShardError("OneHot: attribute depth must be given, got none")
     at = normalise_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
@@ -280,9 +283,20 @@ def _run_layer_norm(primitive: Primitive, operands: Operands, attrs: Params) -> 
 
 
 def _run_dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Return the result and the mask; every call draws another mask, equal in every layout."""
+    """Return the result and the mask; every call draws another mask, equal in every layout.
+
+    Args:
+        primitive: the primitive.
+        operands: the tensor, parameter or array.
+        attrs: attributes with ``keep_prob``, the probability that an element stays.
+
+    Returns:
+        The tensor with dropped elements set to 0 and the others divided by ``keep_prob``; a bool tensor with True for
+        the elements that stay.
+    """
     params = {"rate": 1 - attrs["keep_prob"], "seed": next_seed()}
     dropped = primitive.apply(operands, params)
+    # A second run with this seed drops equal elements of ones, which gives the mask.
     ones = ops.add(ops.multiply(dropped.detach(), 0.0), 1.0)
     return dropped, ops.not_equal(primitive.apply([ones], params), 0.0)
 

@@ -279,8 +279,8 @@ class Primitive(DialectObject):
         """Return what follows from the operands' shapes.
 
         Returns:
-            The rule with these shapes; our operator as ``shard`` configured it, or None; the strategy, which is data
-            parallel for None.
+            The rule with these shapes. Our operator as ``shard`` configured it, or None without a strategy. The
+            strategy of this call, which is data parallel without a configured one.
         """
         bound = forbid_split_windows(self.op.bind([shape_of(x) for x in operands], params))
         sharding = rules.fit_sharding(self._sharding, [len(shape) for shape in bound.shapes])

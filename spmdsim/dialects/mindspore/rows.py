@@ -325,7 +325,20 @@ def _list_names(names: str | Sequence[str]) -> list[str]:
 class NumpySlicesDataset(Dataset):
     """Rows of arrays of equal length: one array, a tuple of arrays, or a dict by column.
 
-    Rows are shuffled by default, as in MindSpore. ``num_parallel_workers`` is ignored.
+    Rows are shuffled by default, as in MindSpore.
+
+    Args:
+        data: the arrays.
+        column_names: one name per array, ignored for a dict; None for ``column_0``, ``column_1`` and so on.
+        num_samples: maximum number of rows; None or 0 for all.
+        num_parallel_workers: ignored.
+        shuffle: False for no shuffling.
+        sampler: must be None.
+        num_shards: see :class:`Dataset`.
+        shard_id: see :class:`Dataset`.
+
+    Raises:
+        InputError: If there is not one name per array, or as for :class:`Dataset`.
     """
 
     def __init__(
@@ -352,6 +365,21 @@ class GeneratorDataset(NumpySlicesDataset):
     """Rows of a generator function, a sequence, or an object with ``__getitem__`` and ``__len__``.
 
     The source is read once, by the constructor. Rows of a generator keep its order.
+
+    Args:
+        source: an object with a length that returns row k for index k, such as a list. Or a generator: a function that
+            returns an iterator of rows, or an iterator. A row is a tuple with a value per column, or the value of the
+            only column.
+        column_names: one name per column; None for ``column_0``, ``column_1`` and so on.
+        column_types: ignored.
+        schema: ignored.
+        num_samples: maximum number of rows; None or 0 for all.
+        num_parallel_workers: ignored.
+        shuffle: False for no shuffling; None shuffles unless the source is a generator.
+        options: further arguments of :class:`NumpySlicesDataset`.
+
+    Raises:
+        InputError: If a generator is to be shuffled, the source has no rows, or as for :class:`NumpySlicesDataset`.
     """
 
     def __init__(
@@ -378,9 +406,19 @@ class GeneratorDataset(NumpySlicesDataset):
 class MnistDataset(Dataset):
     """Images ``[28, 28, 1]`` of bytes, and labels, from a folder with MNIST's IDX files.
 
-    Without a folder, the package's handwritten digits, enlarged. ``usage`` is ``"train"``, ``"test"`` or ``"all"``
-    (default: all files that exist). ``num_parallel_workers`` and ``cache`` are ignored; see :class:`Dataset` for the
-    other arguments.
+    Args:
+        dataset_dir: the folder; None for the package's handwritten digits, enlarged.
+        usage: ``"train"``, ``"test"`` or ``"all"``; None for ``"all"``, which reads all files that exist.
+        num_samples: maximum number of rows; None or 0 for all.
+        num_parallel_workers: ignored.
+        shuffle: False for no shuffling.
+        sampler: must be None.
+        num_shards: see :class:`Dataset`.
+        shard_id: see :class:`Dataset`.
+        cache: ignored.
+
+    Raises:
+        InputError: If ``usage`` is another word, files are missing, or as for :class:`Dataset`.
     """
 
     def __init__(

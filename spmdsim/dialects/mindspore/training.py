@@ -394,9 +394,18 @@ class LossMonitor(Callback):
 
 
 class Model(DialectObject):
-    """Network, perhaps an ``AutoParallel``, with its loss and its optimiser.
+    """Network with its loss and its optimiser.
 
-    Without ``loss_fn``, the network returns the loss. Raises InputError if ``metrics`` are given.
+    Args:
+        network: the network, or an ``AutoParallel`` of it.
+        loss_fn: function of the network's result and the labels that returns the loss; None if the network itself
+            returns the loss.
+        optimizer: the optimiser; None for a model that is not trained.
+        metrics: must be None or empty.
+        options: ignored.
+
+    Raises:
+        InputError: If ``metrics`` are given.
     """
 
     ORIGINAL = "mindspore.train.Model"

@@ -91,9 +91,9 @@ def tensor(
         requires_grad: collect a gradient; for global tensors only.
 
     Raises:
-        OneFlowError: (a RuntimeError) If only one of placement and sbp is given, both and a device, or a gradient is
-            asked of a local tensor; if the data are a global tensor; if ranks differ in data, placement or sbp; if a
-            dim is too short to be split.
+        OneFlowError: (a RuntimeError) If the data are a global tensor. If only one of placement and sbp is given, or
+            both together with a device. If a gradient is asked of a local tensor. If ranks of a global tensor differ in
+            data, placement or sbp, or a dim is too short to be split.
         UsageTypeError: If the data are no numbers.
     """
     if isinstance(data, GlobalTensor):
@@ -321,8 +321,9 @@ def _filled_functions(what: str, value: float) -> tuple[Callable[..., AnyTensor]
         value: the value.
 
     Returns:
-        A function of sizes, such as ``zeros``, float32 by default; a function of another tensor, such as
-        ``zeros_like``, which takes its shape, placement or device, and, unless passed, its type.
+        A function of sizes, such as ``zeros``, whose tensors are float32 by default. A function of another tensor, such
+        as ``zeros_like``, whose tensors have the other tensor's shape, its placement and sbp or its device, and by
+        default its element type.
     """
 
     def of_size(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:

@@ -112,6 +112,7 @@ def _run_locally(function: Callable[..., Any], local: LocalTensor, operands: Any
         return function(*map_nested(operands, value_of), **map_nested(options, value_of))
 
     results = [run_on(k) for k in range(len(local.shards))]
+    # For each tensor of the result, its value on every rank.
     arrays = zip(*(flat([result]) for result in results))
     shards = ([x.full() for x in parts] for parts in arrays)
     return map_nested(results[0], lambda _: LocalTensor(next(shards), local.world, local.kind))

@@ -200,8 +200,8 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
 def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Layout:
     """Return the layout of a tensor; check first that each dim is long enough to be split.
 
-    A mesh axis may split a dim only if the smallest block that the axes before it leave has at least as many elements
-    as the axis has ranks. A dim of size 0 may always be split. Uneven splits are allowed.
+    The mesh axes split a dim one after the other. An axis of n ranks may split it only if the smallest block before has
+    at least n elements. A dim of size 0 may always be split. Uneven splits are allowed.
 
     Args:
         placement: device type, and ranks as a mesh.

@@ -199,8 +199,8 @@ class LocalTensor(TensorSymbols):
         Args:
             placement: placement of the global tensor.
             sbp: split, broadcast or partial_sum, per mesh axis of the placement.
-            check_meta: compare all ranks' shapes and types; False assumes equal shapes.
-            copy: leave the local tensors unchanged.
+            check_meta: True to compare all ranks' shapes and types; False to assume equal shapes.
+            copy: True to leave the local tensors unchanged.
 
         Raises:
             OneFlowError: (a RuntimeError) If placement or sbp is missing, ranks pass different ones, or local shapes do
@@ -223,8 +223,8 @@ class LocalTensor(TensorSymbols):
         Args:
             placement: device type, and ranks as a mesh.
             sbp: split, broadcast or partial_sum, per mesh axis of the placement.
-            check_meta: join the shapes of all ranks of the placement. If False, all are assumed to equal that of its
-                first rank.
+            check_meta: True to join the shapes of all ranks of the placement; False to assume that all shapes equal the
+                shape of its first rank.
 
         Raises:
             OneFlowError: If ``check_meta`` is set, and shapes do not fit together or types differ.

@@ -65,10 +65,12 @@ def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
+        """Run the function on the operands' values, on one mesh where possible."""
         values = map_nested([*operands, *options.values()], _unwrap)
         if values and not find_instances(values, CoreTensor) and not isinstance(values[0], (list, str)):
             values[0] = as_replicated(values[0])
         flat = find_instances(values, object)
+        # Replace the flat operands by the moved ones, in the same order, inside of lists, tuples and dicts.
         moved = iter(to_one_mesh(flat))
         values = map_nested(values, lambda _: next(moved))
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))

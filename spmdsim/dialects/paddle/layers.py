@@ -131,7 +131,18 @@ def _create_vector(
 def _linear(
     in_features: int, out_features: int, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
 ) -> dict[str, Any]:  # fmt: skip
-    """Layer ``x @ weight + bias``; the weight ``[in_features, out_features]`` is whole on every rank."""
+    """Layer ``x @ weight + bias``; the weight ``[in_features, out_features]`` is whole on every rank.
+
+    Args:
+        in_features: size of the last dim of the input.
+        out_features: size of the last dim of the result.
+        weight_attr: attribute of the weight; see `create`.
+        bias_attr: attribute of the bias, at first zeros. False: no bias.
+        name: prefix of the parameters' names; None numbers them.
+
+    Returns:
+        The layer's attributes by name: the parameters ``weight`` and ``bias`` (None if left out), and ``name``.
+    """
     shape, names = (int(in_features), int(out_features)), layer_names("linear", name)
     weight = create(shape, None, weight_attr, _XAVIER, names, "w")
     bias = _create_vector(shape[1:], bias_attr, ours.zeros, names, "b")
@@ -144,7 +155,16 @@ def _embedding(
 ) -> dict[str, Any]:  # fmt: skip
     """Layer that returns rows of a table ``[num_embeddings, embedding_dim]``, whole on every rank.
 
-    The index ``padding_idx`` gives a row of zeros; None for no such index.
+    Args:
+        num_embeddings: number of rows.
+        embedding_dim: length of a row.
+        padding_idx: index for which the layer returns zeros; negative numbers count from the end. None for none.
+        sparse: ignored.
+        weight_attr: attribute of the table; see `create`.
+        name: prefix of the table's name; None numbers it.
+
+    Returns:
+        The layer's attributes by name: the parameter ``weight``, ``padding_idx``, ``sparse`` and ``name``.
     """
     shape, names = (int(num_embeddings), int(embedding_dim)), layer_names("embedding", name)
     zeros = None if padding_idx is None or in_static_mode() else padding_idx % shape[0]

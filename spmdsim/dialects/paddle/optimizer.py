@@ -45,7 +45,7 @@ class ClipGradByNorm:
     clip_norm: float
 
     def __call__(self, parameters: Sequence[Any]) -> None:
-        """Replace the gradients of these parameters."""
+        """Replace the gradient of each parameter by a scaled one if its norm is over ``clip_norm``."""
         for parameter in parameters:
             ClipGradByGlobalNorm(self.clip_norm)([parameter])
 
@@ -58,7 +58,10 @@ class ClipGradByGlobalNorm(ClipGradByNorm):
     auto_skip_clip: bool = False
 
     def __call__(self, parameters: Sequence[Any]) -> None:
-        """Replace the gradients of these parameters."""
+        """Replace all gradients by scaled ones if their global norm is over ``clip_norm``.
+
+        All ranks must call it. The gradients keep their element types.
+        """
         factor = self.clip_norm / max(nn.global_norm(parameters), self.clip_norm)
         for parameter in parameters if factor < 1 else ():
             scaled = ops.multiply(to_sum_type(parameter.grad), factor)
@@ -79,7 +82,7 @@ class ClipGradByValue:
         })  # fmt: skip
 
     def __call__(self, parameters: Sequence[Any]) -> None:
-        """Replace the gradients of these parameters."""
+        """Replace the gradients of the parameters by clipped ones."""
         for parameter in parameters:
             parameter.value.grad = ops.minimum(ops.maximum(parameter.grad, self.min), self.max)
 

@@ -157,8 +157,8 @@ def split_layout(
         axis: the weight dim that is split.
         num_partitions: number of shards.
         gather_out: return the whole result on every rank (an embedding always does).
-        padding_row: use tables of 2.0: shards of ``ceil(N / p)`` rows (the last has the remainder) plus a row of zeros,
-            to which the ids of other ranks are mapped.
+        padding_row: True for tables of Paddle 2.0. A shard has ``ceil(N / p)`` of the N rows (the last one has the
+            remainder) and a row of zeros, to which the ids of other ranks are mapped. For an embedding only.
         world_size: number of ranks, a multiple of ``num_partitions``: neighbouring ranks form a group. None for one
             group.
 

@@ -140,6 +140,18 @@ class CutCosts:
     """Costs of cuts of all operators with one bound rule, cached per state.
 
     A state has the number of blocks per factor so far. Factors are numbered in the order of the rule's sizes.
+
+    Attributes:
+        factors: name of each factor.
+        sizes: size of each factor.
+        inputs: number of operands.
+        terms: per operand, then per result: the factors of each dim, the major one first.
+        members: per operand, then per result: the set of its factors.
+        whole: factors that the rule keeps whole.
+        majors: per factor the factors before it in a dim that is their product.
+        rows: factors that are rows of a product; see `_is_row`.
+        preference: all factors; of equal costs, the cost of the first factor counts.
+        exclusive: columns and reduced factors of a product, of which version 2.x never cuts both; see `_can_cut`.
     """
 
     def __init__(self, bound: BoundRule, version: str) -> None:
@@ -154,13 +166,11 @@ class CutCosts:
         self.whole = {number[f] for f in bound.rule.whole if f in number}
         dims = [dim for term in self.terms for dim in term if len(dim) > 1]
         every = range(len(self.factors))
-        # A dim may be a product of factors: per factor, the factors that are major to it in its dims.
         self.majors = [{m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in every]
         self.rows = {k for k in every if self._is_row(k)}
         # Of equal costs, prefer rows, then columns, then reduced factors.
         results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
         self.preference = tuple(dict.fromkeys([*results, *every]))
-        # Columns and reduced factors, of which version 2.x never cuts both; see `_can_cut`.
         self.exclusive = {k for k in every if k not in self.members[0] or self._is_reduced(k)}
         self._memory: dict[tuple[Cuts, int], list[float | None]] = {}
         self._sizes: dict[Cuts, list[float]] = {}
@@ -257,6 +267,19 @@ class _Search:
     """Run of the search.
 
     States, and the cuts of tensors they imply, are numbered once and compared as numbers.
+
+    Attributes:
+        steps: number of blocks of the cuts of each step: the prime factors of the number of ranks.
+        kinds: costs by number of the kind. Operators with equal bound rules are one kind.
+        kind_of: number of the kind of each operator.
+        numbers: kind and state -> number of the state.
+        states: kind and state by number.
+        view_numbers: view (the blocks per dim of a tensor) -> number of the view.
+        view_values: view by number.
+        views: by number of the state, the numbers of the views of its operands, then of its results.
+        links: tensors that an operator shares with others; see `_list_links`.
+        order: indices of the operators, in the order in which a step decides them.
+        fixed: cuts of configured operators; see `_read_configured`.
     """
 
     def __init__(self, graph: Graph, ranks: int, version: str, order: str | None) -> None:
@@ -266,6 +289,7 @@ class _Search:
         identities: dict[int, int] = {}
         self.kinds: list[CutCosts] = []
         self.kind_of: list[int] = []
+        # Most operators share one object as their rule, so only the first use of an object compares rules by value.
         for operator in graph.operators:
             number = identities.get(id(operator.bound))
             if number is None:
@@ -315,8 +339,9 @@ class _Search:
         """Return the numbers of the operators in the order in which the search decides them.
 
         "topological" is from the last operator to the first. "weight" is from the largest weight to the smallest; equal
-        weights stay in the program's order. A product's weight is the lowest cost (r1.0) or the highest cost (2.x) of
-        its first cut in two, 0 if it cannot be cut; other operators have weight 0.
+        weights stay in the program's order. The weight of a product is the cost of its first cut in two: the lowest
+        cost of all factors in r1.0, the highest cost in 2.x. Products that cannot be cut and all other operators have
+        weight 0.
 
         Args:
             order: "topological" or "weight".

@@ -251,7 +251,7 @@ def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
     elif op.name == "AllToAll":
         out[op.args["split_dim"]] //= op.args["count"]
         out[op.args["concat_dim"]] *= op.args["count"]
-    elif op.name == "StridedSlice":
+    elif op.name == "StridedSlice":  # its arguments are begin, end and strides of 1, each per dim
         out = [end - begin for begin, end in zip(op.args, op.args[len(out) :][: len(out)])]
     elif op.name == "Slice":
         out[op.args[0]] //= op.args[1]
@@ -307,10 +307,13 @@ class MapCost(NamedTuple):
 def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes: int = 1) -> MapCost:
     """Return MindSpore's cost of a Split, Concat or AllToAll (also called Permute).
 
-    Communication of a Concat: half of the gathered elements forward, half of the shard backward. Of an AllToAll: twice
-    the shard in each direction. A Split communicates nothing. Let e be the shard, g = e * count, and c = e for dim 0, e
-    + 2 * g otherwise. Computation is c + e for Concat and AllToAll, e for Split. Memory is c + e, except g + e for a
-    Concat along dim 0, and e for Split.
+    With the e elements of the shard, g = e * count, and the copies c (e if ``dim`` is 0, else e + 2 * g), the costs in
+    elements are:
+
+    * Split: no communication; computation e; memory e.
+    * Concat: communication g / 2 forward and e / 2 backward; computation c + e; memory g + e if ``dim`` is 0, else
+      c + e.
+    * AllToAll: communication 2 * e forward and 2 * e backward; computation c + e; memory c + e.
 
     Args:
         name: name of the operator; other names cost as a Split.

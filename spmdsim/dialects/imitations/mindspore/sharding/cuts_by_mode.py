@@ -108,7 +108,7 @@ def _cut_first_dim(shape: Shape, devices: int) -> Cuts:
 
 
 def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
-    """Return the shape of the result: that of operand 0, or for Flatten its matrix."""
+    """Return a list with the shape of the result: the shape of operand 0, for Flatten as a matrix."""
     if name == "Flatten" and shapes[0]:
         return [(shapes[0][0], math.prod(shapes[0][1:]))]
     return [shapes[0]]
@@ -132,8 +132,8 @@ def data_source(
         repeat: side of the device matrix for the axis along which devices do equal work, ``"left"`` or ``"right"``.
 
     Raises:
-        ShardError: If a cut is neither 1 nor that of the longest strategy, the cuts do not divide the devices, or there
-            is not one layout per tensor.
+        ShardError: If a cut is neither 1 nor the cut of this dim in the longest strategy, the cuts do not divide the
+            devices, or there is not one layout per tensor.
         RuleError: If cuts do not divide the shapes.
         LayoutError: If a layout splits unevenly, or is for another number of devices.
     """
@@ -240,9 +240,13 @@ MANUAL = "MANUAL"
 def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
     """Return MindSpore's mode of a Gather strategy: the meaning of a split lookup axis.
 
-    The modes are constants of this module: ``MANUAL`` with a manual split; ``NORMAL`` if the lookup axis is not split;
-    ``AXIS_0`` or ``AXIS_1`` if the indices are not split; else ``BATCH_AND_AXIS`` if dim 0 of the indices is split,
-    ``BATCH_AXIS_SP`` if dim 1 is (perhaps beside dim 0).
+    The modes are constants of this module:
+
+    * ``MANUAL``: a manual split;
+    * ``NORMAL``: the lookup axis is not split;
+    * ``AXIS_0``, ``AXIS_1``: lookup axis 0 or 1 is split, and the indices are not;
+    * ``BATCH_AND_AXIS``: the lookup axis and dim 0 of the indices are split;
+    * ``BATCH_AXIS_SP``: the lookup axis and dim 1 of the indices are split; dim 0 of the indices may be split, too.
 
     Args:
         axis: lookup axis of the table, from 0.
@@ -252,9 +256,9 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
         manual: True if ``manual_split`` is set.
 
     Raises:
-        ShardError: If the lookup axis is split and the table has more than two dims. Also if both the lookup axis and
-            the indices are split, and one of the following holds: the lookup axis is not 0, another dim of the table is
-            split, the indices are split beyond dim 1, or the cuts do not use all devices.
+        ShardError: If the lookup axis is split and the table has more than two dims. For a split lookup axis with split
+            indices: if the lookup axis is not 0, another dim of the table is split, the indices are split beyond dim 1,
+            or the cuts do not use all devices.
     """
     if manual:
         return MANUAL
@@ -425,8 +429,9 @@ def _derive_manual_split(
         pieces: rows of each block, as an int or as a sequence that starts with it.
 
     Raises:
-        ShardError: If ``pieces`` is no tuple or list with one entry per block that add up to the table's rows; if the
-            indices are not cut like (1, blocks); or if the table's cuts do not use all devices.
+        ShardError: If ``pieces`` is no tuple or list, does not have one entry per block, or does not add up to the
+            table's rows. If the cuts of the indices are not (1, number of blocks). If the table's cuts do not use all
+            devices.
     """
     param, index = cuts
     if not isinstance(pieces, (tuple, list)):

@@ -80,11 +80,11 @@ def infer_layout(
     if input_shapes is not None or "src_shape" in arguments:
         present = [_without_outer(layout, shape) for layout, shape in zip(present, shapes)]
         check_operands(present, shapes)
-    taken = [present[i] for i in operands] if operands else present
+    operand_layouts = [present[i] for i in operands] if operands else present
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
     if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):
-        taken = cut_replicated(bound, taken)
-    return bound.output_layouts(bound.infer(make_partial(bound, taken)))[0]
+        operand_layouts = cut_replicated(bound, operand_layouts)
+    return bound.output_layouts(bound.infer(make_partial(bound, operand_layouts)))[0]
 
 
 def _refuse_split_table(operator: str, layouts: Sequence[Layout]) -> None:
@@ -119,6 +119,7 @@ def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     cut = []
     for term, layout in zip(bound.inputs, layouts):
         free = set(layout.replicated_axes)
+        # A factor that no operand splits has the default ("",), which is never free, so its dim stays whole.
         dims = [
             axes[dim[0]] if dim and not entry and free.issuperset(axes.get(dim[0], ("",))) else entry
             for dim, entry in zip(term, layout.canonical.dims)
@@ -302,7 +303,8 @@ def _find_operator(
     """
     key, ndim = _normalize_name(name), len(shapes[0])
     row = _index_rows().get(key)
-    otherwise: dict[str, Callable[[], dict[str, Any]]] = {
+    # Operators whose parameters here do not follow from MindSpore's attributes by their row.
+    params_by_name: dict[str, Callable[[], dict[str, Any]]] = {
         "Reshape": lambda: {"shape": resolve_shape(shapes[0], _target_shape(args))},
         "Transpose": lambda: {"perm": _read_permutation(args, ndim)},
         "LayerNorm": lambda: {"epsilon": 0.0, "begin": -len(shapes[-1])},
@@ -314,7 +316,8 @@ def _find_operator(
     if row is not None:
         first = row.known_as[0]
         attributes = {**args, "axis": args["dim"]} if "dim" in args else args
-        params = otherwise[first]() if first in otherwise else row.strategy_params(shapes, attributes)
+        read = params_by_name.get(first, lambda: row.strategy_params(shapes, attributes))
+        params = read()
         op = our_operator(row.ours) if first == "Reshape" else row.op
         return op, params, (0, 1) if first == "RmsNorm" else ()
     try:

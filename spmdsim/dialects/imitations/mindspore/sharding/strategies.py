@@ -102,6 +102,7 @@ def shard(
         laid_out = any(isinstance(entry, Layout) for entry in in_strategy or ())
         if row.strategies == "gather" and not laid_out:
             return gather(shapes, in_strategy, out_strategy, devices, repeat, attributes)
+        # Operands that are replicated on every device, such as the mask of a DropoutDoMask.
         further = shapes[1:] if row.first_only else []
         bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
         request = _RequestedStrategy(operator, row, bound, out_strategy, devices, attributes)
@@ -273,13 +274,15 @@ class _RequestedStrategy:
         row, bound, attrs = self.row, self.bound, self.attrs
         inputs = layouts or bound.input_layouts(strategy)
         computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
+        # Further results, such as the mean and the variance of a LayerNorm.
         for op, params in row.also(bound.shapes, attrs):
             further = op.bind(bound.shapes[:1], params)
             computed += further.output_layouts(further.infer(inputs[:1]))
             shapes += further.output_shapes
+        # Of these results MindSpore keeps dim 0 only.
         for i in row.first_dim:
             computed[i], shapes[i] = Layout(strategy.mesh, computed[i].dims[:1]), shapes[i][:1]
-        if row.gathers is not None:
+        if row.gathers is not None:  # the result of a Reshape is replicated, as in MindSpore
             shapes = [row.gathers(bound.shapes, attrs)]
             computed = [Layout.replicated(strategy.mesh, len(shapes[0]))]
         outputs = [layout.reduced for layout in computed]
