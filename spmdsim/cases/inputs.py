@@ -129,11 +129,11 @@ def _transpose(source: Source, columns: int) -> Source:
 def _make_random_source(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
     """Return a source of random numbers, which depend on the seed and their index alone.
 
-    So a block has equal numbers, whichever blocks are read. Floats are normally distributed; integer types get numbers
-    from 0 to 9.
+    So an element has an equal value in every block that contains it, on every rank. Floats are normally distributed;
+    integer types get numbers from 0 to 9.
 
     Args:
-        name: its description.
+        name: description of the source.
         shape: its shape.
         dtype: its element type.
         seed: the seed.
