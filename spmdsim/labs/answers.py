@@ -137,7 +137,7 @@ def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any
     rounds = Rounds(function)
 
     def serve(question: list[Any]) -> Any:
-        """Answer a question: ``["call", arguments, stand-ins]``, or a question for `Rounds`."""
+        """Return the answer to a question; see `_answer_questions` for the questions and answers."""
         if question[0] != "call":
             return rounds(question)
         stand_ins = StandIns(question[2])

@@ -287,7 +287,7 @@ class Grader:
         self.scores: dict[str, Score] = {}
 
     def __call__(self, function: Callable[..., Any]) -> None:
-        """Grade one function, whose name selects the task.
+        """Grade one function, whose name selects the task; print and store its score.
 
         Raises:
             InputError: If the lab has no task of this name.

@@ -65,8 +65,8 @@ class OperatorRecording(Watcher):
     def number(self, tensor: Tensor) -> int:
         """Return the number of a tensor; one that no recorded step computed becomes a constant.
 
-        Tensors are equal if they share their list of shards and have equal layouts. A constant appends a step to the
-        record.
+        Tensors have one number if they share their list of shards and have equal layouts. A constant appends a step to
+        the record.
 
         Raises:
             NoAnswer: If a constant is needed and the recording has ``MOST_STEPS`` (10,000) steps already.

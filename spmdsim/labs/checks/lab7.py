@@ -153,8 +153,8 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
     student_optimiser, trace, values = _train(answer)
     _, _, wanted = _train(Adam)
     for number, (value, expected) in enumerate(zip(values, wanted)):
-        same = np.allclose(value, expected, rtol=1e-3, atol=1e-5)
-        expect(same, f"after two updates parameter {number} is another than that of a plain Adam")
+        is_equal = np.allclose(value, expected, rtol=1e-3, atol=1e-5)
+        expect(is_equal, f"after two updates parameter {number} is another than that of a plain Adam")
     yield
     for parameter in student_optimiser.parameters:
         layout, total = student_optimiser.state_layout(parameter), math.prod(parameter.shape)

@@ -154,8 +154,11 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``layouts(mesh, batch, width)``: each rank's work, then the bytes.
 
     The answer has the layouts of x, W1 and W2 of the network ``relu(x W1) W2``. There are two cases: a large batch and
-    a large width. Yield None once per point: after the check that rank 0 does at most an eighth of the work in both,
-    and once per case after its bytes. They may not exceed the bytes of data parallelism and of tensor parallelism.
+    a large width. Yield None once per point, after each of these checks:
+
+    * in both cases, rank 0 does at most an eighth of the work;
+    * for the large batch, the busiest rank receives no more bytes than in data parallelism and in tensor parallelism;
+    * for the large width, the busiest rank receives no more bytes than in data parallelism and in tensor parallelism.
 
     Args:
         answer: the student's function.

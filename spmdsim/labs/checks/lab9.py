@@ -87,9 +87,9 @@ def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
 
     ranks = range(len(wanted)) if len(values) == len(wanted) else world(RANKS).ranks
     for rank, value in zip(ranks, values):
-        same = np.array_equal(value, wanted[rank]) if wanted[rank] is not None else value is None
+        is_equal = np.array_equal(value, wanted[rank]) if wanted[rank] is not None else value is None
         difference = f"gives {_value_text(value)} on rank {rank}, but it is {_value_text(wanted[rank])}"
-        expect(same, f"{call} on {many(len(wanted), 'rank')} {difference}")
+        expect(is_equal, f"{call} on {many(len(wanted), 'rank')} {difference}")
 
 
 def _value_text(value: Any) -> str:
