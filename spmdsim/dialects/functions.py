@@ -223,9 +223,9 @@ def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 def _expand(input: Any, *sizes: Any) -> Any:
     """Broadcast to ``sizes``; -1 keeps the size of that dim."""
-    wanted = as_number_tuple(sizes)
-    sizes_before = [1] * (len(wanted) - input.ndim) + list(input.shape)
-    return core.broadcast_to(input, tuple(k if n == -1 else n for n, k in zip(wanted, sizes_before)))
+    new_sizes = as_number_tuple(sizes)
+    sizes_before = [1] * (len(new_sizes) - input.ndim) + list(input.shape)
+    return core.broadcast_to(input, tuple(k if n == -1 else n for n, k in zip(new_sizes, sizes_before)))
 
 
 def _t(input: Any) -> Any:
@@ -395,9 +395,9 @@ def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
         keepdim: keep the reduced dims with size 1.
     """
     dim = dims_of(dim)
-    most = core.max(input.detach(), dim, keepdims=True)
-    most = core.where(core.isfinite(most), most, 0)
-    total = core.add(_log(core.sum(core.exp(core.subtract(input, most)), dim, keepdims=True)), most)
+    shift = core.max(input.detach(), dim, keepdims=True)
+    shift = core.where(core.isfinite(shift), shift, 0)
+    total = core.add(_log(core.sum(core.exp(core.subtract(input, shift)), dim, keepdims=True)), shift)
     return total if keepdim else _squeeze(total, dim)
 
 

@@ -314,7 +314,7 @@ def adapt_class(
         arguments: function with the original constructor's parameters. It returns the keyword arguments for ``ours``.
             The new class has its signature and belongs to its module.
         bases: further base classes, before ``ours``.
-        members: further attributes of the class, which replace those above.
+        members: further attributes of the class; ``__doc__``, for example, replaces the docstring of ``ours``.
 
     Returns:
         The class.

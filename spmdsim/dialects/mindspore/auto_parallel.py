@@ -40,7 +40,7 @@ class AutoParallel(DialectObject):
     In the last two modes, the first call runs replicated and is recorded; later calls use the strategies.
 
     If all ranks read equal rows and the loss is a mean over a rank's rows (``CrossEntropyLoss``), MindSpore's defaults
-    sum the n gradients of n ranks. So a training step is n times the step of a single process. To repeat it in one
+    sum the n gradients of n ranks. So a training step is n times the single process's step. To repeat it in one
     process, multiply the learning rate by n. ``docs/losses.md`` derives the factor; :meth:`enable_gradients_mean`
     changes it.
     """

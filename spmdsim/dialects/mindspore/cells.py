@@ -143,7 +143,7 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
 
     Args:
         row: row of the operator table.
-        name: name of the class; empty for the row's.
+        name: name of the class; empty for the row's ``cell``.
     """
     name = name or row.cell
     attribute = next(iter(row.written_functions), name.lower())

@@ -228,9 +228,9 @@ chosen: dict[str, Any] = dict(DEFAULTS)
 
 
 def parallel() -> Parallel | None:
-    """Return the settings in force: those of the `AutoParallel` around, else of the whole program.
+    """Return the settings in force, or None if the program is stand-alone.
 
-    Return None if the program is stand-alone.
+    They are the settings of the innermost `AutoParallel` that is running, or else of the whole program.
     """
     if entered:
         return entered[-1]
@@ -344,13 +344,14 @@ def set_device(device_target: str, device_id: int | None = None) -> None:
 
 
 def set_auto_parallel_context(**settings: Any) -> None:
-    """Set what :class:`AutoParallel` sets, in MindSpore's older form.
+    """Set the settings of :class:`AutoParallel` for the whole program, in MindSpore's older form.
 
-    ``parallel_mode="semi_auto_parallel"`` is the mode of every program here: operators use their strategies, others are
-    data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the searched function. ``dataset_strategy``,
-    ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect on programs that are not
-    stand-alone. ``full_batch`` and ``dataset_strategy`` set each other. Settings that change only speed or files are
-    ignored.
+    * ``parallel_mode``: ``"stand_alone"`` (default) switches the settings of the next item off, all other modes switch
+      them on. Operators use their strategies in every mode, and are data parallel without one. ``"auto_parallel"`` is
+      refused: it needs :class:`AutoParallel` around the searched function.
+    * ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect.
+      ``full_batch`` and ``dataset_strategy`` set each other.
+    * Settings that change only speed or files are ignored.
 
     Args:
         settings: values by name of setting. Those before a wrong one are stored.

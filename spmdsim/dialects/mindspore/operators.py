@@ -187,16 +187,16 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
 # -- calls that need more than one of our operators: several results, several steps, modes --------------------------
 
 
-def _run_derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
+def _run_derived(name: str, is_derived: Callable[[Primitive, Params], bool]) -> Run:
     """Return the ``run`` of a row of which some calls need the layouts that MindSpore's rules derive.
 
     Args:
         name: MindSpore's name of the operator.
-        meant: function of a primitive and attributes that returns True for the calls that need them; see
+        is_derived: function of a primitive and attributes that returns True for the calls that need them; see
             `Primitive.run_derived`. All other calls run by the rule of our operator; see `Primitive.run_rule`.
     """
     return lambda p, operands, attrs: (
-        p.run_derived(name, operands, attrs) if meant(p, attrs) else p.run_rule(operands, attrs)
+        p.run_derived(name, operands, attrs) if is_derived(p, attrs) else p.run_rule(operands, attrs)
     )
 
 

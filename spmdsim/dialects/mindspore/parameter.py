@@ -94,8 +94,8 @@ def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
 def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     """Return an initialiser of uniform numbers in [-limit, limit), by a weight's fans.
 
-    A weight ``[out, in, ...]`` has fan-in ``in`` and fan-out ``out``, each times the sizes of all other dims. Of a
-    vector, both are its size. Fans are at least 1.
+    A weight ``[out, in, ...]`` has fan-in ``in`` and fan-out ``out``, each times the sizes of all other dims. Both fans
+    of a vector are its size. Fans are at least 1.
 
     Args:
         bound: function of fan-in and fan-out that returns the square of the limit.
@@ -296,8 +296,8 @@ class Parameter(CoreParameter):
 
     def clone(self, init: Any = "same") -> Parameter:
         """Return another parameter with equal values, or with those of the initialiser ``init``."""
-        same = isinstance(init, str) and init == "same"
-        values = self.asnumpy() if same else initializer(init, self.shape, self.dtype)
+        is_copy = isinstance(init, str) and init == "same"
+        values = self.asnumpy() if is_copy else initializer(init, self.shape, self.dtype)
         return Parameter(values, self.name, self.requires_grad)
 
     def __len__(self) -> int:

@@ -201,8 +201,9 @@ class Primitive(DialectObject):
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """Lay out operands as ``shard`` configured them, run our operator, and return its result.
 
-        The operands are first converted to one element type, see `_match_types`. Without a strategy the operator is
-        data parallel. But while a search records the program, such an operator takes the layouts that its tensors have.
+        Python numbers among the operands first get the element type of the first tensor; see `_match_types`. Without a
+        strategy the operator is data parallel. But while a search records the program, such an operator takes the
+        layouts that its tensors have.
 
         Args:
             operands: tensors, parameters, arrays or numbers.
@@ -232,9 +233,9 @@ class Primitive(DialectObject):
     def run_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Run our operator in the layouts that MindSpore's rules derive from this primitive's strategy.
 
-        The operands are first converted to one element type. The operator moves them to the derived layouts, and its
-        result, which is returned, has the derived layout of the first result. Without a strategy the operator is data
-        parallel.
+        Python numbers among the operands first get the element type of the first tensor. The operator moves its
+        operands to the derived layouts, and returns its result in the derived layout of the first result. Without a
+        strategy the operator is data parallel.
 
         Args:
             name: MindSpore's name of the operator.
@@ -255,12 +256,13 @@ class Primitive(DialectObject):
         return finish_call(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
     def lay_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
-        """Return the operands as tensors of matching element types in the layouts of the strategy.
+        """Return the operands as tensors in the layouts of the strategy.
 
-        While a search records the program, tensors keep their own layouts, because the search looks for a strategy.
+        Python numbers get the element type of the first tensor; see `_match_types`. While a search records the program,
+        tensors keep their own layouts, because the search looks for a strategy.
 
         Args:
-            operands: tensors, parameters, arrays or numbers; see `_match_types`.
+            operands: tensors, parameters, arrays or numbers.
             params: the arguments of our operator.
 
         Raises:
@@ -276,7 +278,13 @@ class Primitive(DialectObject):
     def _bind(
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
-        """Return what follows from the operands' shapes.
+        """Return the rule, the configured operator and the strategy of a call with these operands.
+
+        They follow from the shapes of the operands.
+
+        Args:
+            operands: tensors, parameters, arrays or numbers.
+            params: the arguments of our operator, by name.
 
         Returns:
             The rule with these shapes. Our operator as ``shard`` configured it, or None without a strategy. The

@@ -86,9 +86,10 @@ def value_and_grad(
 
 
 def _replace_by_leaves(inputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
-    """Return the inputs with those at some positions as new tensors that collect gradients.
+    """Return the inputs; those at ``positions`` are replaced by new tensors that collect gradients.
 
-    Arrays are split by no dim: each rank has the whole array.
+    An array at one of these positions becomes a replicated tensor. Inputs whose type has no gradient, such as int32,
+    become tensors that collect none.
 
     Args:
         inputs: tensors or arrays; they are not changed.
@@ -123,10 +124,10 @@ def grad(
     Raises:
         InputError: As :func:`value_and_grad`.
     """
-    both = value_and_grad(fn, grad_position, weights, has_aux)
+    compute = value_and_grad(fn, grad_position, weights, has_aux)
 
     def wrapped(*inputs: Any) -> Any:
-        result, gradients = both(*inputs)
+        result, gradients = compute(*inputs)
         return (gradients, result[1:]) if has_aux else gradients
 
     return wrapped
@@ -221,7 +222,10 @@ class Optimizer(DialectObject, nn.Optimiser):
         return float(rate)
 
     def __call__(self, grads: Iterable[Tensor | None]) -> bool:
-        """Update all parameters and return True; None leaves a parameter unchanged.
+        """Update all parameters and return True.
+
+        Args:
+            grads: one gradient per parameter; None leaves the parameter unchanged.
 
         Raises:
             UsageTypeError: If ``grads`` is no iterable.
@@ -517,8 +521,7 @@ def load_param_into_net(
     Args:
         net: the cell, or a list or dict of parameters; see `_named_parameters`.
         parameter_dict: values by name: parameters, tensors or arrays.
-        strict_load: raise an error for names without a counterpart. The other parameters have their values
-            nevertheless.
+        strict_load: True to raise an error for names without a counterpart, after all others are set.
 
     Returns:
         The names of parameters without a value, and the names of values without a parameter.
@@ -526,13 +529,13 @@ def load_param_into_net(
     Raises:
         InputError: If a value has another shape, or with ``strict_load`` if names do not match.
     """
-    wanted = dict(_named_parameters(net))
-    for name, parameter in wanted.items():
+    parameters = dict(_named_parameters(net))
+    for name, parameter in parameters.items():
         if name in parameter_dict:
             value = parameter_dict[name]
             parameter.set_data(value.asnumpy() if isinstance(value, Parameter) else value)
-    missing = [name for name in wanted if name not in parameter_dict]
-    extra = [name for name in parameter_dict if name not in wanted]
+    missing = [name for name in parameters if name not in parameter_dict]
+    extra = [name for name in parameter_dict if name not in parameters]
     if strict_load and (missing or extra):
         raise InputError(
             f"with strict_load the checkpoint must have the names of the network's parameters, but it lacks {missing} "

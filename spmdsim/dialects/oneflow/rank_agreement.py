@@ -54,7 +54,7 @@ def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> 
     Args:
         placement: device type, and ranks as a mesh.
         sbp: split, broadcast or partial_sum, per mesh axis of the placement; or their text.
-        data: the array whose type, shape and checksum are compared; None leaves these keys out.
+        data: the array whose type, shape and checksum are compared; None leaves out the keys "dtype" and "data".
 
     Raises:
         OneFlowError: If the sbp does not have one entry per mesh axis.

@@ -444,8 +444,8 @@ def check_same_shape(old: Size, new: Size) -> None:
 def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
     """Return the value of a tensor after an in-place operation.
 
-    It is ``new`` in the type and layout of ``old``. If ``old`` requires a gradient, the result does too; if ``new``
-    does not, the result is a leaf with the gradient of ``old``. All ranks must call it: values may be moved.
+    It is ``new`` in the type and layout of ``old``. If ``old`` requires a gradient and ``new`` does not, the result is a
+    leaf that requires a gradient, with the ``grad`` of ``old``. All ranks must call it: values may be moved.
 
     Args:
         old: the value before; it is not changed.

@@ -42,7 +42,7 @@ class Executor:
             feed_var_name: not used: the interface has it.
             fetch_var_name: not used.
             scope: not used.
-            return_numpy: return whole arrays on every rank; False returns tensors.
+            return_numpy: True to return whole arrays on every rank; False to return tensors.
             use_program_cache: not used.
             use_prune: not used.
 
@@ -106,8 +106,8 @@ def _check_feed(program: Program, name: str, value: Any) -> Tensor:
             arrays.
     """
     if name not in program.feeds:
-        close = nearest(name, program.feeds) or next(iter(program.feeds), None)
-        hint = f"nearest: {close}" if close else "the program feeds nothing"
+        similar_name = nearest(name, program.feeds) or next(iter(program.feeds), None)
+        hint = f"nearest: {similar_name}" if similar_name else "the program feeds nothing"
         raise InputError(f"feed must have names of variables of static.data, got {name!r}; {hint}")
     variable = program.feeds[name]
     if isinstance(value, (list, tuple, int, float, bool)):

@@ -224,7 +224,7 @@ def _cross_entropy(
     input: Any, label: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", soft_label: bool = False,
     axis: int = -1, use_softmax: bool = True, label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Return minus the log-probability of each label, perhaps reduced.
+    """Return minus the log-probability of each label, reduced by ``reduction``.
 
     The mean divides by the sum of the weights of the rows that count, or by 1 if that is 0. Without reduction, the
     result has the shape of the labels; with ``soft_label``, the dim of the classes has size 1.
@@ -273,7 +273,9 @@ def _cross_entropy(
 
 
 def _soft_losses(x: Any, target: Any, weight: Any, smoothing: float, use_softmax: bool) -> tuple[Any, Any]:
-    """Return the cross entropy of each row with labels that are probabilities, before weights.
+    """Return the unweighted cross entropy of each row with soft labels, and the weights of the rows.
+
+    Soft labels are probabilities of the classes.
 
     Args:
         x: logits, or probabilities without ``use_softmax``; the classes are the last dim.

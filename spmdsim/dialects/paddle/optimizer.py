@@ -136,12 +136,12 @@ class Optimizer(DialectObject, nn.Optimiser):
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Run one step down a loss; in a program, record a step for each run.
+        """Update the parameters by the gradients of a loss; in a program, record this step for each run.
 
         Gradients are computed first unless ``loss.backward()`` has run.
 
         Args:
-            loss: a tensor of one element that depends on a trained parameter; a variable of a program.
+            loss: a tensor of one element that depends on a trained parameter, or a variable of a program.
             startup_program: program that resets the optimiser when it runs; None for the default startup program. Only
                 used if the step is recorded.
             parameters: parameters or names to train; None for those of the optimiser.

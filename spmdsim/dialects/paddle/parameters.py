@@ -130,7 +130,7 @@ def _read_first_values(values: Any, shape: tuple[int, ...], default: Initialiser
         default: initialiser for None.
 
     Returns:
-        The initialiser; the type of an array, else None.
+        The initialiser. The element type of ``values`` if they are an array, else None.
 
     Raises:
         InputError: If an array has no numbers or another shape.
@@ -158,8 +158,8 @@ class Parameter(nn.Parameter):
     def tensor(self, tensor: Any) -> None:
         """Set the values: a tensor whose ``owner`` is the parameter, or None for no values.
 
-        Another tensor is replaced by a new leaf with equal data, with the parameter's name. It collects a gradient like
-        the previous values; the first values do as the attribute says.
+        Another tensor is replaced by a new leaf with equal data and the parameter's name. The leaf collects a gradient
+        if the previous values did; the first values collect one if the attribute is ``trainable``.
 
         Args:
             tensor: the tensor; it is not changed.
@@ -259,7 +259,7 @@ def create(
         default: first values without an initializer.
         names: names of the layer; see :func:`layer_names`.
         suffix: ``"w"`` or ``"b"``.
-        keep: let the program own the parameter if nothing else refers to it; in static mode it always does.
+        keep: True if the default main program keeps the parameter alive; in static mode it always does.
         dtype: element type; an array of first values has its own type, and None is float32.
         zeros: row whose first values are zeros, or None.
 
@@ -302,7 +302,7 @@ def create_parameter(
         dtype: element type.
         name: name for an attribute without one.
         attr: attribute; see `create`.
-        is_bias: start with zeros, and suffix ``b``.
+        is_bias: True for first values of zero and a name that ends in ``b``; False for uniform ones and ``w``.
         default_initializer: first values if the attribute has none.
     """
     sizes = tuple(int(size) for size in shape)

@@ -369,12 +369,12 @@ class _Search:
                 continue
             strategy = configured_strategy(operator, binary_mesh(self.ranks))
             names = self.kinds[self.kind_of[operator.index]].factors
-            left = {factor: strategy.parts(factor) for factor in names}
+            remaining_blocks = {factor: strategy.parts(factor) for factor in names}
             cuts: list[int | None] = []
             for size in self.steps:
-                k = next((k for k, f in enumerate(names) if left[f] % size == 0), None)
+                k = next((k for k, f in enumerate(names) if remaining_blocks[f] % size == 0), None)
                 if k is not None:
-                    left[names[k]] //= size
+                    remaining_blocks[names[k]] //= size
                 cuts.append(k)
             factors_cut[operator.index] = cuts
         return factors_cut
@@ -385,7 +385,7 @@ class _Search:
         A new state is stored with the numbers of its views, the blocks per dim of each operand and result.
 
         Args:
-            kind: number of the kind: operators with equal rules and sizes have one.
+            kind: number of the kind; operators with equal bound rules are one kind.
             state: number of blocks per factor.
         """
         number = self.numbers.get((kind, state))

@@ -209,8 +209,8 @@ def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int]
     >>> _group((2, 4), 1, 5, list(range(8)))
     ([1, 5], 1)
     """
-    left = len(matrix) - 1 - axis
-    stride, size = math.prod(matrix[left + 1 :]), matrix[left]
+    from_left = len(matrix) - 1 - axis
+    stride, size = math.prod(matrix[from_left + 1 :]), matrix[from_left]
     position = ranks.index(rank)
     index = position // stride % size
     base = position - index * stride

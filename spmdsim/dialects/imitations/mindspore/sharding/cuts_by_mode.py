@@ -271,9 +271,9 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
         )
     if math.prod(index) == 1:
         return AXIS_0 if axis == 0 else AXIS_1
-    others = math.prod(param) // param[axis]
+    other_cuts = math.prod(param) // param[axis]
     split = [d for d, cut in enumerate(index) if cut > 1]
-    if axis or others > 1 or split not in ([0], [0, 1], [1]):
+    if axis or other_cuts > 1 or split not in ([0], [0, 1], [1]):
         raise ShardError(
             f"if a table with cuts {param} is split along axis {axis}, only the first two dims of the indices may "
             f"be split, and no other dim of the table, but the indices have cuts {index}"
@@ -302,8 +302,7 @@ def gather(
     Args:
         shapes: global shapes of table and indices.
         in_strategy: cuts of both; None splits dim 0 of the indices over all devices.
-        out: cuts of the result, for axis 0 only; None takes MindSpore's choice: scattered along dim 0 if that divides,
-            except in mode ``BATCH_AXIS_SP``.
+        out: cuts of the result, for axis 0 only; None for MindSpore's choice, see `_reduce_result`.
         devices: number or list of devices; None for the product of the cuts, or 1 without a strategy.
         repeat: side of the device matrix for the axis along which devices do equal work; None for the default of the
             mode: right if the lookup axis is whole, else left.
@@ -459,32 +458,33 @@ def _derive_manual_split(
 
 
 def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
-    """Return the sharding with its result reduced, and scattered along dim 0 if that divides.
+    """Return the sharding with its pending result reduced, and scattered along dim 0 if possible.
 
-    In mode ``BATCH_AXIS_SP`` it is not scattered. Without a pending reduction, nothing is communicated.
+    MindSpore scatters the result if dim 0 is then split evenly, except in mode ``BATCH_AXIS_SP``. Without a pending
+    reduction, nothing is communicated.
 
     Args:
         derivation: the sharding with a pending result.
         cuts: cuts of table and indices.
         axis: lookup axis.
-        out: cuts of the result, which decide whether it is scattered; None for the choice above.
+        out: cuts of the result, which decide whether it is scattered; None for MindSpore's choice.
 
     Raises:
-        ShardError: If ``out`` is not supported, or in mode ``AXIS_1`` the size of dim 0 does not divide.
+        ShardError: If ``out`` is not supported, or if the result cannot be scattered in mode ``AXIS_1``.
         LayoutError: If the result is split unevenly.
     """
     computed, shape = derivation.computed[0], derivation.output_shapes[0]
-    complete, parted = computed.reduced, scatter_first_dim(computed)
+    complete, scattered = computed.reduced, scatter_first_dim(computed)
     axes = real_partial_axes(computed)
-    divides = bool(axes) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
+    divides = bool(axes) and shape[0] % derivation.mesh.axis_size(*scattered.dims[0]) == 0
     if derivation.mode == AXIS_1 and not divides:
         raise ShardError(
             "Gather: dim 0 of the result must be a multiple of the devices that scatter it, but the result has shape "
             f"{shape} and the table cuts {cuts[0]}"
         )
-    wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else complete
+    wanted = scattered if divides and derivation.mode != BATCH_AXIS_SP else complete
     if out is not None:
-        wanted = _choose_result(derivation, (complete, parted if divides else None), axis, out)
+        wanted = _choose_result(derivation, (complete, scattered if divides else None), axis, out)
     check_even(wanted, shape, "the result")
     matrix = (1, derivation.mesh.size) if derivation.mode == AXIS_1 else None
     derivation = replace(derivation, outputs=(wanted,), forward=tuple(forward_collectives(computed, wanted)))

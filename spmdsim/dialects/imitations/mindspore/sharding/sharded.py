@@ -489,11 +489,14 @@ def real_partial_axes(computed: Layout) -> tuple[str, ...]:
 
 
 def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
-    """Return the layout that an out_strategy asks for.
+    """Return the layout that an out_strategy asks for, one of those that the operator can produce.
+
+    An operator can produce its result with all reductions complete. A product can also scatter a pending sum along dim
+    0.
 
     Args:
-        kind: ``"no"`` (not accepted), ``"product"`` (a pending sum may be scattered along dim 0), or another kind
-            (reduced only).
+        kind: ``"no"`` for an operator that accepts no out_strategy, ``"product"`` for a product; any other text for an
+            operator that accepts only the result with complete reductions.
         computed: layout of the result with pending reductions.
         shape: global shape of the result.
         out: cuts or a layout, or a tuple whose first element it is.
