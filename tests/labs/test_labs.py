@@ -209,7 +209,9 @@ def test_what_teachers_get_comes_from_the_source_tree(tmp_path, capfd, monkeypat
         assert main([*words, *more]) == 2
         told = capfd.readouterr().err
         assert (
-            told.count("\n") == 1 and f"{where} has no labs/teacher/GUIDE.md" in told and "example.org" not in told
+            told.count("\n") == 1
+            and f"{where} has no labs/teacher/GUIDE.md" in told
+            and "example.org" not in told
         )
     assert main([*words, "--source", str(FOLDER.parent)]) == 0
     assert (tmp_path / "teacher" / "solutions" / "lab9.py").exists()
@@ -234,7 +236,9 @@ def test_lists(capfd):
     assert len(lines) == 2 * len(LABS) and max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("number, said", [(99, "lab: number must be one of 1, 2, "), (1, "there is no lab1.py")])
+@pytest.mark.parametrize(
+    "number, said", [(99, "lab: number must be one of 1, 2, "), (1, "there is no lab1.py")]
+)
 def test_what_is_not_there_is_said(number, said, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(["labs", "check", str(number)]) == 2

@@ -140,3 +140,13 @@ def test_another_right_answer_earns_all_points(number: int, name: str) -> None:
 
     marks = score(of, of.task(name), program)
     assert (marks.points, marks.mistake) == (marks.most, None)
+
+
+def test_a_grid_of_negative_numbers_earns_nothing():
+    """Their product is the number of ranks, and the formula of the words gives less than the least."""
+    program = "def best_grid(m, k, n, ranks):\n    return (-1, -1, ranks)\n"
+    names = {}
+    exec(program, names)
+    of = lab(3)
+    grade = score(of, of.task("best_grid"), lambda: names)
+    assert grade.points == 0 and "three whole numbers from 1 on" in grade.mistake

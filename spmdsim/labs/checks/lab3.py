@@ -148,8 +148,10 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
         for m, k, n, ranks in cases:
             call, grid = f"best_grid({m}, {k}, {n}, {ranks})", to_python(answer(m, k, n, ranks))
             has_three = isinstance(grid, tuple | list) and len(grid) == 3
-            is_grid = has_three and all(isinstance(extent, int) for extent in grid)
-            expect(is_grid, f"{call} gives {grid!r}, but a grid of three whole numbers is asked for")
+            is_grid = has_three and all(isinstance(extent, int) and extent > 0 for extent in grid)
+            expect(
+                is_grid, f"{call} gives {grid!r}, but a grid of three whole numbers from 1 on is asked for"
+            )
             expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
             best = min(_grids(ranks), key=lambda candidate: grid_words(m, k, n, candidate))
             moved_words, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
